@@ -1,0 +1,71 @@
+"""How long one iteration's answers take: 128 problems x 8 responses, start-up of workers included.
+
+The references mix what MATH mixes: three in four are numbers, one in four is LaTeX that needs
+computer algebra. Of each group of 8, three answers are right (one of them written another way) and
+five are wrong, all five different. Responses are up to 2,000 characters long.
+
+    python benchmarks/verifier.py --problems 128 --group 8 --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import time
+
+from counterpoise.verify.math import MathVerifier
+
+NUMBERS = ["{}", "{}", "{}", "-{}", "\\frac{{{}}}{{7}}", "{}.5", "{}^\\circ", "\\${},000"]
+LATEX = [
+    "{}\\sqrt{{3}}",
+    "\\frac{{{}\\pi}}{{2}}",
+    "{}+2\\sqrt{{5}}",
+    "({}, \\frac{{\\pi}}{{2}})",
+    "x^2+{}x-6",
+    "{}, 5, 7",
+    "{}+2i",
+    "(-\\infty, {})",
+]
+
+
+def make_batch(problems: int, group: int, latex_share: float) -> tuple[list[str], list[str]]:
+    """Responses and reference answers, row by row."""
+    rng = random.Random(0)
+    responses, answers = [], []
+    for problem in range(problems):
+        templates = LATEX if rng.random() < latex_share else NUMBERS
+        template, value = rng.choice(templates), 11 + problem
+        gold = template.format(value)
+        for index in range(group):
+            if index < 3:
+                answer = gold if index < 2 else re.sub(r"(\d) ?([+,])", r"\1 \2", gold)
+            else:
+                answer = template.format(value + 100 * index)
+            work = "Let us add the terms one by one. " * rng.randrange(10, 60)
+            responses.append(f"{work}The answer is $\\boxed{{{answer}}}$.")
+            answers.append(gold)
+    return responses, answers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--problems", type=int, default=128)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--latex-share", type=float, default=0.25)
+    options = parser.parse_args()
+    responses, answers = make_batch(options.problems, options.group, options.latex_share)
+    longest = max(len(response) for response in responses)
+    print(f"{len(responses)} responses of up to {longest} characters, {options.workers} workers")
+    with MathVerifier(workers=options.workers) as verifier:
+        for label in ("first call, workers start", "same answers again, cached"):
+            start = time.perf_counter()
+            scores = verifier.score(responses, answers)
+            seconds = time.perf_counter() - start
+            right = sum(scores.rewards) / len(scores.rewards)
+            print(f"{label:28s} {seconds:6.2f} s   {right:.1%} right   {scores.timeouts} timeouts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Reward balance by whole groups: a subset B of groups, none of them trimmed, with
+
+    T <= |B| < T + (size of the largest group)   and   min(N+(B), N-(B)) >= tau |B|
+
+found if and only if one exists. Of all such B: one inside the shortest run of oldest groups that
+holds any; there the smallest |B|, then the best balanced, then the oldest groups of each kind.
+
+Only a group's kind (rows, positive rows) matters, and there are few kinds (7 for groups of 8 and
+0/1 rewards), so this is a bounded knapsack over kinds. Bit `size * W + positives` of one long
+integer says whether a subset with these totals exists; taking c groups of a kind is a shift. Sizes
+are counted in their greatest common divisor. Time and memory grow with T^2 times the number of
+kinds: milliseconds for T = 1024.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+from counterpoise.types import Row
+
+Kind = tuple[int, int]  # rows, positive rows
+
+
+def choose(
+    groups: Sequence[tuple[Row, ...]], target: int, tau: float
+) -> list[tuple[int, tuple[Row, ...]]] | None:
+    """(index, rows) of every group taken, oldest first; None while no batch can be made."""
+    kinds = [(len(group), sum(row.advantage > 0 for row in group)) for group in groups]
+    shortest = _necessary(kinds, target, tau)
+    if shortest is None:
+        return None
+    limit = target + max(size for size, _ in kinds)
+    runs = range(shortest, len(kinds) + 1)  # a longer run holds every subset of a shorter one
+    at = bisect_left(runs, True, key=lambda m: _solve(kinds[:m], target, limit, tau) is not None)
+    wanted = _solve(kinds[: runs[at]], target, limit, tau) if at < len(runs) else None
+    if wanted is None:
+        return None
+    chosen = []
+    for g, kind in enumerate(kinds):
+        if wanted[kind] > 0:
+            wanted[kind] -= 1
+            chosen.append((g, groups[g]))
+    return chosen
+
+
+def _necessary(kinds: list[Kind], target: int, tau: float) -> int | None:
+    """The shortest run with enough rows of each sign for any batch at all."""
+    size = positive = 0
+    for m, (rows, positives) in enumerate(kinds, 1):
+        size, positive = size + rows, positive + positives
+        if size >= target and min(positive, size - positive) >= tau * target:
+            return m
+    return None
+
+
+def _solve(kinds: list[Kind], target: int, limit: int, tau: float) -> Counter[Kind] | None:
+    """How many groups of each kind make a batch."""
+    unit = math.gcd(*(size for size, _ in kinds))
+    bundles = _bundles(kinds, limit)
+    shifts = [(s * c // unit) * limit + p * c for (s, p), c in bundles]
+    inside = (1 << (-(-limit // unit) * limit)) - 1  # sizes below the limit
+    reach = [1]  # after each bundle: the totals that exist
+    for shift in shifts:
+        reach.append((reach[-1] | reach[-1] << shift) & inside)
+    total = _best_total(reach[-1], unit, target, limit, tau)
+    if total is None:
+        return None
+    wanted: Counter[Kind] = Counter()
+    for (kind, count), shift, before in reversed(
+        list(zip(bundles, shifts, reach[:-1], strict=True))
+    ):
+        if not before >> total & 1:
+            wanted[kind] += count
+            total -= shift
+    return wanted
+
+
+def _bundles(kinds: list[Kind], limit: int) -> list[tuple[Kind, int]]:
+    """Each kind in bundles of 1, 2, 4, ... and a rest: they make every number of groups."""
+    bundles = []
+    for kind, available in Counter(kinds).items():
+        left, bundle = min(available, limit // kind[0]), 1
+        while left > 0:
+            count = min(bundle, left)
+            bundles.append((kind, count))
+            left, bundle = left - count, bundle * 2
+    return bundles
+
+
+def _best_total(reach: int, unit: int, target: int, limit: int, tau: float) -> int | None:
+    """The bit of the smallest size from the target on, and of its best balanced total."""
+    for index in range(-(-target // unit), -(-limit // unit)):
+        size = index * unit
+        quota = math.ceil(tau * size)
+        totals = reach >> index * limit
+        exists = [p for p in range(quota, size - quota + 1) if totals >> p & 1]
+        if exists:
+            return index * limit + min(exists, key=lambda p: abs(2 * p - size))
+    return None

@@ -1,0 +1,64 @@
+"""compose(rule, rows, num_steps, seed) -> BatchPlan: run one rule and check what it returned.
+
+Every plan, whatever its rule, is a partition of the rows into exactly `num_steps` steps, none of
+them empty. A rule may promise more (`PROMISES`); its promise is checked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from counterpoise.batch import COMPOSERS, PROMISES
+from counterpoise.errors import PoiseError
+from counterpoise.types import BatchPlan, Row
+
+
+def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchPlan:
+    """Which rows share an optimizer step: a pure function of its arguments.
+
+    Example:
+        >>> rows = [Row(group=g, advantage=a, num_tokens=9) for g in "xy" for a in (1.0, -1.0)]
+        >>> sorted(compose("grouped", rows, num_steps=2, seed=0).steps)
+        [(0, 1), (2, 3)]
+    """
+    composer = COMPOSERS.load(rule)
+    if num_steps < 1:
+        raise PoiseError(
+            f"a plan of {num_steps} steps updates nothing: set batch.steps to 1 or more"
+        )
+    if len(rows) < num_steps:
+        raise PoiseError(
+            f"{len(rows)} rows cannot fill {num_steps} steps: "
+            "lower batch.steps or raise sample.prompts"
+        )
+    steps = composer(rows, num_steps, seed)
+    plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
+    check(rows, plan, num_steps)
+    return plan
+
+
+def check(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
+    """Raise unless the plan is a partition of the rows that keeps its rule's promise.
+
+    Also for plans that were not made here: one read from a file, or a host framework's.
+    """
+    fault = _not_a_partition(len(rows), plan, num_steps or len(plan.steps))
+    if not fault and plan.rule in PROMISES:
+        fault = PROMISES.load(plan.rule)(rows, plan.steps)
+    if fault:
+        raise PoiseError(
+            f"not a plan of rule '{plan.rule}': {fault}. A plan must belong to these very rows; "
+            "if it was composed from them, the composer is at fault"
+        )
+
+
+def _not_a_partition(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
+    if len(plan.steps) != num_steps:
+        return f"{len(plan.steps)} steps instead of {num_steps}"
+    for s, step in enumerate(plan.steps):
+        if not step:
+            return f"step {s} is empty"
+    seen = sorted(i for step in plan.steps for i in step)
+    if seen != list(range(num_rows)):
+        return f"its steps are not a partition of the {num_rows} rows"
+    return ""

@@ -1,0 +1,90 @@
+"""What a plan does to groups, signs and loads, in numbers that go to `plans.jsonl`.
+
+    S_B      = sum of A_i over the part B of a group that shares a step
+    cross    = sum_{i != j in B} A_i A_j = S_B^2 - sum_B A_i^2                        (eq. 14)
+
+Summed over the groups of a step, cross is most negative when every S_B is 0: whole groups. It
+rises with each group that is cut, and turns positive when parts hold one sign only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.types import BatchPlan, Row
+
+
+class Description(TypedDict):
+    """Plain numbers and lists (one entry a step): `json.dumps` takes it. None: not defined."""
+
+    rows: int
+    groups: int
+    rows_without_signal: int  # advantage 0
+    split_groups: int  # groups with rows in more than one step
+    split_share: float  # of all groups
+    token_imbalance: float  # heaviest step over mean
+    positive_share: float | None  # of the rows with signal
+    positive_share_per_step: list[float | None]
+    max_abs_group_advantage_sum: float  # max |S_B| over steps and groups; 0 when groups are whole
+    cross_advantage_sum: list[float]  # sum of cross over the step's groups
+    tokens_per_step: list[int]
+    rows_per_step: list[int]
+    shared_token_share: float | None
+    """Of the token types in a step's positive rows, the share that its negative rows have too:
+    mean over the steps with positive rows; None where rows carry no tokens."""
+
+
+def describe(rows: Sequence[Row], plan: BatchPlan) -> Description:
+    step_R = np.empty(len(rows), dtype=np.int64)
+    for s, step in enumerate(plan.steps):
+        step_R[list(step)] = s
+    number: dict[str, int] = {}
+    group_R = np.array([number.setdefault(row.group, len(number)) for row in rows])
+    A_R = np.array([row.advantage for row in rows], dtype=np.float64)
+    tokens_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
+
+    num_steps, num_groups = len(plan.steps), len(number)
+    # A cell is the part of one group in one step; only cells that hold rows exist.
+    cells, cell_R = np.unique(step_R * num_groups + group_R, return_inverse=True)
+    S_B = np.bincount(cell_R, weights=A_R)
+    squares = np.bincount(step_R, weights=A_R**2, minlength=num_steps)
+    cross = np.bincount(cells // num_groups, weights=S_B**2, minlength=num_steps) - squares
+    split = int((np.bincount(cells % num_groups) > 1).sum())
+    tokens = np.bincount(step_R, weights=tokens_R, minlength=num_steps)
+    return {
+        "rows": len(rows),
+        "groups": num_groups,
+        "rows_without_signal": int((A_R == 0).sum()),
+        "split_groups": split,
+        "split_share": split / num_groups,
+        "token_imbalance": float(tokens.max() / tokens.mean()),
+        "positive_share": _positive_share(A_R),
+        "positive_share_per_step": [_positive_share(A_R[step_R == s]) for s in range(num_steps)],
+        "max_abs_group_advantage_sum": float(np.abs(S_B).max()),
+        "cross_advantage_sum": cross.tolist(),
+        "tokens_per_step": tokens.astype(int).tolist(),
+        "rows_per_step": [len(step) for step in plan.steps],
+        "shared_token_share": _shared_token_share(rows, plan),
+    }
+
+
+def _positive_share(A_R: NDArray[np.float64]) -> float | None:
+    signal = int((A_R != 0).sum())
+    return int((A_R > 0).sum()) / signal if signal else None
+
+
+def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
+    if any(row.rollout is None for row in rows):
+        return None
+    shares = []
+    for step in plan.steps:
+        right = [rows[i].content.response_tokens for i in step if rows[i].sign > 0]
+        wrong = [rows[i].content.response_tokens for i in step if rows[i].sign < 0]
+        types = np.unique(np.concatenate(right)) if right else np.empty(0)
+        if len(types):
+            shares.append(float(np.isin(types, np.concatenate(wrong)).mean()) if wrong else 0.0)
+    return sum(shares) / len(shares) if shares else None

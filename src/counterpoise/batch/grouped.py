@@ -1,0 +1,48 @@
+"""QB: every group whole inside one step; the steps' token loads as equal as can be.
+
+A group's advantages sum to zero, so what its rollouts share cancels, but only inside one optimizer
+step: a step that holds part B of a group keeps the residue S_B = sum of A over B (eq. 14).
+
+Group loads (sums of `num_tokens`) are split by Karmarkar-Karp into steps of equally many groups,
+give or take one: a step stays the fixed number of prompts that people expect (the paper's 32).
+Equal counts give way only where they would leave a step more than 2 % above the mean, as when one
+group is nearly as heavy as a step; a group heavier than a step cannot be balanced away at all.
+The seed decides ties and the order of the steps. Rows of a group stay next to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from counterpoise.batch.partition import partition
+from counterpoise.errors import PoiseError
+from counterpoise.types import Row
+
+UNEVEN = 1.02  # heaviest step over mean, above which equal group counts are given up
+
+
+def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    members: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault(row.group, []).append(i)
+    groups = list(members.values())
+    if len(groups) < num_steps:
+        raise PoiseError(
+            f"{len(groups)} whole groups cannot fill {num_steps} steps: "
+            "lower batch.steps or raise sample.prompts"
+        )
+    loads = [sum(rows[i].num_tokens for i in group) for group in groups]
+    parts = partition(loads, num_steps, np.random.default_rng(seed), UNEVEN)
+    return [[i for g in sorted(part) for i in groups[g]] for part in parts]
+
+
+def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    home: dict[str, int] = {}
+    for s, step in enumerate(steps):
+        for i in step:
+            first = home.setdefault(rows[i].group, s)
+            if first != s:
+                return f"group '{rows[i].group}' is in steps {first} and {s}"
+    return ""

@@ -1,0 +1,137 @@
+"""Split n loads into k parts of equal count (give or take one) and nearly equal sum.
+
+Karmarkar and Karp's largest differencing method, balanced form. Sort the loads in descending
+order and cut them into tuples of k; a tuple is a partial solution with one item in each slot.
+While more than one is left, merge the two whose slots differ most (largest minus smallest sum),
+fullest slot with emptiest: the large differences cancel each other. Each merge adds one item of
+every tuple to every part, so counts stay equal; the last tuple is filled up with empty places.
+
+Differencing with equal counts ends badly when one load outweighs its tuple (up to 1.11 times the
+mean on 128 log-normal group loads in 4 parts), so the fullest part then exchanges items with the
+others, best exchange first, until it is within `FINE` of the mean or none helps. Only if it is
+still above `loose` times the mean, and the caller allows it, are items moved without one in
+return, and counts differ by more than one: a part then holds fewer, larger items.
+
+Time n/k merges of k log k each: 100,000 loads take half a second. verl's `equal_size=True` has
+no exchanges and asks that k divide n.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FINE = 1.001
+MAX_EXCHANGES = 200  # per part: a bound on time, far above what is needed
+
+Ints64 = NDArray[np.int64]
+Slot = tuple[int, list[int]]  # sum of loads, items
+
+
+def partition(
+    loads: Sequence[int], num_parts: int, rng: np.random.Generator, loose: float = math.inf
+) -> list[list[int]]:
+    """Item indices of each part. Ties and the order of the parts are the generator's choice.
+
+    Example:
+        >>> parts = partition([8, 7, 6, 5, 4, 3], 2, np.random.default_rng(0))
+        >>> sorted(sum([8, 7, 6, 5, 4, 3][i] for i in part) for part in parts)
+        [16, 17]
+    """
+    if num_parts == 1:
+        return [list(range(len(loads)))]
+    drawn = rng.permutation(len(loads))
+    order = drawn[np.argsort(-np.asarray(loads)[drawn], kind="stable")].tolist()
+    parts = [items for _, items in _difference(loads, order, num_parts)]
+    _level(np.asarray(loads, dtype=np.int64), parts, loose)
+    return [parts[i] for i in rng.permutation(num_parts)]
+
+
+def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
+    """Merge tuples of `num_parts` consecutive items until one is left."""
+    heap: list[tuple[int, int, list[Slot]]] = []
+    for start in range(0, len(order), num_parts):
+        slots: list[Slot] = [(loads[i], [i]) for i in order[start : start + num_parts]]
+        slots += [(0, []) for _ in range(num_parts - len(slots))]
+        heap.append((slots[-1][0] - slots[0][0], start, slots))  # smallest first: most spread
+    heapq.heapify(heap)
+    turn = len(order)  # breaks ties between equal spreads: the older tuple goes first
+    while len(heap) > 1:
+        _, _, one = heapq.heappop(heap)
+        _, _, other = heapq.heappop(heap)
+        merged = [
+            (a + b, _join(items_a, items_b))
+            for (a, items_a), (b, items_b) in zip(one, reversed(other), strict=True)
+        ]
+        merged.sort(key=lambda slot: -slot[0])
+        turn += 1
+        heapq.heappush(heap, (merged[-1][0] - merged[0][0], turn, merged))
+    return heap[0][2]
+
+
+def _join(a: list[int], b: list[int]) -> list[int]:
+    """Append the shorter list to the longer, so that all merges together cost n log n."""
+    if len(a) < len(b):
+        a, b = b, a
+    a.extend(b)
+    return a
+
+
+def _level(loads: Ints64, parts: list[list[int]], loose: float) -> None:
+    """Shift load from the fullest part to a lighter one until that no longer helps.
+
+    Shifting d from a part of sum a to one of sum b leaves the larger at max(a - d, b + d): best is
+    the d nearest to (a - b) / 2, and any 0 < d < a - b helps. Each shift lowers the sum of squares.
+    """
+    sums = [int(loads[part].sum()) for part in parts]
+    mean = sum(sums) / len(parts)
+    for _ in range(MAX_EXCHANGES * len(parts)):
+        lightest_first = sorted(range(len(parts)), key=sums.__getitem__)
+        full = lightest_first.pop()
+        if sums[full] <= FINE * mean:
+            return
+        for light in lightest_first:
+            shifted = _exchange(loads, parts[full], parts[light], sums[full] - sums[light])
+            if shifted:
+                break
+        else:
+            light = lightest_first[0]
+            if sums[full] <= loose * mean or len(parts[full]) == 1:
+                return
+            shifted = _move(loads, parts[full], parts[light], sums[full] - sums[light])
+            if not shifted:
+                return
+        sums[full] -= shifted
+        sums[light] += shifted
+
+
+def _exchange(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+    """Swap the pair whose difference is nearest to gap / 2; how much went over, 0 if none helps."""
+    order = np.argsort(loads[light], kind="stable")
+    theirs = loads[light][order]
+    ours = loads[full]
+    right = np.clip(np.searchsorted(theirs, ours - gap / 2), 0, len(light) - 1)
+    near = np.stack([np.maximum(right - 1, 0), right])  # [2, full]: the two candidates of each
+    difference = ours - theirs[near]
+    side, i = np.unravel_index(np.argmin(np.abs(difference - gap / 2)), difference.shape)
+    shifted = int(difference[side, i])
+    if not 0 < shifted < gap:
+        return 0
+    j = int(order[near[side, i]])
+    full[i], light[j] = light[j], full[i]
+    return shifted
+
+
+def _move(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+    """Hand over the item nearest to gap / 2; how much went over, 0 if none helps."""
+    ours = loads[full]
+    i = int(np.argmin(np.abs(ours - gap / 2)))
+    shifted = int(ours[i])
+    if not 0 < shifted < gap:
+        return 0
+    light.append(full.pop(i))
+    return shifted

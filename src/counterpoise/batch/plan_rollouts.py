@@ -1,0 +1,126 @@
+"""A file of rollouts -> rows -> a plan and its description: what `poise plan` does.
+
+One JSON object a line. Needed: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
+`num_tokens`. Rows with the same prompt_id are a group, wherever they stand in the file; other
+fields are ignored, so a run's `rollouts/step_00012.jsonl` and any other tool's export will do.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoise.batch.compose import compose
+from counterpoise.batch.describe import describe
+from counterpoise.credit import ADVANTAGES
+from counterpoise.errors import PoiseError
+from counterpoise.types import Floats, Ints, Rollout, Row
+
+LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
+NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
+NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
+
+
+def plan_file(
+    path: str | Path, rule: str, num_steps: int, seed: int, credit_name: str = "grpo"
+) -> dict[str, Any]:
+    """{"rule", "steps": row numbers by step, "describe": see describe.py}. Row 0 is the first line
+    that is not blank.
+    """
+    rows = rows_from_file(path, credit_name)
+    plan = compose(rule, rows, num_steps, seed)
+    steps = [list(step) for step in plan.steps]
+    return {"rule": rule, "steps": steps, "describe": describe(rows, plan)}
+
+
+def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
+    """The rows of the file in its order, with the advantages of `credit_name`."""
+    advantages_of = ADVANTAGES.load(credit_name)
+    rollouts = _read(Path(path))
+    members: dict[str, list[int]] = {}
+    for i, (rollout, _) in enumerate(rollouts):
+        members.setdefault(rollout.prompt_id, []).append(i)
+    rows: dict[int, Row] = {}
+    for group, numbers in members.items():
+        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in numbers]))
+        for index, (i, advantage) in enumerate(zip(numbers, advantages_G, strict=True)):
+            rollout, num_tokens = rollouts[i]
+            content = rollout if len(rollout.response_tokens) else None
+            rows[i] = Row(group, float(advantage), num_tokens, index=index, rollout=content)
+    return [rows[i] for i in range(len(rollouts))]
+
+
+def _read(path: Path) -> list[tuple[Rollout, int]]:
+    """Each line's rollout with its number of tokens."""
+    rollouts = []
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    rollouts.append(_parse(line, f"{path}, line {number}"))
+    except OSError as fault:
+        raise PoiseError(f"{path} cannot be read: {fault.strerror}. Check the path") from fault
+    if not rollouts:
+        raise PoiseError(f"{path} holds no rollouts: it needs one JSON object a line")
+    return rollouts
+
+
+def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as fault:
+        raise PoiseError(f"{where}: not JSON ({fault}): write one JSON object a line") from fault
+    if not isinstance(record, dict):
+        raise PoiseError(f"{where}: not a JSON object: write {{...}} with prompt_id and reward")
+    for name in ("prompt_id", "reward"):
+        if name not in record:
+            raise PoiseError(f"{where}: no '{name}': every rollout needs one")
+    prompt_id, reward = record["prompt_id"], record["reward"]
+    if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
+        raise PoiseError(f"{where}: prompt_id {prompt_id!r} is not a name: write a string")
+    if not isinstance(reward, int | float) or isinstance(reward, bool):
+        raise PoiseError(f"{where}: reward {reward!r} is not a number: write one, as 0.0 or 1.0")
+    if not abs(reward) <= LARGEST_REWARD:  # nan too
+        raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: mend the line")
+    tokens, num_tokens = _tokens(record, where)
+    rollout = Rollout(
+        prompt_id=str(prompt_id),
+        prompt="",
+        answer="",
+        response="",
+        reward=float(reward),
+        prompt_tokens=NO_TOKENS,
+        response_tokens=tokens,
+        sampled_logprobs=NO_LOGPROBS,
+    )
+    return rollout, num_tokens
+
+
+def _tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
+    """The response's token ids, none if only their number is given; and their number."""
+    num_tokens = record.get("num_tokens")
+    if record.get("response_tokens") is None:
+        if num_tokens is None:
+            raise PoiseError(f"{where}: no 'response_tokens' and no 'num_tokens': give one of them")
+        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool) or num_tokens <= 0:
+            raise PoiseError(f"{where}: num_tokens {num_tokens!r} is not a whole number above 0")
+        return NO_TOKENS, num_tokens
+    try:
+        tokens = np.asarray(record["response_tokens"])
+    except ValueError:  # lists of unequal length inside
+        tokens = np.empty(0)
+    if (
+        tokens.ndim != 1
+        or tokens.dtype.kind != "i"
+        or not 0 <= tokens.min() <= tokens.max() < 2**31
+    ):
+        raise PoiseError(f"{where}: response_tokens must be a list of token ids, at least one")
+    if num_tokens is not None and num_tokens != len(tokens):
+        raise PoiseError(
+            f"{where}: num_tokens is {num_tokens!r} but there are {len(tokens)} response_tokens: "
+            "leave one of the two out"
+        )
+    return tokens.astype(np.int32), len(tokens)

@@ -1,0 +1,235 @@
+"""The `poise` command. Heavy imports wait until a command needs them, so --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from counterpoise.errors import PoiseError
+
+app = typer.Typer(
+    name="poise",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="""Critic-free RL in which the batch is an object.
+
+**poise demo** trains the embedded model in a few minutes on two CPU cores.
+**poise train** runs a TOML file. **poise plan** shows which rollouts would share an update.
+**poise report** turns a run folder into one HTML page.""",
+)
+
+Set = Annotated[
+    Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
+    typer.Option(
+        "--set",
+        "-s",
+        help="Override an option: section.option=value. Repeatable; see `poise options`.",
+    ),
+]
+Out = Annotated[Optional[Path], typer.Option("--out", "-o", help="Folder for the run.")]  # noqa: UP045
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    sets: Set = None,
+) -> None:
+    """Train the embedded model with QB and RB for 40 iterations, and report what changed.
+
+    Needs no network and no GPU. The run is runs/demo.toml; every option can be overridden:
+
+        poise demo --set batch.composer=shuffled --set balance.tau=0
+    """
+    from counterpoise.runfile import load_config
+
+    _train(load_config("demo", sets or []), out or _fresh(Path("out/demo")), resume=False)
+
+
+@app.command()
+def train(
+    config: Annotated[
+        str | None, typer.Argument(help="A TOML file, or a preset of runs/ by name.")
+    ] = None,
+    out: Out = None,
+    sets: Set = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved run and what it needs.")
+    ] = False,
+) -> None:
+    """Train a policy: sample, verify, credit, balance, compose, update.
+
+    poise train runs/demo.toml --out out/first
+    poise train runs/demo.toml --out out/shuffled --set batch.composer=shuffled
+    poise train --resume --out out/first
+    poise train qwen3-1.7b-base --dry-run
+    """
+    from counterpoise.runfile import load_config
+    from counterpoise.store.resume import config_to_resume
+
+    if resume:
+        if out is None:
+            raise PoiseError("--resume needs --out: the folder of the run to go on with")
+        run = config_to_resume(out, load_config(config, sets or []) if config else None, sets or [])
+    elif config is None:
+        raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
+    else:
+        run = load_config(config, sets or [])
+    if dry_run:
+        from counterpoise.estimate import describe_run
+
+        typer.echo(describe_run(run))
+        return
+    if out is None:
+        raise PoiseError("--out is missing: the folder to write the run to")
+    _train(run, out, resume=resume)
+
+
+@app.command()
+def warmup(
+    config: Annotated[str, typer.Argument(help="A TOML file, or a preset of runs/ by name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
+    sets: Set = None,
+) -> None:
+    """Supervised training on worked solutions, so that RL has something to improve.
+
+    Takes [model], [task] and [warmup]; model.name=scratch starts from nothing. The embedded model
+    was made by:  poise warmup embedded --out DIR
+    """
+    from counterpoise.runfile import load_config
+    from counterpoise.warmup.run import run_warmup
+
+    run_warmup(load_config(config, sets or []), out)
+
+
+@app.command()
+def plan(
+    rollouts: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines with prompt_id, reward, and response_tokens or num_tokens."
+        ),
+    ],
+    composer: Annotated[
+        str, typer.Option("--composer", "-c", help="Which rows share a step; see batch.composer.")
+    ] = "grouped",
+    steps: Annotated[int, typer.Option("--steps", "-k", help="Optimizer steps.")] = 4,
+    credit: Annotated[
+        str, typer.Option("--credit", help="Rewards -> advantages; see credit.name.")
+    ] = "grpo",
+    seed: Annotated[int, typer.Option("--seed", help="Of the composer.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Show which rollouts would share an optimizer step: a dry run on any rollout file.
+
+    poise plan out/demo/rollouts/step_00001.jsonl --composer shuffled --steps 4
+    """
+    import json
+
+    from counterpoise.batch.plan_rollouts import plan_file
+
+    planned = plan_file(rollouts, composer, steps, seed, credit)
+    if as_json:
+        typer.echo(json.dumps(planned))
+        return
+    from rich.console import Console
+
+    from counterpoise.plan_table import plan_table
+
+    Console().print(plan_table(planned))
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The HTML file; default RUN/report.html.")
+    ] = None,
+) -> None:
+    """Turn a run folder into one self-contained HTML page that opens offline."""
+    from counterpoise.report.page import write_report
+
+    typer.echo(write_report(run, out))
+
+
+@app.command()
+def options(
+    like: Annotated[str, typer.Argument(help="Only options whose name contains this.")] = "",
+) -> None:
+    """List every option of a run with its default and its reason."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from counterpoise.runfile import options as all_options
+
+    table = Table(
+        "option", "default", "what it does", box=None, header_style="bold", pad_edge=False
+    )
+    for name, default, doc in all_options():
+        if like in name:
+            table.add_row(name, default, doc)
+    if not table.row_count:
+        raise PoiseError(f"no option contains '{like}'; `poise options` lists them all")
+    Console().print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can run, and check the whole path on a tiny run."""
+    from counterpoise.doctor import examine
+
+    raise typer.Exit(0 if examine() else 1)
+
+
+def _train(run: RunConfig, out: Path, *, resume: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
+    from rich.console import Console
+
+    console = Console()
+    with console.status("loading") if console.is_terminal else _nothing():
+        import torch
+
+        from counterpoise.display import LiveDisplay
+        from counterpoise.loop import train as train_run
+        from counterpoise.report.page import write_report
+    if run.loop.threads:
+        torch.set_num_threads(run.loop.threads)
+    with LiveDisplay(console) as display:
+        folder = train_run(run, out, resume=resume, watch=display)
+    page = write_report(folder.path)
+    console.print(f"run    {folder.path}\nreport {page}", highlight=False)
+
+
+def _nothing() -> AbstractContextManager[None]:  # type: ignore[name-defined]  # noqa: F821
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def _fresh(base: Path) -> Path:
+    """out/demo, or the first of out/demo-2, -3, ... that is free."""
+    path, number = base, 1
+    while path.exists() and any(path.iterdir()):
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+def main() -> None:
+    """Run the command; a fault of the user's is one line and exit code 2."""
+    try:
+        app()
+    except PoiseError as fault:
+        print(f"poise: {fault}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("poise: stopped; a run can be resumed with --resume", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

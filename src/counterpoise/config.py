@@ -1,0 +1,245 @@
+"""Every option of a run, with its default and its reason, in one place.
+
+A run is a TOML file of these sections; `runfile.py` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterpoise.batch import COMPOSERS, UNITS
+from counterpoise.credit import ADVANTAGES, WEIGHTS
+from counterpoise.task import TASKS
+from counterpoise.update import AGGREGATIONS, SURROGATES
+from counterpoise.verify import VERIFIERS
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    choices: Sequence[str] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """A field that carries its own documentation and its own limits."""
+    meta = {"doc": doc, "choices": tuple(choices), "at_least": at_least, "at_most": at_most}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    iterations: int = option(40, "sampling rounds of the run", at_least=1)
+    seed: int = option(0, "every random choice of the run follows from it", at_least=0)
+    checkpoint_every: int = option(
+        10, "iterations between checkpoints; the last is always kept", at_least=1
+    )
+    keep_checkpoints: int = option(
+        2, "older ones are removed; two, so that a damaged one has a predecessor", at_least=1
+    )
+    threads: int = option(0, "CPU threads; 0 leaves torch's own choice", at_least=0)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    name: str = option(
+        "embedded",
+        "'embedded', 'scratch' (warm-up only), a folder, or a hub id (Llama, Qwen2, Qwen3)",
+    )
+    device: str = option(
+        "auto", "'auto' takes a CUDA device when there is one", choices=("auto", "cpu", "cuda")
+    )
+    dtype: str = option(
+        "auto",
+        "of weights and activations; 'auto' is float32 on the CPU, bfloat16 on CUDA",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    template: str = option(
+        "auto",
+        "how a problem becomes a prompt: 'chat' (the tokenizer's template), 'boxed' (plain text "
+        "asking for a box); 'auto' is chat when there is one",
+        choices=("auto", "chat", "boxed"),
+    )
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    name: str = option("word_problems", "where prompts come from", choices=tuple(TASKS))
+    levels: list[int] = option([3], "word_problems: difficulty, 1 to 4, taken in turn")
+    slips: float = option(
+        0.0,
+        "word_problems: chance that a step of a worked solution goes wrong and is carried on",
+        at_least=0.0,
+        at_most=1.0,
+    )
+    size: int = option(
+        4096, "word_problems, reasoning_gym: training problems to generate", at_least=1
+    )
+    heldout: int = option(
+        256, "held-out problems; for jsonl without heldout_path, taken out of the file", at_least=0
+    )
+    path: str = option("", "jsonl: the file; hub: the dataset id or folder")
+    heldout_path: str = option("", "jsonl: a second file of held-out problems")
+    train_split: str = option("train", "hub: split to train on")
+    heldout_split: str = option(
+        "", "hub: split to be judged by; empty takes `heldout` records out of training"
+    )
+    problem_field: str = option("problem", "jsonl, hub: name of the problem's field")
+    answer_field: str = option("answer", "jsonl, hub: name of the answer's field")
+    id_field: str = option("id", "jsonl: name of the id's field")
+    dataset: str = option("", "reasoning_gym: name of its dataset")
+    seed: int = option(
+        0, "word_problems, reasoning_gym: seed of the generator, apart from the run's", at_least=0
+    )
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    prompts: int = option(16, "prompts per iteration", at_least=1)
+    group_size: int = option(
+        8, "responses per prompt: the group an advantage is taken over", at_least=2
+    )
+    max_new_tokens: int = option(128, "a response is cut here", at_least=1)
+    max_prompt_tokens: int = option(
+        1024, "longer prompts are left out of training, and counted", at_least=1
+    )
+    temperature: float = option(
+        1.0, "of sampling, and of the log-probabilities in the update", at_least=1e-3
+    )
+    top_p: float = option(
+        1.0,
+        "nucleus; 1 is off. Log-probabilities stay those of the whole distribution",
+        at_least=1e-6,
+        at_most=1.0,
+    )
+    top_k: int = option(0, "only the k likeliest tokens; 0 is off", at_least=0)
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    name: str = option("math", "response -> reward", choices=tuple(VERIFIERS))
+    timeout_seconds: float = option(
+        5.0, "hard limit for one answer; past it the reward is 0", at_least=0.01
+    )
+    workers: int = option(2, "verifier processes", at_least=1)
+
+
+@dataclass(frozen=True)
+class CreditConfig:
+    name: str = option("grpo", "rewards of a group -> advantages", choices=tuple(ADVANTAGES))
+    weights: str = option(
+        "uniform", "token weights on top of the advantage", choices=tuple(WEIGHTS)
+    )
+
+
+@dataclass(frozen=True)
+class BalanceConfig:
+    tau: float = option(
+        0.0,
+        "update only on batches with min(N+, N-) >= tau |B|; 0 is off",
+        at_least=0.0,
+        at_most=0.5,
+    )
+    unit: str = option(
+        "rollout",
+        "what is chosen for balance: rollouts inside groups, or whole groups",
+        choices=tuple(UNITS),
+    )
+    target: int = option(
+        0, "rollouts of an update batch; 0 means sample.prompts * sample.group_size", at_least=0
+    )
+    max_age: int = option(4, "iterations a rollout may wait in the buffer", at_least=0)
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    composer: str = option(
+        "grouped", "which rows share an optimizer step", choices=tuple(COMPOSERS)
+    )
+    steps: int = option(4, "optimizer steps per batch", at_least=1)
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    lr: float = option(1e-6, "learning rate", at_least=0.0)
+    optimizer: str = option("adamw", "adamw or plain sgd (no momentum)", choices=("adamw", "sgd"))
+    weight_decay: float = option(0.0, "adamw only", at_least=0.0)
+    beta2: float = option(0.999, "adamw: decay of the second moment", at_least=0.0, at_most=1.0)
+    warmup_steps: int = option(
+        0, "optimizer steps over which the learning rate rises linearly", at_least=0
+    )
+    max_grad_norm: float = option(
+        1.0, "gradients are scaled down to this norm; 0 is off", at_least=0.0
+    )
+    surrogate: str = option("grpo", "per-token objective", choices=tuple(SURROGATES))
+    clip_low: float = option(0.2, "ratio clip below 1", at_least=0.0)
+    clip_high: float = option(0.28, "ratio clip above 1 (clip-higher)", at_least=0.0)
+    aggregate: str = option(
+        "token_mean", "how token losses are averaged over a step", choices=tuple(AGGREGATIONS)
+    )
+    old_logprobs: str = option(
+        "trainer",
+        "whose log-probabilities are 'old': the trainer's own, taken when the rows are sampled "
+        "(ratio exactly 1 at the first step), or the sampler's (one pass cheaper)",
+        choices=("trainer", "sampler"),
+    )
+    micro_tokens: int = option(
+        16384, "tokens of one forward pass: memory only, never the gradient", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    prompts: int = option(
+        128, "held-out problems judged before and after training; 0 is off", at_least=0
+    )
+    samples: int = option(
+        4, "responses for each, at the sampling temperature of training", at_least=1
+    )
+    every: int = option(0, "also every so many iterations; 0 is off", at_least=0)
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    steps: int = option(400, "supervised steps on worked solutions", at_least=1)
+    batch: int = option(128, "problems per step", at_least=1)
+    lr: float = option(
+        1e-3, "peak learning rate; linear warm-up over 5 %, cosine decay to a tenth", at_least=0.0
+    )
+    hidden: int = option(160, "scratch model: hidden size", at_least=16)
+    layers: int = option(4, "scratch model: layers", at_least=1)
+    heads: int = option(4, "scratch model: query heads (half as many key/value heads)", at_least=2)
+    intermediate: int = option(448, "scratch model: width of the gated MLP", at_least=16)
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    rollouts: bool = option(True, "write every rollout to rollouts/")
+    tokens: bool = option(True, "write every trained token to tokens/ (parquet)")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole run. `RunConfig()` is a valid one: the embedded model on word problems."""
+
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+
+    @property
+    def target(self) -> int:
+        """Rollouts of an update batch under reward balance."""
+        return self.balance.target or self.sample.prompts * self.sample.group_size

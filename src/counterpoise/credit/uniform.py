@@ -1,0 +1,10 @@
+"""w_{i,t} = 1: every token of a rollout gets the rollout's advantage (plain GRPO)."""
+
+from __future__ import annotations
+
+from counterpoise.types import Group
+
+
+def weights(group: Group) -> None:
+    """None stands for all ones; other methods return one float32 array [T] per rollout."""
+    return

@@ -1,0 +1,92 @@
+"""The live progress of a run: a bar with the time left, and the numbers of the last iteration.
+
+On a terminal the lines are drawn in place; elsewhere (a log file, CI) every iteration is a line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from counterpoise.config import RunConfig
+from counterpoise.evaluate.heldout import Success
+from counterpoise.watch import Watch
+
+
+class LiveDisplay(Watch):
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.evaluations: list[tuple[int, Success]] = []
+        self.progress = Progress(
+            TextColumn("iteration"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task("train", total=None, numbers="")
+
+    def say(self, message: str) -> None:
+        self.console.print(f"[yellow]{message}[/]")
+
+    def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
+        rule = config.batch.composer
+        tau = config.balance.tau
+        self.console.print(
+            f"[bold]{config.model.name}[/] ({parameters / 1e6:.1f} M parameters) "
+            f"on {config.task.name}, {config.sample.prompts} x {config.sample.group_size} "
+            f"rollouts, {config.batch.steps} steps [bold]{rule}[/]"
+            + (f", reward balance tau={tau:g}" if tau else "")
+        )
+        self.progress.update(self.task, total=config.loop.iterations, completed=iteration)
+        self.total = config.loop.iterations
+        self.progress.start()
+
+    def iterated(self, record: dict[str, Any]) -> None:
+        numbers = summary(record)
+        self.progress.update(self.task, advance=1, numbers=numbers)
+        if not self.console.is_terminal:
+            self.console.print(f"{record['iteration']:>4}/{self.total}  {numbers}", highlight=False)
+
+    def evaluated(self, iteration: int, success: Success) -> None:
+        self.evaluations.append((iteration, success))
+        self.console.print(
+            f"held-out success after {iteration} iterations: [bold]{success}[/] "
+            f"({success.prompts} problems x {success.samples})"
+        )
+
+    def finished(self, path: Path) -> None:
+        self.progress.stop()
+
+    def __enter__(self) -> LiveDisplay:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.progress.stop()
+
+
+def summary(record: dict[str, Any]) -> str:
+    """One line of numbers: success, speed, and how the batch was balanced."""
+    if record["batch_rows"]:
+        balance = (
+            f"batch {record['batch_rows']}, {100 * (record['positive_share'] or 0):.0f} % positive"
+        )
+    else:
+        waiting = record["buffer_positive"] + record["buffer_negative"]
+        balance = f"waiting, {waiting} in the buffer"
+    speed = f"{record['tokens_per_second']:,.0f} tok/s"
+    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}"

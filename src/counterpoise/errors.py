@@ -1,0 +1,23 @@
+"""Faults that are the user's to mend: one clear line, exit code 2, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PoiseError(Exception):
+    """A message for the person at the terminal. It says what is wrong and what to do about it."""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
+    """The error for a name that is not in a table, with the nearest one that is.
+
+    Example:
+        >>> print(unknown("composer", "groupd", ["grouped", "shuffled"]))
+        unknown composer 'groupd': did you mean 'grouped'? (choices: grouped, shuffled)
+    """
+    known = sorted(choices)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return PoiseError(f"unknown {kind} '{name}': {hint}(choices: {', '.join(known)})")

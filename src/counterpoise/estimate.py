@@ -1,0 +1,112 @@
+"""What a run will do and need, before it starts: `poise train X --dry-run`.
+
+    training    16 bytes a parameter: weights, gradient, two AdamW moments (and float32 masters)
+    key/values  rows at once * longest sequence * layers * 2 * key/value heads * head size
+    activations micro_tokens * layers * (10 hidden + 3 intermediate), kept for the backward pass
+
+Estimates, not promises: attention workspaces and the allocator's waste come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoise.config import RunConfig
+from counterpoise.runfile import to_toml
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a decoder that memory depends on."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+
+    @property
+    def parameters(self) -> int:
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * layer + embeddings + self.hidden
+
+
+# Published shapes of the paper's models, so that a dry run needs no download.
+KNOWN = {
+    "Qwen/Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152064, False),
+    "Qwen/Qwen3-1.7B-Base": Shape(2048, 28, 16, 8, 128, 6144, 151936, True),
+    "Qwen/Qwen3-4B-Base": Shape(2560, 36, 32, 8, 128, 9728, 151936, True),
+}
+
+
+def shape_of(name: str) -> Shape | None:
+    """From the table above, or from the model's own config.json on this machine."""
+    if name in KNOWN:
+        return KNOWN[name]
+    from counterpoise.policy.load import EMBEDDED
+
+    path = EMBEDDED if name == "embedded" else Path(name)
+    if not (path / "config.json").is_file():
+        return None
+    from transformers import AutoConfig
+
+    c = AutoConfig.from_pretrained(path)
+    return Shape(
+        hidden=c.hidden_size,
+        layers=c.num_hidden_layers,
+        heads=c.num_attention_heads,
+        kv_heads=c.num_key_value_heads,
+        head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
+        intermediate=c.intermediate_size,
+        vocabulary=c.vocab_size,
+        tied=c.tie_word_embeddings,
+    )
+
+
+def describe_run(config: RunConfig) -> str:
+    """The resolved configuration, then counts and memory in plain words."""
+    s, n = config.sample, config.loop.iterations
+    rollouts = s.prompts * s.group_size
+    tokens = rollouts * s.max_new_tokens
+    balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
+    updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
+    lines = [
+        to_toml(config),
+        "# what this run does",
+        f"#   per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
+        f"{config.batch.steps} optimizer steps ({config.batch.composer})",
+        f"#   in all         {n * rollouts:,} rollouts, updates: {updates}",
+        f"#   tokens         at most {tokens:,} sampled an iteration, {n * tokens:,} in all",
+    ]
+    return "\n".join(lines + _memory(config, rollouts))
+
+
+def _memory(config: RunConfig, rollouts: int) -> list[str]:
+    shape = shape_of(config.model.name)
+    if shape is None:
+        return [
+            f"#   memory         unknown: the shape of {config.model.name} is not on this machine"
+        ]
+    from counterpoise.sample.native import ROWS_AT_ONCE
+
+    width = 4 if config.model.dtype == "float32" or config.model.name == "embedded" else 2
+    length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
+    rows = min(rollouts, ROWS_AT_ONCE)
+    cache = rows * length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
+    live = config.update.micro_tokens * shape.layers * (10 * shape.hidden + 3 * shape.intermediate)
+    parts = {"training": 16 * shape.parameters, "key/values": cache, "activations": live * width}
+    told = ", ".join(f"{name} {size / GB:.2f} GB" for name, size in parts.items())
+    peak = parts["training"] + max(parts["key/values"], parts["activations"])
+    return [
+        f"#   model          {shape.parameters / 1e6:,.1f} M parameters",
+        f"#   memory         {told}",
+        f"#                  peak about {peak / GB:.2f} GB: sampling and updating take turns",
+    ]

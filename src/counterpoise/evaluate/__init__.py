@@ -1,0 +1,1 @@
+"""How good the policy is on problems it was not trained on."""

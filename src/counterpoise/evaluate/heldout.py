@@ -1,0 +1,78 @@
+"""Held-out success with a 95 % interval that knows which samples belong to one problem.
+
+    s_p = mean over the samples of problem p,    success = mean_p s_p
+    interval = success +- 1.96 * std_p(s_p) / sqrt(P)      (unbiased std, cut to [0, 1])
+
+Samples of one problem are not independent, so the problems are what is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.config import SampleConfig
+from counterpoise.policy.load import Policy
+from counterpoise.sample.native import sample
+from counterpoise.seeds import seed_for
+from counterpoise.types import Prompt
+from counterpoise.verify.scores import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """Success at the sampling temperature.
+
+    Example:
+        Success(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)
+    """
+
+    mean: float
+    low: float
+    high: float
+    pass_any: float  # problems solved by at least one of their samples
+    mixed: float  # problems solved by some samples and not by others
+    prompts: int
+    samples: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def judge(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    samples: int,
+    config: SampleConfig,
+    verifier: Verifier,
+    seed: int,
+) -> Success:
+    """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
+    seeds = [
+        [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
+    ]
+    responses = sample(policy, [policy.encode(p.problem) for p in prompts], seeds, config)
+    texts = [r.text for group in responses for r in group]
+    answers = [p.answer for p in prompts for _ in range(samples)]
+    return summarise(
+        np.array(verifier.score(texts, answers).rewards).reshape(len(prompts), samples)
+    )
+
+
+def summarise(rewards_PG: NDArray[np.float64]) -> Success:
+    solved_P = rewards_PG.mean(axis=1)
+    mean = float(solved_P.mean())
+    P, G = rewards_PG.shape
+    half = 1.96 * float(solved_P.std(ddof=1)) / P**0.5 if P > 1 else 1.0
+    return Success(
+        mean=mean,
+        low=max(0.0, mean - half),
+        high=min(1.0, mean + half),
+        pass_any=float((solved_P > 0).mean()),
+        mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
+        prompts=P,
+        samples=G,
+    )

@@ -1,0 +1,258 @@
+"""The algorithm, one call per stage. Start reading here.
+
+    sample -> verify -> credit -> balance -> compose -> update -> store
+
+An iteration samples once and takes one optimizer step for each step of its batch plan. With
+reward balance on, a batch may wait for more rollouts; then an iteration takes no step at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from counterpoise import metrics
+from counterpoise.batch.compose import compose
+from counterpoise.batch.describe import describe
+from counterpoise.config import RunConfig
+from counterpoise.credit.assign import assign
+from counterpoise.errors import PoiseError
+from counterpoise.evaluate.heldout import judge
+from counterpoise.policy.load import Policy, load_policy
+from counterpoise.sample.native import sample
+from counterpoise.seeds import rng_for, seed_for
+from counterpoise.state import State, new_state, restore, save
+from counterpoise.store.folder import RunFolder
+from counterpoise.task.load import load_task
+from counterpoise.types import BatchPlan, Group, Ints, Prompt, Response, Rollout, Row, StepResult
+from counterpoise.update.forward import score
+from counterpoise.update.step import take_step
+from counterpoise.verify import VERIFIERS
+from counterpoise.verify.scores import Verifier
+from counterpoise.watch import Watch
+
+MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
+Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
+
+
+def train(
+    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+) -> RunFolder:
+    """Run `config` to its last iteration in the folder `out`."""
+    watch = watch or Watch()
+    if not resume:
+        RunFolder.check_free(out)
+    policy = load_policy(config.model)
+    task = load_task(config.task)
+    prompts = encode(policy, task.train, config, watch)
+    folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
+    state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
+    options = config.verify
+    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    try:
+        watch.started(config, policy.num_parameters, state.iteration)
+        evaluate(state, task.heldout, config, verifier, folder, watch)
+        while state.iteration < config.loop.iterations:
+            watch.iterated(iterate(state, prompts, config, verifier, folder))
+            last = state.iteration == config.loop.iterations
+            if last or state.iteration % config.loop.checkpoint_every == 0:
+                save(folder, state, config.loop.keep_checkpoints)
+            evaluate(state, task.heldout, config, verifier, folder, watch)
+    finally:
+        verifier.close()
+    watch.finished(folder.path)
+    return folder
+
+
+def iterate(
+    state: State,
+    train_set: Sequence[Encoded],
+    config: RunConfig,
+    verifier: Verifier,
+    folder: RunFolder,
+) -> dict[str, Any]:
+    """One iteration; returns its line of metrics.jsonl."""
+    now, seed = state.iteration + 1, config.loop.seed
+    clock = metrics.Clock()
+
+    prompts = pick_prompts(train_set, config, now)
+    responses_PG = draw(state.policy, prompts, config, now)
+    clock.lap("sample")
+
+    texts = [response.text for responses in responses_PG for response in responses]
+    answers = [prompt.answer for prompt, _ in prompts for _ in range(config.sample.group_size)]
+    scores = verifier.score(texts, answers)
+    groups = gather(prompts, responses_PG, scores.rewards, now)
+    clock.lap("verify")
+
+    credited = assign(groups, config.credit.name, config.credit.weights)
+    credited = with_old_logprobs(state.policy, credited, config)
+    clock.lap("score")
+
+    batch = balance(state, credited, config, now)
+    rule = config.batch
+    plan = (
+        compose(rule.composer, batch, rule.steps, seed_for(seed, "compose", now)) if batch else None
+    )
+    description = describe(batch, plan) if plan else None
+    clock.lap("compose")
+
+    results = update(state, batch, plan, config) if plan else []
+    clock.lap("update")
+
+    record = metrics.record(now, groups, scores, state.buffer, batch, description, results, clock)
+    if config.store.rollouts:
+        folder.write_rollouts(now, groups)
+    if plan and config.store.tokens:
+        folder.write_tokens(now, metrics.token_trace(batch, results))
+    if plan:
+        folder.append("plans", metrics.plan_record(now, batch, plan, description))
+    folder.append("metrics", record)
+    state.iteration = now
+    return record
+
+
+# -- the stages, bound to a run -----------------------------------------------------------------
+
+
+def encode(
+    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, watch: Watch
+) -> list[Encoded]:
+    """Training prompts with their tokens; those too long are left out, and that is said."""
+    encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
+    limit, wanted = config.sample.max_prompt_tokens, config.sample.prompts
+    kept = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
+    if dropped := len(encoded) - len(kept):
+        watch.say(
+            f"{dropped} of {len(encoded)} prompts are longer than "
+            f"sample.max_prompt_tokens={limit}: left out"
+        )
+    if len(kept) < wanted:
+        raise PoiseError(
+            f"{len(kept)} training prompts cannot fill an iteration of {wanted}: "
+            "lower sample.prompts"
+        )
+    return kept
+
+
+def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> list[Encoded]:
+    """The prompts of iteration `now`: shuffled epochs, an incomplete last iteration left out."""
+    P = config.sample.prompts
+    epoch, place = divmod(now - 1, len(train_set) // P)
+    order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
+    return [train_set[i] for i in order[place * P : (place + 1) * P]]
+
+
+def draw(
+    policy: Policy, prompts: Sequence[Encoded], config: RunConfig, now: int
+) -> list[list[Response]]:
+    """G responses for every prompt, each from a seed of its own."""
+    G = config.sample.group_size
+    seeds_PG = [
+        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)]
+        for p in range(len(prompts))
+    ]
+    return sample(policy, [tokens for _, tokens in prompts], seeds_PG, config.sample)
+
+
+def gather(
+    prompts: Sequence[Encoded],
+    responses_PG: Sequence[Sequence[Response]],
+    rewards: Sequence[float],
+    now: int,
+) -> list[Group]:
+    """Prompts, responses and rewards as groups of rollouts."""
+    remaining = iter(rewards)
+    return [
+        Group(
+            key=f"{now}:{prompt.id}",
+            iteration=now,
+            rollouts=tuple(
+                Rollout(
+                    prompt_id=prompt.id,
+                    prompt=prompt.problem,
+                    answer=prompt.answer,
+                    response=response.text,
+                    reward=next(remaining),
+                    prompt_tokens=tokens,
+                    response_tokens=response.tokens,
+                    sampled_logprobs=response.logprobs,
+                    finished=response.finished,
+                )
+                for response in responses
+            ),
+        )
+        for (prompt, tokens), responses in zip(prompts, responses_PG, strict=True)
+    ]
+
+
+def with_old_logprobs(
+    policy: Policy, groups: list[list[Row]], config: RunConfig
+) -> list[list[Row]]:
+    """Score the rows that carry signal by the policy that sampled them, before it changes."""
+    if config.update.old_logprobs == "sampler":
+        return groups
+    signal = [row for group in groups for row in group if row.sign]
+    scored = iter(score(policy, signal, config.sample.temperature, config.update.micro_tokens))
+    return [
+        [replace(row, scored_T=next(scored)) if row.sign else row for row in group]
+        for group in groups
+    ]
+
+
+def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
+    """The rows of this iteration's update; none while no balanced batch can be taken."""
+    if config.balance.tau == 0:
+        return [row for group in groups for row in group]
+    state.buffer.add(groups)
+    taken = state.buffer.take(now)
+    return list(taken.rows) if taken else []
+
+
+def update(
+    state: State, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
+) -> list[StepResult]:
+    """One optimizer step for each step of the plan."""
+    results = []
+    for step in plan.steps:
+        result = take_step(
+            state.policy,
+            state.optimizer,
+            [batch[i] for i in step],
+            config.update,
+            temperature=config.sample.temperature,
+            max_new_tokens=config.sample.max_new_tokens,
+        )
+        bad = result.skipped == "not finite"
+        state.skipped_in_a_row = state.skipped_in_a_row + 1 if bad else 0
+        if state.skipped_in_a_row >= MAX_SKIPPED:
+            raise PoiseError(
+                f"{MAX_SKIPPED} optimizer steps in a row had a loss or gradient that is not "
+                "finite: lower update.lr; the run can be resumed from its last checkpoint"
+            )
+        results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
+    return results
+
+
+def evaluate(
+    state: State,
+    heldout: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    folder: RunFolder,
+    watch: Watch,
+) -> None:
+    """Held-out success before training, after it, and every `evaluate.every` iterations."""
+    options, at = config.evaluate, state.iteration
+    due = at in (0, config.loop.iterations) or (options.every and at % options.every == 0)
+    prompts = heldout[: options.prompts]
+    if not due or not prompts or any(r["iteration"] == at for r in folder.read("evaluations")):
+        return
+    start, seed = time.perf_counter(), config.loop.seed
+    success = judge(state.policy, prompts, options.samples, config.sample, verifier, seed)
+    seconds = time.perf_counter() - start
+    folder.append("evaluations", {"iteration": at, **asdict(success), "evaluate_seconds": seconds})
+    watch.evaluated(at, success)

@@ -1,0 +1,158 @@
+"""The numbers of one iteration: its line of metrics.jsonl, of plans.jsonl, and its token trace.
+
+Fields that hold times end in `_seconds` or `_per_second`; all others repeat exactly when a run is
+repeated on the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.describe import Description
+from counterpoise.types import BatchPlan, Group, Row, StepResult, TokenTrace
+from counterpoise.verify.scores import Scores
+
+
+class Clock:
+    """Seconds spent in each stage of an iteration."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[f"{stage}_seconds"] = now - self.last
+        self.last = now
+
+    def total(self) -> float:
+        return time.perf_counter() - self.start
+
+
+def record(
+    iteration: int,
+    groups: Sequence[Group],
+    scores: Scores,
+    buffer: RewardBalancedBuffer,
+    batch: Sequence[Row],
+    description: Description | None,
+    results: Sequence[StepResult],
+    clock: Clock,
+) -> dict[str, Any]:
+    """One line of metrics.jsonl. Values are None where nothing was updated."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    tokens = sum(len(r.response_tokens) for r in rollouts)
+    rewards_PG = [group.rewards_G for group in groups]
+    counts = asdict(buffer.counts)
+    return {
+        "iteration": iteration,
+        "success": float(np.mean([r.reward > 0 for r in rollouts])),
+        "reward": float(np.mean([r.reward for r in rollouts])),
+        "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
+        "rollouts": len(rollouts),
+        "rollout_tokens": tokens,
+        "response_length": tokens / len(rollouts),
+        "truncated_share": float(np.mean([not r.finished for r in rollouts])),
+        "verifier_timeouts": scores.timeouts,
+        "verifier_crashes": scores.crashes,
+        "buffer_positive": buffer.waiting_positive,
+        "buffer_negative": buffer.waiting_negative,
+        "dropped_surplus": counts["dropped_surplus"],
+        "dropped_aged": counts["dropped_aged"],
+        "batch_rows": len(batch),
+        "rows_without_signal": sum(
+            group.rewards_G.size for group in groups if np.ptp(group.rewards_G) == 0
+        ),
+        **_of_plan(description),
+        **_of_update(results),
+        **clock.laps,
+        "iteration_seconds": clock.total(),
+        "tokens_per_second": tokens / clock.laps["sample_seconds"],
+    }
+
+
+def _of_plan(description: Description | None) -> dict[str, Any]:
+    names = (
+        "positive_share",
+        "split_groups",
+        "token_imbalance",
+        "max_abs_group_advantage_sum",
+        "shared_token_share",
+    )
+    return {name: description[name] if description else None for name in names}  # type: ignore[literal-required]
+
+
+def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
+    taken = [r for r in results if not r.skipped]
+    if not taken:
+        numbers = dict.fromkeys(
+            ("loss", "grad_norm", "clipped_share", "entropy", "sampled_logprob", "mean_ratio")
+        )
+        return {"steps": 0, "skipped_steps": len(results), **numbers}
+    entropies = np.concatenate([e for r in taken for e in r.entropies])
+    logprobs = np.concatenate([x for r in taken for x in r.logprobs])
+    old = np.concatenate([x for r in taken for x in r.old_logprobs])
+    return {
+        "steps": len(taken),
+        "skipped_steps": len(results) - len(taken),
+        "loss": float(np.mean([r.loss for r in taken])),
+        "grad_norm": float(np.mean([r.grad_norm for r in taken])),
+        "clipped_share": float(np.mean([r.clipped_share for r in taken])),
+        "entropy": float(entropies.mean()),
+        "sampled_logprob": float(old.mean()),
+        "mean_ratio": float(np.exp(logprobs - old).mean()),
+    }
+
+
+def plan_record(
+    iteration: int, batch: Sequence[Row], plan: BatchPlan, description: Description | None
+) -> dict[str, Any]:
+    """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
+    number: dict[str, int] = {}
+    return {
+        "iteration": iteration,
+        "rule": plan.rule,
+        "steps": [list(step) for step in plan.steps],
+        "group": [number.setdefault(row.group, len(number)) for row in batch],
+        "groups": list(number),
+        "index": [row.index for row in batch],
+        "advantage": [row.advantage for row in batch],
+        "tokens": [row.num_tokens for row in batch],
+        "born": [row.born for row in batch],
+        "describe": description,
+    }
+
+
+TRACED = (
+    "step", "row", "position", "token", "advantage", "old_logprob", "logprob", "entropy",
+    "coefficient",
+)  # fmt: skip
+
+
+def token_trace(batch: Sequence[Row], results: Sequence[StepResult]) -> TokenTrace:
+    """Every trained token with the very numbers the loss used; `row` indexes the plan's rows."""
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in TRACED}
+    for step, result in enumerate(results):
+        for place, row in enumerate(result.rows):
+            tokens = batch[row].content.response_tokens
+            size = len(tokens)
+            values: tuple[np.ndarray, ...] = (
+                np.full(size, step, np.int16),
+                np.full(size, row, np.int32),
+                np.arange(size, dtype=np.int32),
+                tokens,
+                result.advantages[place],
+                result.old_logprobs[place],
+                result.logprobs[place],
+                result.entropies[place],
+                np.full(size, result.coefficients[place], np.float32),
+            )
+            for name, value in zip(TRACED, values, strict=True):
+                columns[name].append(value)
+    return TokenTrace({k: np.concatenate(v) if v else np.empty(0) for k, v in columns.items()})

@@ -1,0 +1,97 @@
+"""Attention inside a packed batch: prompts look at themselves, responses at their prompt too.
+
+The linear layers run on unpadded tokens; only here are segments laid side by side, padded to the
+longest, because that is the shape torch's attention kernels take. A token maps to one padded slot
+and back, so padding can reach neither outputs nor gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from counterpoise.policy.packing import Packing
+
+
+class PackedAttention:
+    """An `attend` for `Decoder`: causal within each sequence, blind to its neighbours."""
+
+    def __init__(self, packing: Packing) -> None:
+        device = packing.tokens_N.device
+        self.prompt_slots, _ = _slots(packing.prompts, device)
+        self.prompt_back, prompt_padded = _back(packing.prompts, device)
+        filled = [(start, length) for start, length in packing.responses if length]
+        parents = [
+            p for p, (_, length) in zip(packing.parents, packing.responses, strict=True) if length
+        ]
+        self.back_N = self.prompt_back
+        self.has_responses = bool(filled)
+        if self.has_responses:
+            self.response_slots, _ = _slots(filled, device)
+            response_back, _ = _back(filled, device)
+            self.back_N = torch.cat((self.prompt_back, response_back + prompt_padded))
+            prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
+            self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
+            self.mask = self._response_mask(packing, parents, device)
+
+    def _response_mask(
+        self, packing: Packing, parents: Sequence[int], device: torch.device
+    ) -> Tensor:
+        """[R, 1, T, S + T]: a response token sees its whole prompt and its own past."""
+        S, T = self.prompt_slots.shape[1], self.response_slots.shape[1]
+        lengths = torch.tensor([packing.prompts[p][1] for p in parents], device=device)
+        prompt_part = (
+            torch.arange(S, device=device)[None, None] < lengths[:, None, None]
+        )  # [R, 1, S]
+        own_part = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]  # [1, T, T]
+        R = len(parents)
+        return torch.cat((prompt_part.expand(R, T, S), own_part.expand(R, T, T)), dim=2)[:, None]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        q_P, k_P, v_P = (_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
+        mixed = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
+        if self.has_responses:
+            q_R = _rows(q, self.response_slots)
+            k_R, v_R = (_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
+            mixed = torch.cat((mixed, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
+        return mixed.index_select(0, self.back_N)
+
+
+def _rows(x: Tensor, slots: Tensor) -> Tensor:
+    """x[slots]; index_select has the quicker backward."""
+    return x.index_select(0, slots.flatten()).view(*slots.shape, *x.shape[1:])
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """[B, T, H, d] in and out; causal when there is no mask."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
+    )
+    return out.transpose(1, 2)
+
+
+def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, int]:
+    """[B, L] indices into the flat tokens; padding repeats a segment's last token."""
+    longest = max(length for _, length in spans)
+    starts = torch.tensor([start for start, _ in spans], device=device)
+    lengths = torch.tensor([length for _, length in spans], device=device)
+    within = torch.arange(longest, device=device)[None].expand(len(spans), longest)
+    return starts[:, None] + torch.minimum(within, lengths[:, None] - 1), longest
+
+
+def _back(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, int]:
+    """For every token of the segments, in flat order, its index in the padded [B * L]."""
+    longest = max(length for _, length in spans)
+    parts = [
+        torch.arange(length, device=device) + b * longest for b, (_, length) in enumerate(spans)
+    ]
+    return torch.cat(parts), len(spans) * longest

@@ -1,0 +1,110 @@
+"""A model name -> weights, tokenizer and the one forward that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from counterpoise.config import ModelConfig
+from counterpoise.errors import PoiseError
+from counterpoise.policy.decoder import Decoder
+from counterpoise.types import Ints
+
+EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
+BOXED = "{problem}\nReason step by step and put the final answer in \\boxed{{}}.\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """A model that can be sampled from and trained. `decoder` runs the tensors of `model`."""
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    decoder: Decoder
+    template: str  # "chat" | "boxed"
+    end_tokens: tuple[int, ...]  # any of them ends a response
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def encode(self, problem: str) -> Ints:
+        """A problem as the tokens of a prompt that asks for its solution."""
+        if self.template == "chat":
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": problem}], tokenize=False, add_generation_prompt=True
+            )
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+        else:
+            ids = self.tokenizer.encode(BOXED.format(problem=problem))
+        return np.array(ids, dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Ints) -> str:
+        text: str = self.tokenizer.decode([int(t) for t in tokens], skip_special_tokens=True)
+        return text
+
+
+def load_policy(config: ModelConfig) -> Policy:
+    """'embedded', a folder that `save_pretrained` wrote, or a hub id."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    source = str(EMBEDDED) if config.name == "embedded" else config.name
+    if "/" not in source and not Path(source).exists():
+        raise PoiseError(
+            f"no model '{config.name}': give 'embedded', a folder, or a hub id like Qwen/Qwen3-0.6B"
+        )
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise PoiseError(f"{source} holds no model: config.json is missing")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError, RuntimeError) as fault:
+        first = str(fault).strip().splitlines()[0]
+        raise PoiseError(f"model '{config.name}' cannot be loaded: {first}") from fault
+    return as_policy(config.name, model.to(device), tokenizer, config.template)
+
+
+def as_policy(name: str, model: nn.Module, tokenizer: Any, template: str = "auto") -> Policy:
+    """Wrap a transformers model that is already in memory."""
+    has_chat = bool(getattr(tokenizer, "chat_template", None))
+    if template == "chat" and not has_chat:
+        raise PoiseError(f"model '{name}' has no chat template: set model.template=boxed")
+    chosen = ("chat" if has_chat else "boxed") if template == "auto" else template
+    model.eval()  # no dropout: the policy that is trained is the policy that was sampled
+    return Policy(name, model, tokenizer, Decoder(model), chosen, _end_tokens(model, tokenizer))
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise PoiseError("model.device=cuda, but torch sees no CUDA device: use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _end_tokens(model: nn.Module, tokenizer: Any) -> tuple[int, ...]:
+    """The tokenizer's end token, and whatever else the model's generation config stops at."""
+    ends = {tokenizer.eos_token_id}
+    extra = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends.update(extra if isinstance(extra, list) else [extra])
+    found = tuple(sorted(int(e) for e in ends if e is not None))
+    if not found:
+        raise PoiseError("the tokenizer has no end token: responses could never finish")
+    return found

@@ -1,0 +1,20 @@
+"""Stage 7: a run folder becomes one HTML page that opens offline.
+
+A panel is one file with `panel(run: RunData) -> Panel | None` and one line here; the page shows
+them in this order and leaves out those that return None.
+"""
+
+from counterpoise.registry import Registry
+
+PANELS = Registry(
+    "panel",
+    {
+        "summary": "counterpoise.report.summary:panel",
+        "learning": "counterpoise.report.learning:panel",
+        "mosaic": "counterpoise.report.mosaic:panel",
+        "buffer": "counterpoise.report.buffer:panel",
+        "plans": "counterpoise.report.plans:panel",
+        "rollouts": "counterpoise.report.rollouts:panel",
+        "configuration": "counterpoise.report.configuration:panel",
+    },
+)

@@ -1,0 +1,61 @@
+// What every panel may use: its data, large data, and the iteration the page is looking at.
+const poise = {
+  data(name) {
+    return JSON.parse(document.getElementById(`data-${name}`).textContent);
+  },
+
+  // The inverse of `packed` in render.py.
+  async unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  },
+
+  choose(iteration) {
+    document.dispatchEvent(new CustomEvent("poise:iteration", { detail: iteration }));
+  },
+};
+
+// Charts: one cursor for all of them.
+(async () => {
+  const config = JSON.parse(document.getElementById("theme").textContent);
+  const views = [];
+  const point = (iteration) => {
+    for (const view of views) {
+      if (view.signal("at") !== iteration) view.signal("at", iteration).runAsync();
+    }
+  };
+  for (const script of document.querySelectorAll("script.specification")) {
+    const chart = script.parentElement.querySelector(".chart");
+    const { view } = await vegaEmbed(chart, JSON.parse(script.textContent), {
+      mode: "vega-lite",
+      renderer: "svg",
+      actions: false,
+      config,
+      tooltip: { theme: "page" },
+    });
+    if (!view.getState({ signals: (name) => name === "at" }).signals.at) continue;
+    views.push(view);
+    view.addEventListener("pointermove", (_, item) => point(item?.datum?.iteration ?? -1));
+    view.addEventListener("click", (_, item) => {
+      if (item?.datum?.iteration) poise.choose(item.datum.iteration);
+    });
+    chart.addEventListener("pointerleave", () => point(-1));
+  }
+})();
+
+// The section in view is marked in the list of sections.
+{
+  const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
+  const watch = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        for (const link of links.values()) link.removeAttribute("aria-current");
+        links.get(entry.target.id)?.setAttribute("aria-current", "true");
+      }
+    },
+    { rootMargin: "-20% 0px -70% 0px" },
+  );
+  for (const section of document.querySelectorAll("section")) watch.observe(section);
+}

@@ -1,0 +1,124 @@
+"""Reward balance at work: what waits, when an update could be made, what became of the rest."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import altair as alt
+
+from counterpoise.report.panel import Figure, Panel
+from counterpoise.report.run_data import RunData
+from counterpoise.report.series import Records, chart, over_iterations, x_axis, y_axis
+
+# field, what became of the rollout, colour; drawn from the bottom up
+FATES = (
+    ("used", "used in an update", "series"),
+    ("waiting", "waiting", "soft"),
+    ("surplus", "dropped: surplus of one sign", "fate-surplus"),
+    ("aged", "dropped: too old", "fate-aged"),
+    ("without", "no signal: group all right or all wrong", "fate-without"),
+)
+
+
+def panel(run: RunData) -> Panel | None:
+    if not run.metrics or run.config.balance.tau == 0:
+        return None
+    balance = run.config.balance
+    return Panel(
+        "Buffer",
+        f"An update needs about {run.config.target} rollouts, at least {100 * balance.tau:g} % of "
+        f"each sign. Until then they wait, at most {balance.max_age} iterations.",
+        (_waiting(run), _fates(run)),
+    )
+
+
+def _waiting(run: RunData) -> Figure:
+    records = [
+        {
+            "iteration": record["iteration"],
+            "positive": record["buffer_positive"],
+            "negative": record["buffer_negative"],
+            "below": -record["buffer_negative"],
+            "used": record["batch_rows"],
+        }
+        for record in run.metrics
+    ]
+    x, y = x_axis(run.last), y_axis("positive")
+    y.axis = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
+    area = {"interpolate": "step", "opacity": 0.85, "line": False}
+    layers = [
+        chart(records).mark_area(style="positive", **area).encode(x=x, y=y),
+        chart(records).mark_area(style="negative", **area).encode(x=x, y="below:Q"),
+        chart([r for r in records if r["used"]])
+        .mark_point(style="ink", shape="triangle-up", size=34)
+        .encode(x=x, y=alt.datum(0)),
+    ]
+    drawn = over_iterations(
+        layers,
+        records,
+        [
+            ("positive", "waiting, positive", "d"),
+            ("negative", "waiting, negative", "d"),
+            ("used", "used in this iteration", "d"),
+        ],
+        run.last,
+        "Rollouts waiting in the buffer after each iteration, positive above, negative below",
+        height=190,
+    )
+    return Figure(
+        drawn,
+        "Waiting after the iteration",
+        "A one-sided buffer is a policy that has become too good, or too bad, at its prompts.",
+        (("positive", "positive"), ("negative", "negative"), ("ink", "▲ an update was made")),
+    )
+
+
+def fates(run: RunData) -> Records:
+    """What became of every rollout sampled so far, iteration by iteration; the parts add up."""
+    used = accumulate(record["batch_rows"] for record in run.metrics)
+    without = accumulate(record["rows_without_signal"] for record in run.metrics)
+    return [
+        {
+            "iteration": record["iteration"],
+            "used": used_so_far,
+            "waiting": record["buffer_positive"] + record["buffer_negative"],
+            "surplus": record["dropped_surplus"],  # counted since the run began
+            "aged": record["dropped_aged"],
+            "without": without_so_far,
+        }
+        for record, used_so_far, without_so_far in zip(run.metrics, used, without, strict=True)
+    ]
+
+
+def _fates(run: RunData) -> Figure:
+    records = fates(run)
+    stacked = []
+    for record in records:
+        floor = 0
+        for field, _, _ in FATES:
+            top = floor + record[field]
+            stacked.append(
+                {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
+            )
+            floor = top
+    x = x_axis(run.last)
+    layers = [
+        chart([row for row in stacked if row["fate"] == field])
+        .mark_area(color=f"var(--{colour})", opacity=0.85)
+        .encode(x=x, y=y_axis("floor"), y2="top:Q")
+        for field, _, colour in FATES
+    ]
+    drawn = over_iterations(
+        layers,
+        records,
+        [(field, meaning, "d") for field, meaning, _ in FATES],
+        run.last,
+        "What became of the rollouts sampled so far, as stacked areas",
+        height=190,
+    )
+    return Figure(
+        drawn,
+        "What became of every rollout",
+        "Since the run began.",
+        tuple((colour, meaning) for _, meaning, colour in FATES),
+    )

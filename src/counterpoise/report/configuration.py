@@ -1,0 +1,35 @@
+"""Every option of the run, those that differ from their default first, and the versions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+
+from counterpoise.config import RunConfig
+from counterpoise.report.panel import Panel
+from counterpoise.report.render import render
+from counterpoise.report.run_data import RunData
+from counterpoise.runfile import options, to_toml
+from counterpoise.store.resume import differences
+
+PACKAGES = ("counterpoise", "torch", "transformers", "numpy", "altair", "vl-convert-python")
+
+
+def panel(run: RunData) -> Panel:
+    documented = {name: doc for name, _, doc in options()}
+    changed = [
+        (name, json.dumps(value), json.dumps(default), documented[name])
+        for name, default, value in differences(RunConfig(), run.config)
+    ]
+    return Panel(
+        "Configuration",
+        "Options that differ from their default; the resolved file holds all of them.",
+        render(
+            "configuration.html",
+            changed=changed,
+            toml=to_toml(run.config),
+            versions=[(name, version(name)) for name in PACKAGES]
+            + [("python", sys.version.split()[0])],
+        ),
+    )

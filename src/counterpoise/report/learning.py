@@ -1,0 +1,143 @@
+"""How the policy changed: success, entropy, length, gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import altair as alt
+
+from counterpoise.report.panel import Figure, Panel
+from counterpoise.report.run_data import RunData
+from counterpoise.report.series import (
+    chart,
+    line,
+    over_iterations,
+    smoothed,
+    tips,
+    x_axis,
+    y_axis,
+)
+
+
+class Quantity(NamedTuple):
+    title: str
+    metric: str
+    note: str
+    number: str = ".3f"
+    axis: str = ""
+    domain: list[float] | None = None
+    zero: bool = True  # the axis begins there
+
+
+SMALL = (
+    Quantity("Mean reward", "reward", "Over all rollouts of the iteration."),
+    Quantity(
+        "Mixed groups",
+        "mixed_groups",
+        "Share of prompts with both right and wrong responses: only these carry signal.",
+        ".1%",
+        "%",
+        [0.0, 1.0],
+    ),
+    Quantity("Entropy", "entropy", "Mean over the trained tokens, in nats.", ".4f"),
+    Quantity("Response length", "response_length", "Mean tokens of a response.", ".1f"),
+    Quantity(
+        "Cut-off responses", "truncated_share", "Share that met the length limit.", ".1%", "~%"
+    ),
+    Quantity("Gradient norm", "grad_norm", "Before clipping, mean over the iteration's steps."),
+    Quantity(
+        "Clipped tokens",
+        "clipped_share",
+        "Share whose gradient the ratio clip removed.",
+        ".2%",
+        "~%",
+    ),
+    Quantity(
+        "Importance ratio",
+        "mean_ratio",
+        "New over old probability, mean over the trained tokens; 1 is on policy.",
+        ".4f",
+        zero=False,
+    ),
+)
+
+
+def panel(run: RunData) -> Panel | None:
+    if not run.metrics:
+        return None
+    small = [_small(run, quantity) for quantity in SMALL if not _says_nothing(run, quantity.metric)]
+    return Panel(
+        "Learning",
+        "Training success is measured on the prompts an iteration samples, so it varies with "
+        "their difficulty. Held-out success is measured on the same problems every time.",
+        (_success(run), *(figure for figure in small if figure)),
+    )
+
+
+def _says_nothing(run: RunData, metric: str) -> bool:
+    """A reward that only repeats the success, or a cut-off that never happened."""
+    if metric == "reward":
+        return all(record["reward"] == record["success"] for record in run.metrics)
+    return metric == "truncated_share" and not any(record[metric] for record in run.metrics)
+
+
+def _small(run: RunData, q: Quantity) -> Figure | None:
+    points = [(record["iteration"], record[q.metric]) for record in run.metrics]
+    limit = run.config.update.max_grad_norm if q.metric == "grad_norm" else 0.0
+    drawn = line(
+        points,
+        run.last,
+        q.title,
+        q.number,
+        axis=q.axis,
+        domain=q.domain,
+        zero=q.zero,
+        guide=limit or None,
+    )
+    note = f"{q.note} Dashed: the limit, {limit:g}." if limit else q.note
+    return Figure(drawn, q.title, note) if drawn else None
+
+
+def _success(run: RunData) -> Figure:
+    means, width = smoothed([record["success"] for record in run.metrics])
+    records = [
+        {"iteration": record["iteration"], "success": record["success"], "smoothed": mean}
+        for record, mean in zip(run.metrics, means, strict=True)
+    ]
+    x, y = x_axis(run.last), y_axis("success", "%", [0.0, 1.0])
+    drawn = over_iterations(
+        [
+            chart(records).mark_line(style="soft", strokeWidth=1.25).encode(x=x, y=y),
+            chart(records).mark_line(style="series", strokeWidth=2.5).encode(x=x, y="smoothed:Q"),
+        ],
+        records,
+        [("success", "training", ".1%"), ("smoothed", "smoothed", ".1%")],
+        run.last,
+        f"Success over iterations; training success ends at {100 * means[-1]:.0f} percent",
+        above=_heldout(run, x),
+        height=240,
+    )
+    keys = [("soft", "training"), ("series", f"training, mean of {width} iterations")]
+    if run.evaluations:
+        keys.append(("ink", "held-out, with 95 % interval"))
+    return Figure(drawn, "Success", keys=tuple(keys), wide=True)
+
+
+def _heldout(run: RunData, x: alt.X) -> list[alt.Chart]:
+    if not run.evaluations:
+        return []
+    records = [{k: e[k] for k in ("iteration", "mean", "low", "high")} for e in run.evaluations]
+    tooltip = tips(
+        [
+            ("iteration", "after iteration", "d"),
+            ("mean", "held-out", ".1%"),
+            ("low", "95 % from", ".1%"),
+            ("high", "to", ".1%"),
+        ]
+    )
+    bar = chart(records).mark_rule(style="ink", strokeWidth=1.5)
+    dot = chart(records).mark_point(style="ink", size=70)
+    return [
+        bar.encode(x=x, y="low:Q", y2="high:Q", tooltip=tooltip),
+        dot.encode(x=x, y="mean:Q", tooltip=tooltip),
+    ]

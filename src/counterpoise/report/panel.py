@@ -1,0 +1,44 @@
+"""What a panel hands to the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A chart among others of its panel, with a title and a sentence of its own.
+
+    Example:
+        Figure(chart, title="Entropy", note="Mean over the trained tokens, in nats.")
+    """
+
+    chart: ChartType
+    title: str | Markup
+    note: str | Markup = ""
+    keys: tuple[tuple[str, str], ...] = ()  # (colour, what it stands for); colours: page.css
+    wide: bool = False  # takes the whole width
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """One section of the page.
+
+    A plain string is escaped wherever it lands; Markup (made by `render`) is taken as it is.
+
+    Example:
+        Panel("Buffer", "What waits for the other sign.", body=(Figure(...), Figure(...)))
+        Panel("Tokens", "...", render("tokens.html", ...), data=rows, assets=("tokens.js",))
+    """
+
+    title: str  # "" shows no heading
+    caption: str | Markup
+    body: Markup | ChartType | tuple[Figure, ...]
+    data: Any = None  # JSON for the panel's script: `poise.data("NAME")`
+    assets: tuple[str, ...] = ()  # .css and .js files of assets/, embedded once

@@ -1,0 +1,54 @@
+"""A run folder, read once: what every panel is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.report.texts import RolloutText, read_texts
+from counterpoise.store.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunData:
+    """Example: RunData.read(Path("out/demo")).metrics[0]["success"] == 0.609375"""
+
+    path: Path
+    config: RunConfig
+    metrics: list[dict[str, Any]]  # a record for each finished iteration
+    plans: list[dict[str, Any]]  # a record for each iteration that made an update
+    evaluations: list[dict[str, Any]]  # iteration 0 is the policy before training
+    _texts: dict[int, tuple[RolloutText, ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> RunData:
+        folder = RunFolder.open(path)
+        logs = {log: _log(folder, log) for log in ("metrics", "plans", "evaluations")}
+        return cls(path=path, config=folder.config(), **logs)
+
+    @property
+    def name(self) -> str:
+        """Of the folder; where it lies is nobody's business but the machine's."""
+        return self.path.resolve().name
+
+    @property
+    def last(self) -> int:
+        """The last finished iteration; 0 when there is none."""
+        return max((record["iteration"] for record in self.metrics), default=0)
+
+    def rollouts(self, iteration: int) -> tuple[RolloutText, ...]:
+        """What was sampled in `iteration`; empty when it was not stored."""
+        if iteration not in self._texts:
+            file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
+            self._texts[iteration] = tuple(read_texts(file))
+        return self._texts[iteration]
+
+
+def _log(folder: RunFolder, log: str) -> list[dict[str, Any]]:
+    try:
+        return folder.read(log)
+    except ValueError as fault:  # not JSON, or not UTF-8
+        raise PoiseError(f"{folder.path / log}.jsonl is damaged: {fault}") from fault

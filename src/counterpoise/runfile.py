@@ -1,0 +1,162 @@
+"""Run files: TOML and `--set section.option=value` -> a checked RunConfig, and back.
+
+An unknown or ill-typed option is an error that names the nearest one; nothing has been written by
+then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError, unknown
+
+SCHEMA = 1
+PRESETS = (Path(__file__).parent / "runs", Path(__file__).parents[2] / "runs")  # wheel, checkout
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """A TOML file, or the name of a preset in runs/, with `section.option=value` on top."""
+    path = find_run(source)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise PoiseError(f"{path}: not a TOML file: {fault}") from fault
+    except OSError as fault:
+        raise PoiseError(f"{path}: cannot be read: {fault.strerror}") from fault
+    return from_tables(tables, overrides, where=str(path))
+
+
+def find_run(source: str | Path) -> Path:
+    """The file itself, or runs/SOURCE.toml of the package."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    presets = {p.stem: p for folder in PRESETS for p in folder.glob("*.toml")}
+    if str(source) in presets:
+        return presets[str(source)]
+    if path.is_dir():
+        raise PoiseError(f"{path} is a folder; a run configuration is a TOML file")
+    raise PoiseError(
+        f"no run configuration {source}: neither a file nor a preset ({', '.join(sorted(presets))})"
+    )
+
+
+def from_tables(
+    tables: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "config"
+) -> RunConfig:
+    """Sections as nested dictionaries -> a checked RunConfig."""
+    merged: dict[str, dict[str, Any]] = {}
+    sections = {f.name: f for f in dataclasses.fields(RunConfig)}
+    for name, table in tables.items():
+        if name == "schema":
+            if table != SCHEMA:
+                raise PoiseError(
+                    f"{where}: schema {table} is not one this version reads ({SCHEMA})"
+                )
+            continue
+        if name not in sections:
+            raise PoiseError(f"{where}: {unknown('section', name, sections)}")
+        if not isinstance(table, Mapping):
+            raise PoiseError(f"{where}: [{name}] must be a section of options")
+        merged[name] = dict(table)
+    for override in overrides:
+        section, key, value = parse_override(override, sections)
+        merged.setdefault(section, {})[key] = value
+    hints = get_type_hints(RunConfig)
+    return _whole(
+        RunConfig(**{n: _section(hints[n], n, merged.get(n, {}), where) for n in sections})
+    )
+
+
+def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """ "update.lr=3e-4" -> ("update", "lr", 0.0003); a bare word is a string."""
+    name, equals, raw = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not equals or not dot or not key:
+        raise PoiseError(f"--set {text}: write section.option=value, for example update.lr=1e-4")
+    if section not in sections:
+        raise PoiseError(f"--set {text}: {unknown('section', section, sections)}")
+    try:
+        value = tomllib.loads(f"v = {raw.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    return section, key, value
+
+
+def _section(kind: type, name: str, table: Mapping[str, Any], where: str) -> Any:
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        if key not in known:
+            raise PoiseError(
+                f"{where}: {unknown(f'option {name}.', key, known)}".replace(". '", ".'")
+            )
+        values[key] = _value(f"{name}.{key}", value, hints[key], known[key].metadata, where)
+    return kind(**values)
+
+
+def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:
+    if get_origin(kind) is list:
+        (item,) = get_args(kind)
+        if not isinstance(value, list) or not value or any(type(v) is not item for v in value):
+            raise PoiseError(f"{where}: {name} must be a list of {item.__name__}, not {value!r}")
+        return value
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise PoiseError(f"{where}: {name} must be {_kind(kind)}, not {value!r}")
+    if meta["choices"] and value not in meta["choices"]:
+        raise PoiseError(f"{where}: {name}: {unknown('value', value, meta['choices'])}")
+    low, high = meta["at_least"], meta["at_most"]
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        raise PoiseError(f"{where}: {name} must be {bounds}, not {value!r}")
+    return value
+
+
+def _kind(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}[kind]
+
+
+def _whole(config: RunConfig) -> RunConfig:
+    """What no single option can know."""
+    if bad := [level for level in config.task.levels if level not in (1, 2, 3, 4)]:
+        raise PoiseError(f"task.levels: {bad[0]} is not a level (1 to 4)")
+    if config.batch.composer == "whole" and config.batch.steps != 1:
+        raise PoiseError("batch.composer=whole makes one step: set batch.steps=1")
+    if config.batch.composer == "grouped" and config.batch.steps > config.sample.prompts:
+        raise PoiseError(
+            f"{config.sample.prompts} groups cannot fill {config.batch.steps} steps without being "
+            "split: lower batch.steps or raise sample.prompts"
+        )
+    return config
+
+
+def to_toml(config: RunConfig) -> str:
+    """The resolved run, every option spelled out: what config.toml in a run folder holds."""
+    lines = [f"schema = {SCHEMA}"]
+    for section in dataclasses.fields(config):
+        lines += ["", f"[{section.name}]"]
+        for key, value in dataclasses.asdict(getattr(config, section.name)).items():
+            lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def options() -> list[tuple[str, str, str]]:
+    """(name, default, documentation) of every option, in the order of the file."""
+    rows = []
+    for section in dataclasses.fields(RunConfig):
+        for f in dataclasses.fields(get_type_hints(RunConfig)[section.name]):
+            default = getattr(get_type_hints(RunConfig)[section.name](), f.name)
+            choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+            rows.append(
+                (f"{section.name}.{f.name}", json.dumps(default), f.metadata["doc"] + choices)
+            )
+    return rows

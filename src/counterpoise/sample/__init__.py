@@ -1,0 +1,1 @@
+"""Stage 1: draw G responses for every prompt."""

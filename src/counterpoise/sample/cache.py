@@ -1,0 +1,95 @@
+"""Keys and values of the rows being decoded, prompts right-aligned so that all rows write alike.
+
+    slot        0  1  2  3 | 4  5  6 ...          prompt of 4 slots, then the response
+    row a       .  p  p  p | a  a                 '.' is padding, masked for good
+    row b       p  p  p  p | b  b
+
+Every prompt is computed once; its G rows start from that one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from counterpoise.policy.attention import PackedAttention
+from counterpoise.policy.decoder import Decoder
+from counterpoise.policy.packing import Packing
+
+
+class Recorded:
+    """Wraps an `attend` and keeps the keys and values that pass through it."""
+
+    def __init__(self, attend: PackedAttention) -> None:
+        self.attend = attend
+        self.keys: list[Tensor] = []  # per layer [N, K, d]
+        self.values: list[Tensor] = []
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.keys.append(k)
+        self.values.append(v)
+        return self.attend(layer, q, k, v)
+
+
+class Cache:
+    """An `attend` for `Decoder` that decodes one token per row and call."""
+
+    def __init__(
+        self, decoder: Decoder, prompts: Packing, recorded: Recorded, copies: int, room: int
+    ) -> None:
+        device = decoder.device
+        starts = torch.tensor([start for start, _ in prompts.prompts], device=device)
+        lengths = torch.tensor([length for _, length in prompts.prompts], device=device)
+        S = int(lengths.max())
+        offset = torch.arange(S, device=device)[None] - (S - lengths)[:, None]  # negative: padding
+        slots = (starts[:, None] + offset.clamp(min=0)).repeat_interleave(copies, dim=0)  # [R, S]
+        real = (offset >= 0).repeat_interleave(copies, dim=0)
+        self.used = S
+        self.real: Tensor | None = None  # [R, 1, 1, L] or None when nothing is padded
+        if not bool(real.all()):
+            tail = torch.ones(len(real), room, dtype=torch.bool, device=device)
+            self.real = torch.cat((real, tail), dim=1)[:, None, None]
+        self.keys = [self._filled(k, slots, room) for k in recorded.keys]
+        self.values = [self._filled(v, slots, room) for v in recorded.values]
+
+    @staticmethod
+    def _filled(recorded_N: Tensor, slots: Tensor, room: int) -> Tensor:
+        """[R, K, S + room, d] with the prompt's part in place."""
+        R, S = slots.shape
+        _, K, d = recorded_N.shape
+        whole = recorded_N.new_empty(R, K, S + room, d)
+        whole[:, :, :S] = recorded_N[slots].transpose(1, 2)
+        return whole
+
+    def advance(self) -> None:
+        """Make room for the next token of every row; call before each decoding pass."""
+        self.used += 1
+
+    def keep(self, rows: Tensor) -> None:
+        """Let the other rows leave."""
+        self.keys = [k.index_select(0, rows) for k in self.keys]
+        self.values = [v.index_select(0, rows) for v in self.values]
+        if self.real is not None:
+            self.real = self.real.index_select(0, rows)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values, L = self.keys[layer], self.values[layer], self.used
+        keys[:, :, L - 1] = k
+        values[:, :, L - 1] = v
+        R, H, d = q.shape
+        folded = q.view(
+            R, keys.shape[1], -1, d
+        )  # query heads of one key head side by side: no repeats
+        mask = None if self.real is None else self.real[..., :L]
+        return F.scaled_dot_product_attention(
+            folded, keys[:, :, :L], values[:, :, :L], attn_mask=mask
+        ).reshape(R, H, d)
+
+
+def positions_of(prompts: Packing, copies: int) -> Tensor:
+    """[R] position of the first response token of each row."""
+    lengths: Sequence[int] = [length for _, length in prompts.prompts]
+    return torch.tensor(lengths, device=prompts.tokens_N.device).repeat_interleave(copies)

@@ -1,0 +1,85 @@
+"""What changes while a run goes on, and how it is put away and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
+from counterpoise.config import RunConfig
+from counterpoise.policy.load import Policy
+from counterpoise.store import checkpoint
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.records import rows_from_tensors, rows_to_tensors
+from counterpoise.types import Row
+from counterpoise.update.optimizer import Optimizer
+
+
+@dataclass(slots=True)
+class State:
+    """Weights, optimizer, buffer and two counters: a checkpoint is this and nothing else."""
+
+    policy: Policy
+    optimizer: Optimizer
+    buffer: RewardBalancedBuffer
+    iteration: int = 0  # finished
+    skipped_in_a_row: int = 0  # optimizer steps that were not finite
+
+
+def new_state(policy: Policy, config: RunConfig) -> State:
+    return State(policy, Optimizer(policy.model, config.update), _buffer(config))
+
+
+def save(folder: RunFolder, state: State, keep: int) -> None:
+    rows, tensors = rows_to_tensors(state.buffer.state())
+    checkpoint.save(
+        folder.checkpoints,
+        checkpoint.Checkpoint(
+            iteration=state.iteration,
+            model=checkpoint.weights_of(state.policy.model),
+            optimizer=state.optimizer.state(),
+            buffer=tensors,
+            state={
+                "rows": rows,
+                "counts": asdict(state.buffer.counts),
+                "skipped_in_a_row": state.skipped_in_a_row,
+            },
+        ),
+        keep,
+    )
+
+
+def restore(
+    folder: RunFolder, policy: Policy, config: RunConfig, tell: Callable[[str], None]
+) -> State:
+    """The newest whole checkpoint, and the folder as it was then; the start when there is none."""
+    state = new_state(policy, config)
+    saved = checkpoint.load_newest(folder.checkpoints, tell)
+    if saved is None:
+        tell("no usable checkpoint: starting again from iteration 0")
+        folder.rewind(-1)
+        return state
+    parameters = dict(policy.model.named_parameters())
+    for name, tensor in saved.model.items():
+        parameters[name].data.copy_(tensor)
+    state.optimizer.restore(saved.optimizer)
+    rows = rows_from_tensors(saved.state["rows"], saved.buffer)
+    state.buffer = _buffer(config, rows, BufferCounts(**saved.state["counts"]))
+    state.skipped_in_a_row = saved.state["skipped_in_a_row"]
+    state.iteration = saved.iteration
+    folder.rewind(saved.iteration)
+    tell(f"resuming after iteration {saved.iteration}")
+    return state
+
+
+def _buffer(
+    config: RunConfig, rows: list[Row] | None = None, counts: BufferCounts | None = None
+) -> RewardBalancedBuffer:
+    return RewardBalancedBuffer(
+        tau=config.balance.tau,
+        target=config.target,
+        unit=config.balance.unit,
+        max_age=config.balance.max_age,
+        rows=rows or (),
+        counts=counts,
+    )

@@ -1,0 +1,103 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+    checkpoints/iteration_00010/
+      model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  manifest.json
+
+A checkpoint is written to a temporary folder and renamed: complete or absent. The manifest holds
+the SHA-256 of every file, so a truncated or damaged one is found before it is used and the one
+before it is taken. Random state needs no saving: every choice is a function of the run's seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+SCHEMA = 1
+PREFIX = "iteration_"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What is saved. `iteration` counts finished iterations."""
+
+    iteration: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    buffer: dict[str, Tensor]
+    state: dict[str, Any]  # plain values: buffer rows, counters
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters by name; a tied tensor appears once."""
+    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
+    """Write one, then remove all but the newest `keep`."""
+    folder.mkdir(exist_ok=True)
+    final = folder / f"{PREFIX}{checkpoint.iteration:05d}"
+    temporary = folder / f".{final.name}.{os.getpid()}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    for name in ("model", "optimizer", "buffer"):
+        save_file(getattr(checkpoint, name), temporary / f"{name}.safetensors")
+    state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
+    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
+    (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.replace(final)
+    for old in available(folder)[:-keep]:
+        shutil.rmtree(old)
+
+
+def available(folder: Path) -> list[Path]:
+    """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
+    return sorted(p for p in folder.glob(f"{PREFIX}*") if p.is_dir())
+
+
+def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; `tell` hears of every one that is not."""
+    for path in reversed(available(folder)):
+        if fault := _fault(path):
+            tell(f"checkpoint {path.name} is damaged ({fault}); trying the one before it")
+            continue
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        tensors = {
+            name: load_file(path / f"{name}.safetensors")
+            for name in ("model", "optimizer", "buffer")
+        }
+        return Checkpoint(iteration=state["iteration"], state=state, **tensors)
+    return None
+
+
+def _fault(path: Path) -> str:
+    """Why a checkpoint cannot be used; empty when it can."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        digests: dict[str, str] = manifest["sha256"]
+        if manifest["schema"] != SCHEMA:
+            return f"schema {manifest['schema']}, this version reads {SCHEMA}"
+        for name, digest in digests.items():
+            if not (path / name).is_file():
+                return f"{name} is missing"
+            if _digest(path / name) != digest:
+                return f"{name} has changed"
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        return f"manifest.json cannot be read: {fault}"
+    return ""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

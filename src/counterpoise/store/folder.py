@@ -1,0 +1,124 @@
+"""A run folder: config.toml, metrics.jsonl, plans.jsonl, evaluations.jsonl, rollouts/, tokens/,
+checkpoints/, report.html. Whole files are replaced atomically; JSON lines are appended.
+
+A resumed run first goes back to its checkpoint: later lines and files are dropped and written
+anew, so a folder never holds two versions of an iteration, nor half a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.runfile import load_config, to_toml
+from counterpoise.store.atomic import replacing
+from counterpoise.store.records import rollout_line
+from counterpoise.types import Group, TokenTrace
+
+SCHEMA = 1
+LOGS = ("metrics", "plans", "evaluations")
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    # -- opening -------------------------------------------------------------------------------
+
+    @classmethod
+    def check_free(cls, path: Path) -> None:
+        """Refuse a folder that holds a run, or that is no folder, before any work is done."""
+        if (path / "config.toml").exists():
+            raise PoiseError(
+                f"{path} already holds a run: add --resume to go on with it, or choose another"
+            )
+        if path.exists() and not path.is_dir():
+            raise PoiseError(f"{path} is a file; --out must name a folder")
+        if path.is_dir() and any(path.iterdir()):
+            raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> RunFolder:
+        cls.check_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with replacing(path / "config.toml") as temporary:
+                temporary.write_text(to_toml(config), encoding="utf-8")
+        except OSError as fault:
+            raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        if not (path / "config.toml").is_file():
+            raise PoiseError(f"{path} holds no run: config.toml is missing")
+        return cls(path)
+
+    def config(self) -> RunConfig:
+        return load_config(self.path / "config.toml")
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def append(self, log: str, record: dict[str, Any]) -> None:
+        """One line of metrics.jsonl, plans.jsonl or evaluations.jsonl."""
+        with (self.path / f"{log}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": SCHEMA, **record}) + "\n")
+
+    def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
+        path = self._step_file("rollouts", iteration, "jsonl")
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for group in groups:
+                for rollout in group.rollouts:
+                    file.write(rollout_line(rollout, group.key) + "\n")
+
+    def write_tokens(self, iteration: int, trace: TokenTrace) -> None:
+        table = pa.table(dict(trace.columns)).replace_schema_metadata(
+            {"counterpoise_schema": str(SCHEMA)}
+        )
+        with replacing(self._step_file("tokens", iteration, "parquet")) as temporary:
+            pq.write_table(table, temporary)
+
+    def _step_file(self, kind: str, iteration: int, suffix: str) -> Path:
+        folder = self.path / kind
+        folder.mkdir(exist_ok=True)
+        return folder / f"step_{iteration:05d}.{suffix}"
+
+    def rewind(self, iteration: int) -> None:
+        """Forget everything after `iteration` finished iterations."""
+        for log in LOGS:
+            kept = [r for r in self.read(log) if r["iteration"] <= iteration]
+            if (self.path / f"{log}.jsonl").exists():
+                with replacing(self.path / f"{log}.jsonl") as temporary:
+                    temporary.write_text(
+                        "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
+                    )
+        for kind in ("rollouts", "tokens"):
+            for path in (self.path / kind).glob("step_*"):
+                if int(path.stem.removeprefix("step_")) > iteration:
+                    path.unlink()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, log: str) -> list[dict[str, Any]]:
+        """Records of one log; a last line cut off by a crash is left out."""
+        return list(self._lines(self.path / f"{log}.jsonl"))
+
+    def rollouts(self, iteration: int) -> list[dict[str, Any]]:
+        return list(self._lines(self.path / "rollouts" / f"step_{iteration:05d}.jsonl"))
+
+    @staticmethod
+    def _lines(path: Path) -> Iterator[dict[str, Any]]:
+        if not path.exists():
+            return
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)

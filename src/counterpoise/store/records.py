@@ -1,0 +1,110 @@
+"""Rollouts as JSON lines, and rows as tensors for checkpoints. No pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.types import Rollout, Row
+
+SCHEMA = 1
+ARRAYS = {
+    "prompt_tokens": np.int32,
+    "response_tokens": np.int32,
+    "sampled_logprobs": np.float32,
+    "scored": np.float32,
+    "weights": np.float32,
+}
+
+
+def rollout_line(rollout: Rollout, group: str) -> str:
+    """One line of rollouts/step_00012.jsonl; log-probabilities to six digits."""
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "group": group,
+            "prompt_id": rollout.prompt_id,
+            "prompt": rollout.prompt,
+            "response": rollout.response,
+            "answer": rollout.answer,
+            "reward": rollout.reward,
+            "finished": rollout.finished,
+            "prompt_tokens": rollout.prompt_tokens.tolist(),
+            "response_tokens": rollout.response_tokens.tolist(),
+            "sampled_logprobs": [round(float(x), 6) for x in rollout.sampled_logprobs],
+        },
+        ensure_ascii=False,
+    )
+
+
+def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Rows as (plain values for JSON, flat tensors for safetensors); bit for bit reversible."""
+    plain: list[dict[str, Any]] = []
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
+    for row in rows:
+        content = row.content
+        arrays = {
+            "prompt_tokens": content.prompt_tokens,
+            "response_tokens": content.response_tokens,
+            "sampled_logprobs": content.sampled_logprobs,
+            "scored": row.scored_T,
+            "weights": row.weights_T,
+        }
+        for name, array in arrays.items():
+            if array is not None:
+                parts[name].append(np.asarray(array, dtype=ARRAYS[name]))
+        plain.append(
+            {
+                "group": row.group,
+                "advantage": row.advantage,
+                "index": row.index,
+                "born": row.born,
+                "prompt_id": content.prompt_id,
+                "prompt": content.prompt,
+                "answer": content.answer,
+                "response": content.response,
+                "reward": content.reward,
+                "finished": content.finished,
+                "lengths": {name: None if a is None else len(a) for name, a in arrays.items()},
+            }
+        )
+    tensors = {
+        name: torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, ARRAYS[name]))
+        for name, arrays in parts.items()
+    }
+    return plain, tensors
+
+
+def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
+    """The inverse of `rows_to_tensors`."""
+    at = dict.fromkeys(ARRAYS, 0)
+    rows = []
+    for record in plain:
+        arrays: dict[str, Any] = {}
+        for name, length in record["lengths"].items():
+            if length is None:
+                arrays[name] = None
+                continue
+            arrays[name] = tensors[name][at[name] : at[name] + length].numpy().copy()
+            at[name] += length
+        rollout = Rollout(
+            **{
+                k: record[k]
+                for k in ("prompt_id", "prompt", "answer", "response", "reward", "finished")
+            },
+            **{k: arrays[k] for k in ("prompt_tokens", "response_tokens", "sampled_logprobs")},
+        )
+        rows.append(
+            Row(
+                **{k: record[k] for k in ("group", "advantage", "index", "born")},
+                num_tokens=len(rollout.response_tokens),
+                rollout=rollout,
+                weights_T=arrays["weights"],
+                scored_T=arrays["scored"],
+            )
+        )
+    return rows

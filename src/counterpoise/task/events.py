@@ -1,0 +1,111 @@
+"""What may happen after a story's own two steps, and sentences that only distract.
+
+An event changes the quantity the story is about and asks anew, so that any family can be made
+three or four steps long. The words depend on the unit: pages are read, fences get longer.
+"""
+
+from __future__ import annotations
+
+from counterpoise.task.scene import Scene
+
+# unit -> sentences by operation; {k} is the amount, {he}/{other}/{unit} are filled in.
+# "+" and "-" need an amount; "/" halves; "" stands for things one can count and carry.
+EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "": {
+        "+": ("Then {k} more {unit} are added.", "Later {other} brings {k} {unit}."),
+        "-": ("Then {k} {unit} are taken away.", "Later {k} {unit} are lost."),
+        "/": ("Half of the {unit} are given away.", "Then {other} takes one half of them."),
+    },
+    "dollars": {
+        "+": ("Then {he} earns {k} dollars more.", "Later {other} gives {him} {k} dollars."),
+        "-": ("Then {he} spends {k} dollars.", "Later {he} pays {k} dollars for a ticket."),
+        "/": (
+            "{He} gives half of the money to {other}.",
+            "Then {he} saves one half and spends the rest.",
+        ),
+    },
+    "miles": {
+        "+": (
+            "The next day {he} goes {k} miles more.",
+            "Then {he} visits {other}, {k} miles further.",
+        ),
+        "-": ("A shorter way would save {k} miles, so {he} takes it.",),
+    },
+    "meters": {
+        "+": ("The next fence is {k} meters longer.",),
+        "-": ("The next fence is {k} meters shorter.",),
+        "/": ("The next fence is half as long.",),
+    },
+    "pages": {
+        "+": ("{other} lends {him} a story of {k} pages, too.",),
+        "-": ("The next day {he} reads {k} pages.", "In the evening {he} reads {k} pages."),
+        "/": ("On the weekend {he} reads half of what is left.",),
+    },
+    "chairs": {
+        "+": ("Then {k} people leave.", "Later {k} more chairs are brought in."),
+        "-": ("Then {k} more people come and sit down.",),
+    },
+    "years": {"+": ("Now {k} years pass.",)},
+}
+
+LEADS = {
+    "+": ("With them it is", "That makes"),
+    "-": ("Less these it is", "That leaves"),
+    "/": ("One half is", "Half of it makes"),
+}
+QUESTIONS = {
+    "": ("How many {unit} are there in the end?", "How many {unit} is that at last?"),
+    "miles": ("How many miles is the whole way?",),
+    "meters": ("How many meters long is the last fence?",),
+    "pages": ("How many pages are left to read?",),
+    "chairs": ("How many chairs are empty in the end?",),
+    "years": ("How many years old is the elder one then?",),
+}
+
+
+def add_event(s: Scene, room: int) -> None:
+    """One event of one step, or a delivery of two where `room` allows."""
+    countable = s.unit not in EVENTS or s.unit == "dollars"
+    if countable and room >= 2 and s.rng.random() < 0.4:
+        add_delivery(s)
+    else:
+        events = EVENTS.get(s.unit, EVENTS[""])
+        possible = [sign for sign in events if _fits(sign, s.value)]
+        sign = s.rng.choice(possible)
+        amount = {"+": s.number(), "-": s.below(s.value), "/": 2}[sign]
+        s.say(_fill(s, s.pick(*events[sign]), amount))
+        s.step(s.pick(*LEADS[sign]), s.value, sign, amount)
+    s.ask(_fill(s, s.pick(*QUESTIONS.get(s.unit, QUESTIONS[""])), 0))
+
+
+def add_delivery(s: Scene) -> None:
+    lots, each, before = s.small(), s.small(), s.value
+    s.say(
+        s.pick(
+            f"{s.other} brings {lots} times {each} {s.unit}.",
+            f"On each of the next {lots} days {s.he_} gets {each} {s.unit} more.",
+        )
+    )
+    s.step(s.pick("New are", "The others are"), lots, "*", each)
+    s.step(s.pick("Together that makes", "With them it is"), before, "+", lots * each)
+
+
+def add_distractor(s: Scene) -> None:
+    """A sentence with a number that has nothing to do with the question."""
+    number = s.number()
+    sentence = s.pick(
+        f"{s.other} has {number} {s.item()} at home.",
+        f"The {s.place()} next door is {number} years old.",
+        f"It is {number} degrees outside.",
+        f"{s.other} lives {number} miles away.",
+        f"There are {number} trees along the street.",
+    )
+    s.sentences.insert(s.rng.randint(0, len(s.sentences)), sentence)
+
+
+def _fits(sign: str, value: int) -> bool:
+    return value > 1 if sign == "-" else value % 2 == 0 if sign == "/" else True
+
+
+def _fill(s: Scene, sentence: str, amount: int) -> str:
+    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he_, He=s.he, him=s.him)

@@ -1,0 +1,106 @@
+r"""A dataset of the Hugging Face hub, or a local folder of one, read with the `datasets` package.
+
+    path = "open-r1/DAPO-Math-17k-Processed:en"     a hub id, and after a colon its configuration
+    path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
+                                                    or one written by `save_to_disk`
+
+Rows need a problem and an answer column; without an id column the row number is the id. Held-out
+problems come from a second split, or are taken out of the training split as `split.hold_out` does.
+Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError
+from counterpoise.task.jsonl import to_prompt
+from counterpoise.task.prompts import Task
+from counterpoise.task.split import hold_out, without
+from counterpoise.types import Prompt
+
+
+def load(
+    path: str,
+    *,
+    train_split: str = "train",
+    heldout_split: str = "",
+    heldout: int = 128,
+    problem_field: str = "problem",
+    answer_field: str = "answer",
+    id_field: str = "id",
+) -> Task:
+    """Both sides in the order of their rows; ids begin with the split's name."""
+    if not path:
+        raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
+    if heldout_split == train_split:
+        raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
+    fields = (problem_field, answer_field, id_field)
+    prompts = read(path, train_split, *fields)
+    if heldout_split:
+        kept = read(path, heldout_split, *fields)
+        return Task(path, without(prompts, kept, path), kept)
+    train, kept = hold_out(prompts, heldout, path)
+    return Task(path, train, kept)
+
+
+def read(
+    path: str, split: str, problem_field: str, answer_field: str, id_field: str
+) -> list[Prompt]:
+    """The rows of one split as prompts."""
+    rows = _open_split(path, split)
+    columns = rows.column_names
+    for role, name in (("problem", problem_field), ("answer", answer_field)):
+        if name not in columns:
+            raise PoiseError(
+                f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
+            )
+    prompts = []
+    for index, row in enumerate(rows):
+        row_id = row[id_field] if id_field in columns else index
+        record = {**row, id_field: f"{split}/{row_id}"}
+        where = f"{path} [{split}] row {index}"
+        prompts.append(to_prompt(record, where, problem_field, answer_field, id_field))
+    if len({prompt.id for prompt in prompts}) < len(prompts):
+        raise PoiseError(
+            f"{path}: column '{id_field}' repeats values; set task.id_field to another"
+        )
+    return prompts
+
+
+def _open_split(path: str, split: str) -> Any:
+    """The split as a `datasets.Dataset`; its faults in one line."""
+    try:
+        import datasets
+    except ImportError:
+        raise PoiseError("the hub task needs a package: pip install 'counterpoise[hub]'") from None
+    folder = Path(path)
+    try:
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+            saved = datasets.load_from_disk(path)
+            splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+            if split not in splits:
+                raise PoiseError(_no_split(path, split, sorted(splits)))
+            return splits[split]
+        name, _, config = (path, "", "") if folder.exists() else path.partition(":")
+        return datasets.load_dataset(name, config or None, split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise PoiseError(_reason(path, split, str(error))) from None
+
+
+def _reason(path: str, split: str, message: str) -> str:
+    line = " ".join(message.split())
+    if line.startswith("Unknown split"):
+        return _no_split(path, split, line.partition("[")[2].partition("]")[0].split(", "))
+    if line.startswith("Config name is missing"):
+        choices = line.partition("[")[2].partition("]")[0]
+        return f"{path}: several configurations; set task.path to '{path}:NAME' (one of {choices})"
+    return f"{path}: cannot be loaded: {line[:300]}; check task.path and the network"
+
+
+def _no_split(path: str, split: str, available: list[str]) -> str:
+    listed = ", ".join(name.strip("'\"") for name in available)
+    return (
+        f"{path}: no split '{split}' (splits: {listed}); set task.train_split, task.heldout_split"
+    )

@@ -1,0 +1,120 @@
+r"""A file of problems, one JSON object a line: {"id": ..., "problem": ..., "answer": ...}.
+
+Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept, other
+fields are ignored. Held-out problems come from a second file, or are the `heldout` records whose
+ids hash lowest: the same ones however the file is ordered, and whatever is added to it moves few.
+No problem text is on both sides: a training record that repeats a held-out one is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError
+from counterpoise.task.prompts import Task
+from counterpoise.task.split import hold_out, without
+from counterpoise.types import Prompt
+
+
+def load(
+    path: str,
+    *,
+    heldout_path: str = "",
+    heldout: int = 128,
+    problem_field: str = "problem",
+    answer_field: str = "answer",
+    id_field: str = "id",
+) -> Task:
+    """Training problems in the order of the file, held-out ones in theirs or in hash order."""
+    if not path:
+        raise PoiseError("the jsonl task needs a file: set task.path")
+    fields = (problem_field, answer_field, id_field)
+    prompts = read(path, *fields)
+    if heldout_path:
+        kept = read(heldout_path, *fields)
+        return Task(Path(path).stem, without(prompts, kept, path), kept)
+    train, kept = hold_out(prompts, heldout, path)
+    return Task(Path(path).stem, train, kept)
+
+
+def read(
+    path: str,
+    problem_field: str = "problem",
+    answer_field: str = "answer",
+    id_field: str = "id",
+) -> list[Prompt]:
+    """All problems of one file; the first fault is named with its line."""
+    prompts: list[Prompt] = []
+    line_of: dict[str, int] = {}
+    for line, text in _lines(path):
+        where = f"{path}:{line}"
+        record = _parse(text, where)
+        prompt = to_prompt(record, where, problem_field, answer_field, id_field)
+        if prompt.id in line_of:
+            raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
+        line_of[prompt.id] = line
+        prompts.append(prompt)
+    if not prompts:
+        raise PoiseError(f"{path}: no records; one JSON object a line is expected")
+    return prompts
+
+
+def to_prompt(
+    record: Mapping[str, Any], where: str, problem_field: str, answer_field: str, id_field: str
+) -> Prompt:
+    """A record's fields as a prompt, each checked.
+
+    Example:
+        >>> to_prompt({"id": 7, "q": "1 + 1 = ?", "a": 2}, "line 1", "q", "a", "id")
+        Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='')
+    """
+    found: dict[str, str] = {}
+    for role, name in (("problem", problem_field), ("answer", answer_field), ("id", id_field)):
+        if name not in record:
+            present = ", ".join(sorted(record)) or "none"
+            raise PoiseError(
+                f"{where}: no field '{name}' (fields: {present}); set task.{role}_field"
+            )
+        value = record[name]
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise PoiseError(f"{where}: field '{name}' is neither text nor a number")
+        found[role] = str(value).strip()
+        if not found[role]:
+            raise PoiseError(f"{where}: field '{name}' is empty")
+    solution = record.get("solution")
+    return Prompt(**found, solution=solution if isinstance(solution, str) else "")
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
+    try:
+        with Path(path).open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
+                    yield number, text
+    except FileNotFoundError:
+        raise PoiseError(f"{path}: no such file; task.path names a .jsonl file") from None
+    except IsADirectoryError:
+        raise PoiseError(f"{path}: a folder; task.path names one .jsonl file") from None
+    except UnicodeDecodeError as error:
+        raise PoiseError(f"{path}:{number}: not UTF-8 ({error.reason}); convert the file") from None
+    except OSError as error:
+        raise PoiseError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:  # numbers with a point stay as written: 0.10 is not 0.1, and 1e400 is not infinity
+        record = json.loads(text, parse_float=str, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise PoiseError(f"{where}: not JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise PoiseError(f'{where}: not an object; a line looks like {{"id": "1", ...}}')
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")

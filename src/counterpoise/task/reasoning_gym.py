@@ -1,0 +1,65 @@
+r"""Procedurally generated problems of the `reasoning_gym` package: question and answer, by seed.
+
+Training and held-out problems come from different seeds of one generator; a training problem that
+repeats a held-out one, or another training problem, is dropped, so small problem spaces give fewer
+than `size`. Rewards compare with the one reference answer by our verifiers (`exact`, or `math` for
+numbers): choose a dataset whose problems have one answer, and ask for it in a box.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from counterpoise.errors import PoiseError
+from counterpoise.seeds import seed_for
+from counterpoise.task.prompts import Task
+from counterpoise.task.split import normal, without
+from counterpoise.types import Prompt
+
+
+def load(dataset: str, *, size: int = 2000, heldout: int = 128, seed: int = 0) -> Task:
+    """`size` training and `heldout` held-out problems, less repetitions."""
+    if not dataset:
+        raise PoiseError("the reasoning_gym task needs the name of a dataset: set task.dataset")
+    kept = generate(dataset, "heldout", heldout, seed)
+    train = generate(dataset, "train", size, seed)
+    return Task(dataset, without(train, kept, dataset), kept)
+
+
+def generate(dataset: str, split: str, count: int, seed: int) -> list[Prompt]:
+    """`count` problems of one split, each text once."""
+    if count == 0:
+        return []
+    rows = _create(dataset, count, seed_for(seed, f"reasoning_gym/{split}") >> 32)
+    prompts: dict[str, Prompt] = {}
+    for index in range(count):
+        problem, answer = rows[index]["question"], rows[index]["answer"]
+        if not isinstance(answer, str) or not answer.strip():
+            raise PoiseError(
+                f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by rules "
+                "of its own; set task.dataset to another"
+            )
+        prompt = Prompt(f"{dataset}/{split}/{index}", problem.strip(), answer.strip())
+        prompts.setdefault(normal(problem), prompt)
+    return list(prompts.values())
+
+
+def _create(dataset: str, size: int, seed: int) -> Any:
+    try:
+        from reasoning_gym.factory import DATASETS, create_dataset
+    except ImportError:
+        raise PoiseError(
+            "the reasoning_gym task needs a package: pip install 'counterpoise[gym]'"
+        ) from None
+    if dataset not in DATASETS:
+        near = get_close_matches(dataset, DATASETS, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+        raise PoiseError(
+            f"unknown reasoning_gym dataset '{dataset}': {hint}"
+            f"(there are {len(DATASETS)}; reasoning_gym's GALLERY.md shows them)"
+        )
+    try:
+        return create_dataset(dataset, size=size, seed=seed)
+    except (AssertionError, TypeError, ValueError) as error:  # it cannot be made without options
+        raise PoiseError(f"reasoning_gym dataset '{dataset}': {error}") from None

@@ -1,0 +1,180 @@
+"""The records that stages hand to each other. Frozen; a field never gets a second meaning.
+
+Axis legend, used across the package:
+    _P prompts   _G responses of one prompt   _R rows of a batch   _T tokens of one response
+    _S tokens of one prompt   _N tokens of a batch, flattened   _V vocabulary   _D hidden size
+
+    Prompt --sample--> Response --verify--> Rollout --credit--> Row --compose--> BatchPlan
+           --update--> StepResult --store--> TokenTrace
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A problem with its reference answer.
+
+    Example:
+        Prompt(id="word_problems/train/12", problem="Ana has 3 pens ...", answer="11")
+    """
+
+    id: str
+    problem: str
+    answer: str
+    solution: str = ""
+    """A worked solution, where the task has one; only `poise warmup` reads it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """What the sampler drew for one prompt.
+
+    Example:
+        Response(tokens=[41, 7, 2], logprobs=[-0.1, -1.2, -0.0], text="= 11", finished=True)
+    """
+
+    tokens: Ints  # [T], the end token included when there is one
+    logprobs: Floats  # [T], of the sampled token, at the sampling temperature, before top-p/top-k
+    text: str  # decoded, special tokens left out
+    finished: bool  # False: cut off at the length limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollout:
+    """A response with its reward: one line of `rollouts/step_00012.jsonl`.
+
+    Example:
+        Rollout(prompt_id="word_problems/train/12", prompt="Ana has ...", answer="11",
+                response="... \\boxed{11}", reward=1.0, prompt_tokens=[...],
+                response_tokens=[...], sampled_logprobs=[...], finished=True)
+    """
+
+    prompt_id: str
+    prompt: str
+    answer: str
+    response: str
+    reward: float
+    prompt_tokens: Ints  # [S]
+    response_tokens: Ints  # [T]
+    sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one prompt in one iteration: what an advantage is computed over.
+
+    Example:
+        Group(key="7:word_problems/train/12", iteration=7, rollouts=(r0, r1, ..., r7))
+    """
+
+    key: str
+    iteration: int  # when it was sampled
+    rollouts: tuple[Rollout, ...]  # [G]
+
+    @property
+    def rewards_G(self) -> NDArray[np.float64]:
+        return np.array([rollout.reward for rollout in self.rollouts], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One rollout with its credit: what composers order and steps train on.
+
+    Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born`; a dry run or
+    a host framework that keeps its own tensors leaves `rollout` empty.
+
+    Example:
+        Row(group="7:word_problems/train/12", advantage=0.94, num_tokens=57, rollout=r0)
+    """
+
+    group: str  # Group.key: same prompt, same iteration
+    advantage: float  # of the whole rollout; > 0 makes the row positive, < 0 negative
+    num_tokens: int  # trained tokens: len(response_tokens)
+    index: int = 0  # position in its group as sampled; (group, index) names the row for good
+    born: int = 0  # iteration in which it was sampled
+    rollout: Rollout | None = None
+    weights_T: Floats | None = None  # token weights of the credit method; None means all ones
+    scored_T: Floats | None = None  # the trainer's log-probabilities when the row was sampled
+
+    @property
+    def sign(self) -> int:
+        """+1, -1, or 0 for a row that carries no signal."""
+        return (self.advantage > 0) - (self.advantage < 0)
+
+    @property
+    def advantages_T(self) -> Floats:
+        """Token advantages A_i * w_{i,t}."""
+        if self.weights_T is None:
+            return np.full(self.num_tokens, self.advantage, dtype=np.float32)
+        return (self.advantage * self.weights_T).astype(np.float32)
+
+    @property
+    def old_logprobs(self) -> Floats:
+        """Of the policy that sampled the row: by the trainer if it scored it, else the sampler."""
+        return self.content.sampled_logprobs if self.scored_T is None else self.scored_T
+
+    @property
+    def content(self) -> Rollout:
+        if self.rollout is None:
+            raise ValueError(f"row {self.group}[{self.index}] has no content: it is a dry run's")
+        return self.rollout
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Which rows share an optimizer step, in the order the steps are taken.
+
+    Example:
+        BatchPlan(rule="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
+    """
+
+    rule: str
+    steps: tuple[tuple[int, ...], ...]  # indices into the rows the plan was made for
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(step) for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """What one optimizer step used and did. The per-token lists are the tensors of the loss itself.
+
+    Example:
+        StepResult(rows=(0, 1), logprobs=[...], ..., grad_norm=0.8, tokens=114, skipped="")
+    """
+
+    rows: tuple[int, ...]  # rows that carried signal, as indices of the batch
+    logprobs: Sequence[Floats]  # per row [T], by the trainer, before this step's update
+    old_logprobs: Sequence[Floats]  # per row [T], of the policy that sampled the row
+    advantages: Sequence[Floats]  # per row [T], A_i * w_{i,t}
+    entropies: Sequence[Floats]  # per row [T], of the whole distribution, in nats
+    coefficients: Floats  # [rows], what each of the row's token losses was multiplied by
+    loss: float
+    grad_norm: float  # before clipping
+    clipped_share: float  # of tokens whose gradient the clip removed
+    tokens: int  # trained tokens of the step, rows without signal included
+    skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTrace:
+    """Every trained token of one iteration, one column a field: `tokens/step_00012.parquet`.
+
+    Example:
+        TokenTrace(columns={"step": [0, 0, ...], "row": [3, 3, ...], "position": [0, 1, ...],
+                            "token": [41, 7, ...], "advantage": [...], "logprob": [...], ...})
+    """
+
+    columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)  # each [N]

@@ -1,0 +1,39 @@
+"""Token losses -> one number: L = sum_i c_i sum_t L_{i,t}. An aggregation is its coefficients c_i.
+
+They come from all rows of the optimizer step, taken from the plan, never from a micro-batch: that
+is why the gradient does not depend on how a step is cut for memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.types import Row
+
+
+def token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
+    """c_i = 1 / sum_j L_j: every token of the step weighs the same (DAPO, verl's token-mean)."""
+    return np.full(len(rows), 1.0 / sum(row.num_tokens for row in rows))
+
+
+def group_token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
+    """c_i = 1 / (groups * tokens of i's group): eq. 15 as printed, a mean within prompts first."""
+    tokens: Counter[str] = Counter()
+    for row in rows:
+        tokens[row.group] += row.num_tokens
+    return np.array([1.0 / (len(tokens) * tokens[row.group]) for row in rows])
+
+
+def sequence_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
+    """c_i = 1 / (rows * L_i): the original GRPO; long responses are diluted, and sum_i A_i c_i L_i
+    cancels while sum_i A_i c_i does not."""
+    return np.array([1.0 / (len(rows) * row.num_tokens) for row in rows])
+
+
+def constant(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
+    """c_i = 1 / (rows * max_new_tokens): Dr. GRPO; no length in the denominator at all."""
+    return np.full(len(rows), 1.0 / (len(rows) * max_new_tokens))

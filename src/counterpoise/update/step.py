@@ -1,0 +1,110 @@
+"""One optimizer step: the rows of one step of a plan -> gradient -> new weights.
+
+    L = sum_i c_i sum_t L_{i,t}        L_{i,t} by the surrogate, c_i by the aggregation
+
+Rows are walked in micro-batches for memory's sake; c_i knows the whole step, so the gradient is
+the same for every way of cutting it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from counterpoise.config import UpdateConfig
+from counterpoise.policy.load import Policy
+from counterpoise.types import Floats, Row, StepResult
+from counterpoise.update import AGGREGATIONS, SURROGATES
+from counterpoise.update.forward import forward, micro_batches
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.surrogate import SurrogateInputs
+
+
+def accumulate(
+    policy: Policy,
+    rows: Sequence[Row],
+    config: UpdateConfig,
+    *,
+    temperature: float,
+    max_new_tokens: int,
+) -> StepResult:
+    """Add the gradient of the step's loss to the weights' `.grad`; report every token it used."""
+    surrogate = SURROGATES.load(config.surrogate)
+    coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, max_new_tokens)
+    signal = [i for i, row in enumerate(rows) if np.any(row.advantages_T)]
+    used = [rows[i] for i in signal]
+    logprobs: dict[int, Floats] = {}
+    entropies: dict[int, Floats] = {}
+    loss, clipped = 0.0, 0
+    for batch in micro_batches(used, config.micro_tokens):
+        members = [used[i] for i in batch]
+        result = forward(policy, members, temperature)
+        inputs = _inputs(members, result.logprobs_M, config)
+        outputs = surrogate(inputs)
+        weights = torch.tensor(coefficients_R[[signal[i] for i in batch]], device=policy.device)
+        total = (outputs.loss * weights.to(outputs.loss.dtype)[inputs.row]).sum()
+        total.backward()
+        loss += float(total.detach())
+        clipped += int(outputs.clipped.sum())
+        logprobs.update(zip(batch, result.by_row(result.logprobs_M), strict=True))
+        entropies.update(zip(batch, result.by_row(result.entropies_M), strict=True))
+    return StepResult(
+        rows=tuple(signal),
+        logprobs=[logprobs[i] for i in range(len(used))],
+        old_logprobs=[row.old_logprobs for row in used],
+        advantages=[row.advantages_T for row in used],
+        entropies=[entropies[i] for i in range(len(used))],
+        coefficients=coefficients_R[signal].astype(np.float32),
+        loss=loss,
+        grad_norm=math.nan,
+        clipped_share=clipped / max(1, sum(row.num_tokens for row in used)),
+        tokens=sum(row.num_tokens for row in rows),
+        skipped="" if used else "no signal",
+    )
+
+
+def take_step(
+    policy: Policy,
+    optimizer: Optimizer,
+    rows: Sequence[Row],
+    config: UpdateConfig,
+    *,
+    temperature: float,
+    max_new_tokens: int,
+) -> StepResult:
+    """`accumulate`, then update, unless there is no signal or something is not finite."""
+    optimizer.zero_grad()
+    result = accumulate(
+        policy, rows, config, temperature=temperature, max_new_tokens=max_new_tokens
+    )
+    if result.skipped:
+        return replace(result, grad_norm=0.0)
+    norm = optimizer.grad_norm()
+    if not (math.isfinite(result.loss) and math.isfinite(norm)):
+        optimizer.zero_grad()
+        return replace(result, grad_norm=norm, skipped="not finite")
+    optimizer.step(norm)
+    optimizer.zero_grad()
+    return replace(result, grad_norm=norm)
+
+
+def _inputs(rows: Sequence[Row], logprobs_M: torch.Tensor, config: UpdateConfig) -> SurrogateInputs:
+    device = logprobs_M.device
+
+    def flat(parts: Sequence[Floats]) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device, logprobs_M.dtype)
+
+    lengths = torch.tensor([row.num_tokens for row in rows], device=device)
+    return SurrogateInputs(
+        logprobs=logprobs_M,
+        old_logprobs=flat([row.old_logprobs for row in rows]),
+        advantages=flat([row.advantages_T for row in rows]),
+        row=torch.repeat_interleave(torch.arange(len(rows), device=device), lengths),
+        num_rows=len(rows),
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+    )

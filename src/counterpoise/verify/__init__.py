@@ -1,0 +1,11 @@
+"""Stage 2: response -> reward."""
+
+from counterpoise.registry import Registry
+
+VERIFIERS = Registry(
+    "verifier",
+    {
+        "math": "counterpoise.verify.math:MathVerifier",
+        "exact": "counterpoise.verify.exact:ExactVerifier",
+    },
+)

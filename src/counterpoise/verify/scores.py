@@ -1,0 +1,28 @@
+"""What a verifier answers: one reward per response, and what went wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Rewards in the order of the responses. A fault is a reward of 0 and a count, never an error.
+
+    Example:
+        Scores(rewards=[1.0, 0.0, 0.0], timeouts=1, crashes=0)
+    """
+
+    rewards: list[float]
+    timeouts: int = 0  # comparisons stopped at the time limit
+    crashes: int = 0  # comparisons that killed their worker
+
+
+class Verifier(Protocol):
+    """Anything that scores responses; `close` ends what it started."""
+
+    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores: ...
+
+    def close(self) -> None: ...

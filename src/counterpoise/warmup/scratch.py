@@ -1,0 +1,89 @@
+"""A small Qwen3 and its own tokenizer, from nothing: how the embedded model began.
+
+The vocabulary holds every word, digit and symbol that word problems use, each as one token, and
+256 bytes to spell out anything else, so any text survives a round trip. Numbers are always split
+into digits. Words, not characters: cancellation is about tokens that right and wrong rollouts
+share, and with a character vocabulary they would share them all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from counterpoise.config import WarmupConfig
+from counterpoise.task.word_problems import problem
+
+PAD, USER, ASSISTANT, END, UNKNOWN = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>", "<unk>"
+SPECIAL = (PAD, USER, ASSISTANT, END, UNKNOWN)
+PIECE = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
+SURVEY = 20_000  # problems read to collect the words; every template appears many times over
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}"
+    + ASSISTANT
+    + "{{ message['content'] }}"
+    + END
+    + "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
+)
+
+
+def vocabulary() -> list[str]:
+    """Every piece that the training split of word problems is made of, sorted."""
+    pieces: set[str] = set("0123456789 \n")
+    for index in range(SURVEY):
+        example = problem("train", index)
+        for text in (example.problem, example.solution):
+            pieces.update(re.findall(PIECE, text))
+    return sorted(pieces)
+
+
+def build_tokenizer() -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    spelled = [f"<0x{byte:02X}>" for byte in range(256)]
+    # A Unigram model takes the likeliest split: a known piece whole (0), spelled bytes otherwise.
+    scored = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in spelled]
+    scored += [(piece, -1.0) for piece in vocabulary()]
+    tokenizer = Tokenizer(models.Unigram(scored, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(config: WarmupConfig, tokenizer: Any, seed: int) -> torch.nn.Module:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)  # transformers draws initial weights from torch's global generator
+    model: torch.nn.Module = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden,
+            intermediate_size=config.intermediate,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads // 2,
+            head_dim=config.hidden // config.heads,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            initializer_range=0.04,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    return model

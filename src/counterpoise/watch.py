@@ -1,0 +1,23 @@
+"""What a run tells whoever watches it. The base class is silent; `display.py` draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.evaluate.heldout import Success
+
+
+class Watch:
+    def say(self, message: str) -> None:
+        """Something worth a line: prompts left out, a damaged checkpoint."""
+
+    def started(self, config: RunConfig, parameters: int, iteration: int) -> None: ...
+
+    def iterated(self, record: dict[str, Any]) -> None:
+        """A finished iteration: its line of metrics.jsonl."""
+
+    def evaluated(self, iteration: int, success: Success) -> None: ...
+
+    def finished(self, path: Path) -> None: ...

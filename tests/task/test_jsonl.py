@@ -1,0 +1,124 @@
+"""Problems from a file: every fault named with its line, and a split that ignores the order."""
+
+import json
+import random
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.task import TASKS
+from counterpoise.task.jsonl import load, normal
+from counterpoise.types import Prompt
+
+GOOD = '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}'
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return str(path)
+
+
+def records(count):
+    return [{"id": k, "problem": f"{k} + 1 = ?", "answer": k + 1} for k in range(count)]
+
+
+def test_records_become_prompts(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"id": 7, "problem": " 1 + 1 = ? ", "answer": 2, "solution": "2.", "x": []}\n'
+        b"\n"
+        b'{"id": "b", "problem": "\\u00bd?", "answer": 0.10, "solution": null}\r\n'
+    )
+    task = load(str(path), heldout=0)
+    assert task.name == "sums"
+    assert task.heldout == []
+    assert task.train == [
+        Prompt(id="7", problem="1 + 1 = ?", answer="2", solution="2."),
+        Prompt(id="b", problem="½?", answer="0.10"),
+    ]
+
+
+def test_fields_can_have_other_names(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"key": 1, "q": "1 + 1 = ?", "a": "2"}])
+    task = load(path, heldout=0, problem_field="q", answer_field="a", id_field="key")
+    assert task.train == [Prompt(id="1", problem="1 + 1 = ?", answer="2")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no records"),
+        (b"\n \n", "no records"),
+        (GOOD.encode() + b"\n\xff\xfe\n", r":2: not UTF-8"),
+        (GOOD.encode() + b"\n{", r":2: not JSON"),
+        (b'{"id": 1, "problem": "p", "answer": NaN}', r":1: not JSON \(NaN"),
+        (b"[" * 100_000, r":1: not JSON"),
+        (b"[1]", r":1: not an object"),
+        (b'{"id": 1, "answer": 2}', r":1: no field 'problem' .*task\.problem_field"),
+        (b'{"id": 1, "problem": "p"}', r":1: no field 'answer' \(fields: id, problem\)"),
+        (b'{"problem": "p", "answer": 2}', r":1: no field 'id' .*task\.id_field"),
+        (b'{"id": 1, "problem": " ", "answer": 2}', r":1: field 'problem' is empty"),
+        (b'{"id": 1, "problem": "p", "answer": ""}', r":1: field 'answer' is empty"),
+        (b'{"id": 1, "problem": "p", "answer": null}', r":1: field 'answer' is neither"),
+        (b'{"id": 1, "problem": "p", "answer": true}', r":1: field 'answer' is neither"),
+        (f"{GOOD}\n\n{GOOD}".encode(), r":3: id 'a' is also on line 1"),
+    ],
+)
+def test_faults_name_file_and_line(tmp_path, content, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(PoiseError, match=message) as caught:
+        load(str(path), heldout=0)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(PoiseError, match="no such file"):
+        load(str(tmp_path / "none.jsonl"))
+    with pytest.raises(PoiseError, match="a folder"):
+        load(str(tmp_path))
+    with pytest.raises(PoiseError, match=r"task\.path"):
+        TASKS.load("jsonl")("")
+
+
+def test_the_held_out_problems_do_not_depend_on_the_order(tmp_path):
+    rows = records(50)
+    first = load(write(tmp_path / "a.jsonl", rows), heldout=10)
+    random.Random(0).shuffle(rows)
+    second = load(write(tmp_path / "b.jsonl", rows), heldout=10)
+    assert first.heldout == second.heldout
+    assert len(first.heldout) == 10
+    assert {p.id for p in first.train} == {p.id for p in second.train}
+    assert [p.id for p in second.train] == [
+        str(row["id"]) for row in rows if str(row["id"]) not in {p.id for p in first.heldout}
+    ]
+
+
+def test_adding_a_record_moves_at_most_one(tmp_path):
+    before = load(write(tmp_path / "a.jsonl", records(50)), heldout=10)
+    after = load(write(tmp_path / "b.jsonl", records(51)), heldout=10)
+    assert len({p.id for p in before.heldout} - {p.id for p in after.heldout}) <= 1
+
+
+@pytest.mark.parametrize("second_file", [False, True])
+def test_no_problem_text_is_on_both_sides(tmp_path, second_file):
+    rows = records(30) + [
+        {"id": f"again{k}", "problem": f" {k}  +\n1 = ? ", "answer": k + 1} for k in range(30)
+    ]
+    path = write(tmp_path / "a.jsonl", rows)
+    other = write(tmp_path / "b.jsonl", records(5)) if second_file else ""
+    task = load(path, heldout_path=other, heldout=5)
+    assert len(task.heldout) == 5
+    assert {normal(p.problem) for p in task.train}.isdisjoint(
+        normal(p.problem) for p in task.heldout
+    )
+    assert 50 <= len(task.train) <= 55
+
+
+def test_nothing_left_to_train_on(tmp_path):
+    path = write(tmp_path / "a.jsonl", records(5))
+    with pytest.raises(PoiseError, match=r"5 of 5 records.*lower task\.heldout"):
+        load(path, heldout=5)
+    with pytest.raises(PoiseError, match="also held out"):
+        load(path, heldout_path=path)
