@@ -1,4 +1,4 @@
-"""Two threads, no network, whatever the machine."""
+"""One thread a process (pytest-xdist runs two), no network, whatever the machine."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)

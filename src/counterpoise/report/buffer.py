@@ -43,12 +43,15 @@ def _waiting(run: RunData) -> Figure:
         }
         for record in run.metrics
     ]
-    x, y = x_axis(run.last), y_axis("positive")
-    y.axis = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
-    area = {"interpolate": "step", "opacity": 0.85, "line": False}
+    x = x_axis(run.last)
+    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
     layers = [
-        chart(records).mark_area(style="positive", **area).encode(x=x, y=y),
-        chart(records).mark_area(style="negative", **area).encode(x=x, y="below:Q"),
+        chart(records)
+        .mark_area(style="positive", interpolate="step", opacity=0.85)
+        .encode(x=x, y=alt.Y("positive:Q", axis=counts)),
+        chart(records)
+        .mark_area(style="negative", interpolate="step", opacity=0.85)
+        .encode(x=x, y="below:Q"),
         chart([r for r in records if r["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
         .encode(x=x, y=alt.datum(0)),

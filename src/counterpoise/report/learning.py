@@ -78,11 +78,11 @@ def _says_nothing(run: RunData, metric: str) -> bool:
     """A reward that only repeats the success, or a cut-off that never happened."""
     if metric == "reward":
         return all(record["reward"] == record["success"] for record in run.metrics)
-    return metric == "truncated_share" and not any(record[metric] for record in run.metrics)
+    return metric == "truncated_share" and not any(record.get(metric) for record in run.metrics)
 
 
 def _small(run: RunData, q: Quantity) -> Figure | None:
-    points = [(record["iteration"], record[q.metric]) for record in run.metrics]
+    points = [(record["iteration"], record.get(q.metric)) for record in run.metrics]
     limit = run.config.update.max_grad_norm if q.metric == "grad_norm" else 0.0
     drawn = line(
         points,

@@ -1,7 +1,7 @@
 """The batch, drawn: a column an optimizer step, a cell a rollout, groups outlined.
 
-Every plan of the run is embedded, deflated: about 3 bytes a rollout. Response texts are much
-larger, so only the last updates carry an excerpt, up to a size; the caption says which.
+Every plan of the run is embedded, deflated to a few bytes a rollout. Texts are much larger, so
+only the last updates carry an excerpt of theirs, up to a size; a note says what was left out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText, visible
 
 EXCERPT = 160  # characters of a prompt or a response
-TEXT_UPDATES = 24  # updates that carry excerpts, at most
-TEXT_BYTES = 3_000_000  # of all excerpts, deflated
+TEXT_UPDATES = 48  # updates that carry excerpts, at most
+TEXT_BYTES = 1_500_000  # of all excerpts, deflated
 
 
 def panel(run: RunData) -> Panel | None:
@@ -55,17 +55,21 @@ def panel(run: RunData) -> Panel | None:
 
 
 def compact(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan as parallel lists, its rows in the order of the steps."""
-    order = [row for step in plan["steps"] for row in step]
+    """A plan as parallel lists over its rows, which deflate well; `step` replaces the steps."""
+    step_R = [0] * len(plan["group"])
+    for number, step in enumerate(plan["steps"]):
+        for row in step:
+            step_R[row] = number
     return {
         "rule": plan["rule"],
-        "sizes": [len(step) for step in plan["steps"]],
+        "steps": len(plan["steps"]),
+        "step": step_R,
         "groups": [visible(name, EXCERPT) for name in plan["groups"]],
-        "group": [plan["group"][row] for row in order],
-        "index": [plan["index"][row] for row in order],
-        "advantage": [round(plan["advantage"][row], 3) for row in order],
-        "tokens": [plan["tokens"][row] for row in order],
-        "born": [plan["born"][row] for row in order],
+        "group": plan["group"],
+        "index": plan["index"],
+        "advantage": [round(A, 3) for A in plan["advantage"]],
+        "tokens": plan["tokens"],
+        "born": plan["born"],
         "describe": {
             name: plan["describe"][name]
             for name in ("split_groups", "token_imbalance", "max_abs_group_advantage_sum")
@@ -90,17 +94,19 @@ def excerpts(run: RunData) -> dict[int, str]:
 
 
 def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
-    """Of the plan's rows in the order of `compact`; a row may have waited since an earlier one."""
+    """Of the plan's rows; one that waited in the buffer is found where it was sampled."""
     known: dict[tuple[str, int], RolloutText] = {
         (text.group, text.index): text
         for born in sorted(set(plan["born"]))
         for text in run.rollouts(born)
     }
-    order = [row for step in plan["steps"] for row in step]
-    rows = [known.get((plan["groups"][plan["group"][r]], plan["index"][r])) for r in order]
+    rows = [
+        known.get((plan["groups"][group], index))
+        for group, index in zip(plan["group"], plan["index"], strict=True)
+    ]
     prompts: dict[int, str] = {
-        plan["group"][r]: visible(text.prompt, EXCERPT)
-        for r, text in zip(order, rows, strict=True)
+        group: visible(text.prompt, EXCERPT)
+        for group, text in zip(plan["group"], rows, strict=True)
         if text
     }
     if not prompts:

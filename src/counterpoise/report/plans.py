@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from counterpoise.report.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.series import chart, line, over_iterations, x_axis, y_axis
+from counterpoise.report.series import MANY, chart, line, over_iterations, x_axis, y_axis
 
 
 def panel(run: RunData) -> Panel | None:
@@ -80,15 +80,25 @@ def _signs(run: RunData) -> Figure | None:
     if not records:
         return None
     whole = [
-        {"iteration": i, "share": share, "low": min(steps), "high": max(steps)}
+        {"iteration": i, "share": share, "low": min(shares), "high": max(shares)}
         for i, share in _points(run, "positive_share")
-        if share is not None and (steps := [r["share"] for r in records if r["iteration"] == i])
+        if share is not None and (shares := [r["share"] for r in records if r["iteration"] == i])
     ]
     x, y = x_axis(run.last), y_axis("share", "%", [0.0, 1.0])
+    if len(whole) > MANY:
+        note = "Of the rollouts with signal: the band spans the steps, the line is the whole batch."
+        steps = [
+            chart(whole).mark_area(style="soft", opacity=0.6).encode(x=x, y="low:Q", y2="high:Q")
+        ]
+    else:
+        note = "Of the rollouts with signal: a dot for each step, the line for the whole batch."
+        steps = [
+            chart(whole).mark_rule(style="soft").encode(x=x, y="low:Q", y2="high:Q"),
+            chart(records).mark_point(style="soft", size=18).encode(x=x, y=y),
+        ]
     layers = [
         chart([{"share": 0.5}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y),
-        chart(whole).mark_rule(style="soft").encode(x=x, y="low:Q", y2="high:Q"),
-        chart(records).mark_point(style="soft", size=18).encode(x=x, y=y),
+        *steps,
         chart(whole).mark_line(style="series").encode(x=x, y=y),
     ]
     drawn = over_iterations(
@@ -102,7 +112,6 @@ def _signs(run: RunData) -> Figure | None:
         run.last,
         "Positive share of the rows with signal, per step and for the whole batch",
     )
-    note = "Of the rollouts with signal: a dot for each step, the line for the whole batch."
     return Figure(drawn, "Positive share", note)
 
 

@@ -40,7 +40,10 @@ def packed(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # NaN or an infinity somewhere: rare, and the search for it is slow
+        return json.dumps(_finite(value), separators=(",", ":"))
 
 
 def _finite(value: Any) -> Any:

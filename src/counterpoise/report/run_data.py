@@ -26,8 +26,13 @@ class RunData:
     @classmethod
     def read(cls, path: Path) -> RunData:
         folder = RunFolder.open(path)
-        logs = {log: _log(folder, log) for log in ("metrics", "plans", "evaluations")}
-        return cls(path=path, config=folder.config(), **logs)
+        return cls(
+            path=path,
+            config=folder.config(),
+            metrics=_log(folder, "metrics"),
+            plans=_log(folder, "plans"),
+            evaluations=_log(folder, "evaluations"),
+        )
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ page (the param `at`, set by page.js); clicking shows that iteration's batch in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import altair as alt
 
 Records = Sequence[dict[str, Any]]
 Tip = tuple[str, str, str]  # field, title, format
+MANY = 60  # iterations from which points are no longer told apart
 PLAIN = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
 
 
@@ -20,7 +22,7 @@ def x_axis(last: int, field: str = "iteration") -> alt.X:
     return alt.X(
         f"{field}:Q",
         scale=alt.Scale(domain=[0, max(last, 1)], padding=6, nice=False),
-        axis=alt.Axis(format="d", tickCount=6),
+        axis=alt.Axis(format="d", tickCount=5),
     )
 
 
@@ -35,7 +37,7 @@ def y_axis(
 
 def chart(records: Records) -> alt.Chart:
     """Marks are added to this; the data travels in the chart."""
-    return alt.Chart(alt.Data(values=list(records)))
+    return alt.Chart({"values": list(records)})
 
 
 def tips(fields: Sequence[Tip]) -> list[alt.Tooltip]:
@@ -69,7 +71,8 @@ def over_iterations(
             tooltip=tips([("iteration", "iteration", "d"), *tooltip]),
         )
     )
-    return alt.layer(*below, cursor, bands, *above).properties(
+    return alt.LayerChart(
+        layer=[*below, cursor, bands, *above],
         width="container",
         height=height,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
@@ -90,12 +93,15 @@ def line(
     guide: float | None = None,
 ) -> alt.LayerChart | None:
     """One number an iteration; iterations without one are passed over. None: no number at all."""
-    records = [{"iteration": i, "value": v} for i, v in points if v is not None]
+    finite = [(i, v) for i, v in points if v is not None and math.isfinite(v)]
+    records = [{"iteration": i, "value": v} for i, v in finite]
     if not records:
         return None
     x, y = x_axis(last), y_axis("value", axis, domain, zero=zero)
-    layers = [chart(records).mark_line(style="series").encode(x=x, y=y)]
-    if len(records) <= 60:
+    many = len(records) > MANY
+    width = 1.25 if many else 1.75
+    layers = [chart(records).mark_line(style="series", strokeWidth=width).encode(x=x, y=y)]
+    if not many:
         layers.append(chart(records).mark_point(style="series").encode(x=x, y=y))
     if guide is not None:
         dashed = chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])

@@ -35,7 +35,7 @@ def facts(run: RunData) -> list[Fact]:
     skipped = sum(record["skipped_steps"] for record in run.metrics)
     used = end["used"] if balanced else end["used"] - end["without"]
     steps = sum(record["steps"] for record in run.metrics)
-    found = [
+    return [
         (_count(sampled), "rollouts sampled"),
         (_count(used), "used in updates"),
         (_count(end["without"]), "without signal"),
@@ -53,13 +53,12 @@ def facts(run: RunData) -> list[Fact]:
         (_count(sum(record["rollout_tokens"] for record in run.metrics)), "tokens sampled"),
         (duration(wall_seconds(run)), "wall time"),
     ]
-    return found
 
 
 def wall_seconds(run: RunData) -> float:
     """Iterations and evaluations; loading and pauses between sessions are not in it."""
-    iterations = sum(record["iteration_seconds"] for record in run.metrics)
-    return float(iterations + sum(e["evaluate_seconds"] for e in run.evaluations))
+    iterations = sum(record.get("iteration_seconds", 0.0) for record in run.metrics)
+    return float(iterations + sum(e.get("evaluate_seconds", 0.0) for e in run.evaluations))
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 LONGEST = 4000  # characters kept of one text
 
-_SHOWN = {
+_SHOWN: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
     **dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD),

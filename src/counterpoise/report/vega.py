@@ -22,7 +22,7 @@ def bundle() -> Markup:
     import vl_convert
 
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
-    return Markup(vl_convert.javascript_bundle(vl_version=version))
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
 
 
 def theme() -> dict[str, Any]:

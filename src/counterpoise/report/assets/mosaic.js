@@ -1,5 +1,4 @@
-// The batch mosaic. A plan comes as parallel lists, its rows in the order of the steps
-// (mosaic.py, `compact`); foreign text only ever enters the page as textContent.
+// The batch mosaic. A plan comes as parallel lists over its rows (mosaic.py, `compact`); foreign text only ever enters the page as textContent.
 (() => {
   const root = document.querySelector(".mosaic");
   const { iterations, largest } = poise.data("mosaic");
@@ -23,20 +22,16 @@
 
   // Steps -> parts: the rows of one group that share a step, positive rows first.
   function partsOf(plan) {
-    const steps = [];
-    let row = 0;
-    for (const size of plan.sizes) {
-      const parts = new Map();
-      for (const end = row + size; row < end; row++) {
-        const group = plan.group[row];
-        if (!parts.has(group)) parts.set(group, { group, rows: [] });
-        parts.get(group).rows.push(row);
-      }
-      const ordered = [...parts.values()].sort((a, b) => a.group - b.group);
-      for (const part of ordered) part.rows.sort((a, b) => plan.advantage[b] - plan.advantage[a]);
-      steps.push(ordered);
+    const steps = Array.from({ length: plan.steps }, () => new Map());
+    plan.group.forEach((group, row) => {
+      const parts = steps[plan.step[row]];
+      if (!parts.has(group)) parts.set(group, { group, rows: [] });
+      parts.get(group).rows.push(row);
+    });
+    for (const part of steps.flatMap((parts) => [...parts.values()])) {
+      part.rows.sort((a, b) => plan.advantage[b] - plan.advantage[a]);
     }
-    return steps;
+    return steps.map((parts) => [...parts.values()].sort((a, b) => a.group - b.group));
   }
 
   // Where every part lies. Equal cells: a row has room for a whole group. By tokens: the area of a
@@ -60,6 +55,7 @@
         part.y = y;
         part.width = column;
         part.strip = strip;
+        part.roomy = (byTokens ? 440 / most : row) > 10;
         part.height = byTokens ? Math.max(1, (tokens(part, plan) / load) * 440) : row;
         const total = byTokens ? tokens(part, plan) : slots;
         part.widths = part.rows.map((r) => ((byTokens ? plan.tokens[r] : 1) / total) * (column - strip));
@@ -124,7 +120,7 @@
         class: `cell ${sign(A)}`, "data-row": row, x, y, width: part.widths[k], height,
       });
       cell.style.setProperty("--strength", `${28 + 72 * Math.min(1, Math.abs(A) / largest)}%`);
-      if (height < 7) cell.style.strokeWidth = 0.4;
+      if (!part.roomy) cell.style.strokeWidth = 0.4;
       shown.cells.push(cell);
       x += part.widths[k];
     });
@@ -132,9 +128,8 @@
       const [from, width] = part.strip ? [part.x, part.strip] : [x, part.x + part.width - x];
       add(g, "rect", { class: "rest", x: from, y, width, height, fill: "url(#hatching)" });
     }
-    if (height >= 7) {
-      add(g, "rect", { class: "outline", x: part.x, y, width: part.width, height, rx: 2 });
-    }
+    const outline = part.roomy ? "outline" : "outline faint";
+    add(g, "rect", { class: outline, x: part.x, y, width: part.width, height, rx: part.roomy ? 2 : 0 });
   }
 
   // From each part of a split group to its next part on the right.
@@ -239,7 +234,7 @@
     shown = { plan, texts, cells: [], chosen: -1 };
     const { split_groups: split, token_imbalance: load, max_abs_group_advantage_sum: S } = plan.describe;
     told.textContent =
-      `${plan.rule}: ${plan.group.length} rollouts of ${plan.groups.length} groups in ${plan.sizes.length} steps, ` +
+      `${plan.rule}: ${plan.group.length} rollouts of ${plan.groups.length} groups in ${plan.steps} steps, ` +
       `${split} ${split === 1 ? "group" : "groups"} split, largest |S_B| ${S.toFixed(2)}, heaviest step ${load.toFixed(2)} × the mean.`;
     svg.setAttribute("aria-label", told.textContent);
     draw();

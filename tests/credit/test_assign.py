@@ -1,0 +1,68 @@
+"""Groups -> rows: who gets which advantage, and token weights on top."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import counterpoise.credit.assign as assign_module
+from counterpoise.credit.assign import assign
+from counterpoise.errors import PoiseError
+from counterpoise.registry import Registry
+from counterpoise.types import Group, Rollout
+
+
+def rollout(reward: float, length: int) -> Rollout:
+    tokens = np.arange(length, dtype=np.int32)
+    return Rollout(
+        "p", "1 + 1 = ?", "2", "", reward, tokens[:1], tokens, np.zeros(length, np.float32)
+    )
+
+
+def halving(group: Group) -> list[np.ndarray]:
+    """Token weights 1, 1/2, 1/4, ...: a small real method for the hook."""
+    return [0.5 ** np.arange(len(r.response_tokens), dtype=np.float32) for r in group.rollouts]
+
+
+GROUPS = [
+    Group("3:p", 3, (rollout(1.0, 2), rollout(0.0, 3))),
+    Group("3:q", 3, (rollout(1.0, 1), rollout(1.0, 4))),
+]
+
+
+def test_rows_keep_the_order_and_the_names_of_their_group() -> None:
+    rows = assign(GROUPS, "rloo")
+    assert [[row.advantage for row in group] for group in rows] == [[1.0, -1.0], [0.0, 0.0]]
+    assert [[row.sign for row in group] for group in rows] == [[1, -1], [0, 0]]
+    assert [[row.num_tokens for row in group] for group in rows] == [[2, 3], [1, 4]]
+    flat = [row for group in rows for row in group]
+    assert [(row.group, row.index, row.born) for row in flat] == [
+        ("3:p", 0, 3),
+        ("3:p", 1, 3),
+        ("3:q", 0, 3),
+        ("3:q", 1, 3),
+    ]
+    assert flat[1].content is GROUPS[0].rollouts[1]
+    assert all(row.weights_T is None for row in flat)
+    assert flat[1].advantages_T.tolist() == [-1.0, -1.0, -1.0]
+    assert flat[1].advantages_T.dtype == np.float32
+
+
+def test_weights_multiply_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Registry("token weights", {"halving": f"{__name__}:halving"})
+    monkeypatch.setattr(assign_module, "WEIGHTS", table)
+    right, wrong = assign(GROUPS, "rloo", "halving")[0]
+    assert right.advantages_T.tolist() == [1.0, 0.5]
+    assert wrong.advantages_T.tolist() == [-1.0, -0.5, -0.25]
+    assert right.advantage == 1.0  # of the whole rollout, as before
+
+
+def test_no_groups_no_rows() -> None:
+    assert assign([], "grpo") == []
+
+
+def test_unknown_names_are_met_with_the_nearest() -> None:
+    with pytest.raises(PoiseError, match="did you mean 'grpo'"):
+        assign(GROUPS, "gpro")
+    with pytest.raises(PoiseError, match="did you mean 'uniform'"):
+        assign(GROUPS, "grpo", "unifrom")

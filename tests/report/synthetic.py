@@ -1,0 +1,154 @@
+"""A run folder without a model: made-up responses through the real stages, written by the store."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoise import metrics
+from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.compose import compose
+from counterpoise.batch.describe import describe
+from counterpoise.credit.assign import assign
+from counterpoise.runfile import from_tables
+from counterpoise.store.folder import RunFolder
+from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult
+from counterpoise.verify.scores import Scores
+
+P, G, TARGET, STEPS = 6, 4, 16, 2
+
+
+def write_run(
+    path: Path,
+    iterations: int = 4,
+    tau: float = 0.25,
+    composer: str = "grouped",
+    *,
+    rollouts: bool = True,
+    evaluations: bool = True,
+    response: str = "The answer is 3.",
+    prompt: str = "How many?",
+    prompt_id: str = "made/up",
+    model: str = "embedded",
+) -> Path:
+    config = from_tables(
+        {
+            "loop": {"iterations": 9},
+            "model": {"name": model},
+            "sample": {"prompts": P, "group_size": G},
+            "balance": {"tau": tau, "target": TARGET},
+            "batch": {"composer": composer, "steps": STEPS},
+        }
+    )
+    folder = RunFolder.create(path, config)
+    rng = np.random.default_rng(0)
+    buffer = RewardBalancedBuffer(tau=tau, target=TARGET)
+    if evaluations:
+        folder.append("evaluations", evaluation(0, 0.25))
+    for now in range(1, iterations + 1):
+        groups = [
+            group(f"{now}:{prompt_id}/{p}", now, rng, prompt, response, right=p + now - 3)
+            for p in range(P)
+        ]
+        rows = assign(groups, "grpo")
+        if tau:
+            buffer.add(rows)
+            taken = buffer.take(now)
+            batch = list(taken.rows) if taken else []
+        else:
+            batch = [row for part in rows for row in part]
+        plan = compose(composer, batch, STEPS, now) if batch else None
+        description = describe(batch, plan) if plan else None
+        if plan:
+            folder.append("plans", metrics.plan_record(now, batch, plan, description))
+        if rollouts:
+            folder.write_rollouts(now, groups)
+        clock = metrics.Clock()
+        clock.lap("sample")
+        results = [step_result(batch, step) for step in plan.steps] if plan else []
+        scores = Scores([])
+        folder.append(
+            "metrics",
+            metrics.record(now, groups, scores, buffer, batch, description, results, clock),
+        )
+    if evaluations and iterations:
+        folder.append("evaluations", evaluation(iterations, 0.5))
+    return path
+
+
+def group(
+    key: str, now: int, rng: np.random.Generator, prompt: str, response: str, right: int
+) -> Group:
+    """G rollouts of which the first `right` are right."""
+    made = []
+    for i in range(G):
+        tokens = np.arange(rng.integers(3, 9), dtype=np.int32)
+        reward = float(i < right)
+        lp = np.full(len(tokens), -0.5, np.float32)
+        made.append(Rollout(key, prompt, "3", response, reward, tokens, tokens, lp))
+    return Group(key, now, tuple(made))
+
+
+def step_result(batch: list[Row], step: tuple[int, ...]) -> StepResult:
+    values = [np.full(batch[i].num_tokens, 0.1, np.float32) for i in step]
+    return StepResult(
+        rows=step,
+        logprobs=values,
+        old_logprobs=values,
+        advantages=values,
+        entropies=values,
+        coefficients=np.ones(len(step), np.float32),
+        loss=0.0,
+        grad_norm=0.7,
+        clipped_share=0.0,
+        tokens=sum(batch[i].num_tokens for i in step),
+    )
+
+
+def evaluation(iteration: int, mean: float) -> dict[str, Any]:
+    interval = {"low": mean - 0.1, "high": mean + 0.1}
+    return {"iteration": iteration, "mean": mean, **interval, "prompts": 16, "samples": 4}
+
+
+def plan_of(rule: str, rows: list[Row], *steps: tuple[int, ...]) -> dict[str, Any]:
+    plan = BatchPlan(rule, steps)
+    return metrics.plan_record(1, rows, plan, describe(rows, plan))
+
+
+class Page(HTMLParser):
+    """The tags, attributes and visible text of a page, as a browser would split them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.styles = ""
+        self.json: list[str] = []
+        self._inside = ""
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self._inside = "json" if ("type", "application/json") in attrs else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "style":
+            self.styles += data
+        elif self._inside == "json":
+            self.json.append(data)
+        elif self._inside != "script":
+            self.text += data
+
+    @property
+    def sections(self) -> list[str]:
+        links = [value for name, value in self.attributes if name == "href"]
+        return [link[1:] for link in links if link.startswith("#")]

@@ -1,0 +1,58 @@
+"""Model output is foreign text: none of it may become markup, script, or a broken page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic import Page, write_run
+
+from counterpoise.report.page import write_report
+from counterpoise.report.texts import LONGEST, read_texts, visible
+
+HOSTILE = (
+    "</script><script>window.hacked = 1</script><img src=x onerror='hacked()'>"
+    '<!-- </pre></textarea> " onmouseover="hacked()" {{ 7 * 7 }} {% raw %} &lt; \x00\x1b[31m\x7f'
+    "\u202egnp.exe\u202c שלום عالم " + "A" * 20_000
+)
+
+
+def test_hostile_text_adds_no_element_and_no_attribute(tmp_path: Path):
+    clean = Page(write_report(write_run(tmp_path / "clean", model="other")))
+    run = write_run(tmp_path / "hostile", response=HOSTILE, prompt=HOSTILE, model="<b>x</b>")
+    page = Page(write_report(run))
+    assert page.tags == clean.tags
+    assert [name for name, _ in page.attributes] == [name for name, _ in clean.attributes]
+    assert "window.hacked = 1" in page.text  # shown, as text
+    assert "{{ 7 * 7 }}" in page.text
+    assert "The model <b>x</b>" in page.text
+    assert "A" * (LONGEST + 1) not in page.source
+
+
+def test_group_names_are_data_too(tmp_path: Path):
+    page = Page(write_report(write_run(tmp_path / "run", prompt_id="</script><script>x()")))
+    assert "</script><script>x()" not in page.source
+
+
+def test_control_characters_and_overrides_are_spelled_out():
+    shown = visible(HOSTILE)
+    assert "␀␛[31m␡⟨U+202E⟩gnp.exe⟨U+202C⟩ שלום عالم" in shown
+    assert len(shown) < LONGEST + 50
+    assert visible("a\r\nb\tc\rd") == "a\nb\tc␍d"
+    visible("\ud800 \udfff").encode("utf-8")
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe{", b"{}", b"[1]", b'"x"', b"{broken", b""])
+def test_a_damaged_line_hides_only_itself(tmp_path: Path, line: bytes):
+    good = {"group": "g", "response": "fine \ud800", "reward": 1}
+    bad_bytes = b'{"group": "g", "response": "\xff\xfe", "reward": 0}'
+    file = tmp_path / "step_00001.jsonl"
+    file.write_bytes(b"\n".join([json.dumps(good).encode(), line, bad_bytes, b""]))
+    first, second = read_texts(file)
+    assert (first.index, first.response, first.reward) == (0, "fine \ufffd", 1.0)
+    assert (second.index, second.response, second.reward) == (1, "\ufffd\ufffd", 0.0)
+
+
+def test_a_missing_file_is_no_text(tmp_path: Path):
+    assert list(read_texts(tmp_path / "none.jsonl")) == []

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+from synthetic import G, P, plan_of, write_run
+
+from counterpoise.report import mosaic
+from counterpoise.report.buffer import fates
+from counterpoise.report.plans import cancellation
+from counterpoise.report.render import embed, packed, render
+from counterpoise.report.rollouts import choose
+from counterpoise.report.run_data import RunData
+from counterpoise.report.series import line, smoothed
+from counterpoise.report.summary import duration
+from counterpoise.report.texts import RolloutText
+from counterpoise.types import Row
+
+
+def unpacked(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def rows(*advantages: float) -> list[Row]:
+    return [Row(group="g", advantage=A, num_tokens=3, index=i) for i, A in enumerate(advantages)]
+
+
+def test_every_rollout_has_one_fate(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", iterations=6))
+    for record in fates(run):
+        parts = sum(value for name, value in record.items() if name != "iteration")
+        assert parts == record["iteration"] * P * G
+
+
+def test_cancellation_of_a_group_whole_halved_and_sorted_by_sign():
+    batch = rows(1.0, 1.0, -1.0, -1.0)
+    assert cancellation(plan_of("whole", batch, (0, 1, 2, 3))) == -1.0
+    assert cancellation(plan_of("shuffled", batch, (0, 2), (1, 3))) == -1.0
+    assert cancellation(plan_of("shuffled", batch, (0, 1, 2), (3,))) == pytest.approx(-0.5)
+    assert cancellation(plan_of("by_sign", batch, (0, 1), (2, 3))) == 1.0
+    assert cancellation(plan_of("whole", rows(0.0, 0.0), (0, 1))) is None
+
+
+def test_a_compact_plan_says_the_step_of_every_row():
+    plan = mosaic.compact(plan_of("shuffled", rows(1.0, -0.5, -0.5), (2, 0), (1,)))
+    assert plan["step"] == [0, 1, 0]
+    assert plan["steps"] == 2
+    assert plan["groups"] == ["g"]
+    assert plan["advantage"] == [1.0, -0.5, -0.5]
+    assert plan["describe"]["split_groups"] == 1
+
+
+def test_the_mosaic_knows_updates_and_iterations_without_one(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", iterations=6))
+    drawn = mosaic.panel(run)
+    assert drawn is not None
+    updates = {plan["iteration"] for plan in run.plans}
+    assert 0 < len(updates) < 6
+    for record in drawn.data["iterations"]:
+        assert ("plan" in record) == (record["iteration"] in updates)
+        assert ("waiting" in record) == (record["iteration"] not in updates)
+
+
+def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", response="x" * 500))
+    plan = run.plans[-1]
+    texts = unpacked(mosaic.excerpts(run)[plan["iteration"]])
+    assert texts["responses"] == ["x" * mosaic.EXCERPT + "…"] * len(plan["group"])
+    assert [reward > 0 for reward in texts["rewards"]] == [A > 0 for A in plan["advantage"]]
+
+
+def test_excerpts_are_for_the_last_updates_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=0.0))
+    monkeypatch.setattr(mosaic, "TEXT_UPDATES", 2)
+    assert sorted(mosaic.excerpts(run)) == [5, 6]
+    panel = mosaic.panel(run)
+    assert panel is not None
+    assert "4 of 6 updates show no texts" in panel.body  # type: ignore[operator]
+    monkeypatch.setattr(mosaic, "TEXT_BYTES", 10)
+    assert mosaic.excerpts(run) == {}
+
+
+def test_a_large_run_stays_small():
+    batch = [
+        Row(
+            group=f"1:dataset/train/{i // 8}", advantage=(-1.0) ** i, num_tokens=i % 97, index=i % 8
+        )
+        for i in range(1024)
+    ]
+    steps = [tuple(range(s, 1024, 4)) for s in range(4)]
+    assert len(packed(mosaic.compact(plan_of("shuffled", batch, *steps)))) < 6_000
+
+
+def test_rollouts_are_shown_in_pairs_where_there_are_both():
+    def text(group: str, index: int, reward: float) -> RolloutText:
+        return RolloutText(group, index, "?", "!", "3", reward, 5)
+
+    a = [text("a", 0, 0.0), text("a", 1, 0.0)]
+    b = [text("b", 0, 0.0), text("b", 1, 1.0), text("b", 2, 1.0)]
+    assert choose((*a, *b)) == [(b[1], b[0]), (a[0],)]
+
+
+def test_smoothing_keeps_a_constant_and_cuts_its_window_at_the_ends():
+    assert smoothed([2.0] * 10) == ([2.0] * 10, 3)
+    assert smoothed([0.0, 3.0, 6.0])[0] == [1.5, 3.0, 4.5]
+    assert smoothed([0.0] * 400)[1] == 25
+
+
+def test_a_line_passes_over_iterations_without_a_number():
+    drawn = line([(1, 0.5), (2, None), (3, 0.25), (4, math.nan)], 3, "Entropy", ".2f")
+    assert drawn is not None
+    (values,) = drawn.to_dict()["datasets"].values()
+    assert values == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
+    assert "0.5 in iteration 1, 0.25 in iteration 3" in drawn.description
+    assert line([(1, None)], 1, "Entropy", ".2f") is None
+
+
+def test_duration():
+    assert [duration(s) for s in (8.2, 75, 9000)] == ["8 s", "1 min 15 s", "2 h 30 min"]
+
+
+def test_embedded_json_cannot_close_its_element():
+    value = {"text": "</script><!--", "loss": math.nan, "deep": [math.inf, {"x": 1.5}]}
+    text = embed(value)
+    assert "<" not in text
+    assert json.loads(text) == {"text": "</script><!--", "loss": None, "deep": [None, {"x": 1.5}]}
+    assert unpacked(packed(value)) == json.loads(text)
+
+
+def test_templates_escape_strings_and_keep_markup():
+    assert "&lt;b&gt;" in render(
+        "configuration.html", changed=[], toml="<b>", versions=[("x", Markup("<i>"))]
+    )

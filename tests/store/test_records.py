@@ -1,0 +1,109 @@
+"""Rollouts as lines, rows as tensors: what is put away comes back bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tiny
+from safetensors.torch import load_file, save_file
+
+from counterpoise.store.records import rollout_line, rows_from_tensors, rows_to_tensors
+from counterpoise.types import Rollout, Row
+
+
+def assert_same(a: Row, b: Row) -> None:
+    for name in ("group", "advantage", "num_tokens", "index", "born"):
+        assert getattr(a, name) == getattr(b, name)
+        assert type(getattr(a, name)) is type(getattr(b, name))
+    for name in ("prompt_id", "prompt", "answer", "response", "reward", "finished"):
+        assert getattr(a.content, name) == getattr(b.content, name)
+    for x, y in (
+        (a.weights_T, b.weights_T),
+        (a.scored_T, b.scored_T),
+        (a.content.prompt_tokens, b.content.prompt_tokens),
+        (a.content.response_tokens, b.content.response_tokens),
+        (a.content.sampled_logprobs, b.content.sampled_logprobs),
+    ):
+        assert (x is None) == (y is None)
+        if x is not None:
+            assert x.dtype == y.dtype
+            assert x.tobytes() == y.tobytes()
+
+
+def test_rows_survive_json_and_safetensors_bit_for_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for i, row in enumerate(tiny.rows(groups=4, size=3)):
+        awkward = rng.random(row.num_tokens, dtype=np.float32) * np.float32(1e-38)  # denormal
+        rows.append(
+            replace(
+                row,
+                advantage=0.1 + i / 3,
+                born=i,
+                scored_T=awkward if i % 2 else None,
+                weights_T=awkward if i % 3 == 0 else None,
+                rollout=replace(row.content, response="½ \u2028 \\boxed{\n", reward=1 / 3),
+            )
+        )
+    plain, tensors = rows_to_tensors(rows)
+    save_file(tensors, tmp_path / "rows.safetensors")
+    again = rows_from_tensors(
+        json.loads(json.dumps(plain)), load_file(tmp_path / "rows.safetensors")
+    )
+    assert len(again) == len(rows)
+    for a, b in zip(rows, again, strict=True):
+        assert_same(a, b)
+
+
+def test_rows_without_scores_or_weights() -> None:
+    rows = tiny.rows(groups=1)
+    again = rows_from_tensors(*rows_to_tensors(rows))
+    assert all(row.scored_T is None and row.weights_T is None for row in again)
+    for a, b in zip(rows, again, strict=True):
+        assert_same(a, b)
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    plain, tensors = rows_to_tensors([])
+    save_file(tensors, tmp_path / "rows.safetensors")
+    assert rows_from_tensors(plain, load_file(tmp_path / "rows.safetensors")) == []
+
+
+def test_a_restored_row_owns_its_arrays() -> None:
+    """Views of one flat tensor would change together."""
+    plain, tensors = rows_to_tensors(tiny.rows(groups=1))
+    rows = rows_from_tensors(plain, tensors)
+    rows[0].content.sampled_logprobs[:] = 7.0
+    assert not (tensors["sampled_logprobs"] == 7.0).any()
+
+
+def test_the_line_of_a_rollout() -> None:
+    rollout = Rollout(
+        prompt_id="w/1",
+        prompt="Ana has ½ …",
+        answer="11",
+        response='a "quote"\nand \\boxed{11}\u2028',
+        reward=0.5,
+        prompt_tokens=np.array([5, 6], np.int32),
+        response_tokens=np.array([7, 8, 1], np.int32),
+        sampled_logprobs=np.array([-0.12345678, -1e-9, -30.0], np.float32),
+        finished=False,
+    )
+    line = rollout_line(rollout, "3:w/1")
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "schema": 1,
+        "group": "3:w/1",
+        "prompt_id": "w/1",
+        "prompt": "Ana has ½ …",
+        "response": 'a "quote"\nand \\boxed{11}\u2028',
+        "answer": "11",
+        "reward": 0.5,
+        "finished": False,
+        "prompt_tokens": [5, 6],
+        "response_tokens": [7, 8, 1],
+        "sampled_logprobs": [-0.123457, -0.0, -30.0],
+    }

@@ -1,0 +1,308 @@
+"""The command as users meet it: every fault of theirs is one line and exit code 2, and nothing is
+written; help is quick; the dry runs and the plan answer what they promise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
+
+from counterpoise.cli import _fresh, main
+from counterpoise.runfile import from_tables, load_config, options
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("w")
+    for name, content in FILES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def contents(*folders: Path) -> dict[Path, bytes | None]:
+    return {
+        path: path.read_bytes() if path.is_file() else None
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def poise(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command in this process; what transformers logs goes to its stderr, as always."""
+    logger = logging.getLogger(transformers.__name__)
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(sys.stderr)])
+    transformers.utils.logging.disable_progress_bar()  # xfailed by itself below
+    monkeypatch.setattr(sys, "argv", ["poise", *arguments])
+    try:
+        main()
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        pytest.param(
+            command,
+            message,
+            id=name,
+            marks=pytest.mark.xfail(strict=True, reason=KNOWN[name]) if name in KNOWN else (),
+        )
+        for name, command, message in FAULTS
+    ],
+)
+def test_a_fault_is_one_line_and_writes_nothing(
+    command: str,
+    message: str,
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if "device=cuda" in command and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    for name in re.findall(r"\{w\}/(\w+)", command):
+        if name in MODELS and not (world / name).exists():
+            MODELS[name](world / name)
+    monkeypatch.chdir(tmp_path)
+    before = contents(world, tmp_path)
+    arguments = [a.format(w=world, o=tmp_path / "out") for a in command.split()]
+    code = poise(monkeypatch, *arguments)
+    error = capfd.readouterr().err
+    assert code == 2, error
+    assert error.startswith("poise: ")
+    assert error.count("\n") == 1
+    assert error.endswith("\n")
+    assert re.search(message, error), error
+    assert contents(world, tmp_path) == before
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real thing, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "counterpoise.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        timeout=120,
+    )
+
+
+def test_a_fault_in_a_process_of_its_own(world: Path, tmp_path: Path) -> None:
+    done = command("train", str(world / "option.toml"), "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("poise: ")
+    assert done.stderr.count("\n") == 1
+    assert "did you mean 'prompts'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.xfail(strict=True, reason="transformers draws a progress bar on stderr")
+def test_a_fault_found_after_the_model_was_loaded(world: Path, tmp_path: Path) -> None:
+    """No progress bar and no log line of a library stands before the message."""
+    small, data, out = str(world / "small.toml"), world / "cut.jsonl", tmp_path / "out"
+    done = command(
+        "train", small, "--out", str(out), "-s", "task.name=jsonl", "-s", f"task.path={data}"
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("poise: ")
+    assert done.stderr.count("\n") == 1
+    assert "cut.jsonl:2: not JSON" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["train", "--no-such-flag"], "--no-such-flag"),
+        (["trian"], "trian"),
+        (["plan"], "rollouts"),
+        (["plan", "x.jsonl", "--steps", "four"], "--steps"),
+        (["warmup", "demo"], "--out"),
+        (["train", "a.toml", "b.toml"], "b.toml"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], word: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    assert poise(monkeypatch, *arguments) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert word in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:
+    base = tmp_path / "demo"
+    assert _fresh(base) == base
+    base.mkdir()
+    assert _fresh(base) == base  # empty is free
+    (base / "config.toml").write_text("")
+    assert _fresh(base) == tmp_path / "demo-2"
+    (tmp_path / "demo-2").mkdir()
+    (tmp_path / "demo-2" / "x").write_text("")
+    assert _fresh(base) == tmp_path / "demo-3"
+
+
+@pytest.mark.xfail(strict=True, reason="NotADirectoryError")
+def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("")
+    assert _fresh(tmp_path / "demo") == tmp_path / "demo-2"
+
+
+# -- help ---------------------------------------------------------------------------------------
+
+HELP = {
+    "": ["demo", "train", "warmup", "plan", "report", "options", "doctor"],
+    "demo": ["--out", "--set", "embedded"],
+    "train": ["--out", "--set", "--resume", "--dry-run", "TOML"],
+    "warmup": ["--out", "--set", "solutions"],
+    "plan": ["--composer", "--steps", "--credit", "--seed", "--json", "prompt_id", "num_tokens"],
+    "report": ["--out", "HTML"],
+    "options": ["option"],
+    "doctor": ["machine"],
+}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_names_what_there_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    assert poise(monkeypatch, *filter(None, [name]), "--help") == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    for word in HELP[name]:
+        assert word in printed.out
+
+
+def test_help_needs_no_heavy_import() -> None:
+    """What makes it answer at once."""
+    heavy = ("torch", "transformers", "numpy", "pyarrow", "altair", "sympy", "counterpoise.loop")
+    code = (
+        "import sys; sys.argv = ['poise', '--help']\n"
+        "import counterpoise.cli as cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as stopped: assert not stopped.code\n"
+        f"print('HEAVY', [name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stdout
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, *arguments: str) -> str:
+    assert poise(monkeypatch, *arguments) == 0
+    return capfd.readouterr().out
+
+
+PARAMETERS = {
+    "qwen2.5-math-7b": 7615.5,
+    "qwen3-1.7b-base": 1720.6,
+    "qwen3-4b-base": 4022.5,
+    "demo": 1.27,
+    "embedded": None,  # a model that does not exist yet has no shape to read
+}
+
+
+def test_every_preset_is_known_here() -> None:
+    runs = Path(__file__).parents[1] / "runs"
+    assert {path.stem for path in runs.glob("*.toml")} == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_dry_runs_of_presets(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = answer(monkeypatch, capfd, "train", name, "--dry-run", "--out", "run")
+    config = from_tables(tomllib.loads(text))  # what follows the options is comments
+    assert config == load_config(name)
+    sample = config.sample
+    assert f"{sample.prompts} prompts x {sample.group_size}" in text
+    assert f"{config.batch.steps} optimizer steps" in text
+    told = re.search(r"model +([\d,.]+) M parameters", text)
+    if PARAMETERS[name] is None:
+        assert told is None
+    else:
+        assert told is not None
+        assert float(told[1].replace(",", "")) == pytest.approx(PARAMETERS[name], rel=0.03)
+        assert "GB" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_a_run_to_be_resumed(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    before = contents(world)
+    run = str(world / "run")
+    text = answer(monkeypatch, capfd, "train", "--resume", "--out", run, "--dry-run")
+    assert from_tables(tomllib.loads(text)) == from_tables(SMALL)
+    assert contents(world) == before
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_the_plan_as_json(
+    with_tokens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """Four groups of two: one right, one wrong. Loads 2, 4, 6 and 8 make two steps of 10."""
+    path = tmp_path / "rollouts.jsonl"
+    lines = []
+    for k in range(8):
+        length = k // 2 + 1
+        size = {"response_tokens": [7] * length} if with_tokens else {"num_tokens": length}
+        lines.append(json.dumps({"prompt_id": f"p{k // 2}", "reward": k % 2, **size}))
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ["plan", str(path), "--composer", "grouped", "--steps", "2", "--json"]
+    printed = answer(monkeypatch, capfd, *arguments)
+    planned = json.loads(printed)
+    assert printed.count("\n") == 1
+    assert set(planned) >= {"steps", "describe"}
+    assert sorted(sorted(step) for step in planned["steps"]) == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    told = planned["describe"]
+    assert set(told) >= {
+        "split_groups", "token_imbalance", "positive_share", "max_abs_group_advantage_sum",
+        "shared_token_share", "rows", "groups", "tokens_per_step",
+    }  # fmt: skip
+    assert (told["rows"], told["groups"], told["split_groups"]) == (8, 4, 0)
+    assert told["tokens_per_step"] == [10, 10]
+    assert (told["token_imbalance"], told["positive_share"]) == (1.0, 0.5)
+    assert told["max_abs_group_advantage_sum"] == pytest.approx(0.0, abs=1e-9)
+    assert told["shared_token_share"] == (1.0 if with_tokens else None)
+    again = answer(monkeypatch, capfd, *arguments)
+    assert again == printed
+
+
+def test_the_plan_as_a_table(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    rows = str(world / "rows.jsonl")
+    text = answer(monkeypatch, capfd, "plan", rows, "-c", "shuffled", "-k", "2")
+    assert "shuffled: 4 rows of 1 groups" in text
+    assert "token imbalance             1.0000" in text
+    assert len(re.findall(r"^ *[01] +2 +6 ", text, re.MULTILINE)) == 2
+
+
+def test_options_are_listed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = answer(monkeypatch, capfd, "options")
+    for name, _, _ in options():
+        assert name in text
+    some = answer(monkeypatch, capfd, "options", "balance")
+    assert "balance.tau" in some
+    assert "loop.seed" not in some

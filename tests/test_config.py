@@ -1,0 +1,257 @@
+"""Run files: what is read is what was written, and every limit says its option."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.runfile import (
+    find_run,
+    from_tables,
+    load_config,
+    options,
+    parse_override,
+    to_toml,
+)
+from counterpoise.store.resume import FREE, differences
+
+RUNS = sorted(p.stem for p in (Path(__file__).parents[1] / "runs").glob("*.toml"))
+SECTIONS = {f.name for f in dataclasses.fields(RunConfig)}
+
+
+# -- reading and writing ------------------------------------------------------------------------
+
+
+def test_no_table_is_the_default_run() -> None:
+    assert from_tables({}) == RunConfig()
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    config = from_tables(
+        {
+            "loop": {"seed": 2**40},
+            "model": {"name": 'a "quoted"\\path\twith\nlines and ½ é \x01'},
+            "task": {"levels": [4, 1, 2]},
+            "update": {"lr": 3.3e-07, "clip_high": 1 / 3, "weight_decay": 1e22},
+            "store": {"tokens": False},
+        }
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+    assert differences(load_config(path), config) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("models/😀", marks=pytest.mark.xfail(strict=True, reason="surrogate pair")),
+        "\x7f",
+    ],
+    ids=["beyond 16 bits", "delete"],
+)
+def test_any_string_is_read_back(tmp_path: Path, name: str) -> None:
+    config = from_tables({"model": {"name": name}})
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_every_option_is_spelled_out() -> None:
+    tables = tomllib.loads(to_toml(RunConfig()))
+    assert tables.pop("schema") == 1
+    assert set(tables) == SECTIONS
+    for section in dataclasses.fields(RunConfig):
+        names = {f.name for f in dataclasses.fields(get_type_hints(RunConfig)[section.name])}
+        assert set(tables[section.name]) == names
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_presets_are_whole_and_survive_a_round_trip(name: str) -> None:
+    config = load_config(name)
+    assert from_tables(tomllib.loads(to_toml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "tau"),
+    [
+        ("qwen2.5-math-7b", "Qwen/Qwen2.5-Math-7B", 0.5),
+        ("qwen3-1.7b-base", "Qwen/Qwen3-1.7B-Base", 0.25),
+        ("qwen3-4b-base", "Qwen/Qwen3-4B-Base", 0.5),
+    ],
+)
+def test_the_papers_runs(name: str, model: str, tau: float) -> None:
+    config = load_config(name)
+    assert (config.model.name, config.balance.tau) == (model, tau)
+    assert (config.sample.prompts, config.sample.group_size, config.batch.steps) == (128, 8, 4)
+    assert (config.update.clip_low, config.update.clip_high) == (0.2, 0.28)
+    assert (config.batch.composer, config.credit.name) == ("grouped", "grpo")
+    assert (config.update.lr, config.sample.temperature) == (1e-6, 1.0)
+    assert config.target == 1024
+
+
+def test_a_file_goes_before_a_preset_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_run("demo").name == "demo.toml"
+    (tmp_path / "demo").write_text("[loop]\nseed = 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("demo").loop.seed == 5
+
+
+def test_the_target_follows_the_iteration_unless_it_is_given() -> None:
+    assert from_tables({"sample": {"prompts": 6, "group_size": 3}}).target == 18
+    assert from_tables({"balance": {"target": 10}}).target == 10
+
+
+# -- overrides ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("loop.seed=3", 3),
+        ("loop.seed = 3 ", 3),
+        ("loop.seed=1_000", 1000),
+        ("loop.seed=3e-4", 0.0003),
+        ("loop.seed=true", True),
+        ("loop.seed=[1, 2]", [1, 2]),
+        ("loop.seed=word", "word"),
+        ("loop.seed=Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+        ("loop.seed='3'", "3"),
+        ("loop.seed=a=b", "a=b"),
+        ("loop.seed=", ""),
+    ],
+)
+def test_override_values(text: str, value: object) -> None:
+    assert parse_override(text, SECTIONS) == ("loop", "seed", value)
+    assert type(parse_override(text, SECTIONS)[2]) is type(value)
+
+
+def test_overrides_win_and_the_last_one_most() -> None:
+    config = from_tables(
+        {"loop": {"seed": 1, "iterations": 7}}, ["loop.seed=2", "loop.seed=3", "update.lr=1"]
+    )
+    assert (config.loop.seed, config.loop.iterations) == (3, 7)
+    assert config.update.lr == 1.0
+    assert type(config.update.lr) is float  # a whole number is a number
+
+
+# -- limits -------------------------------------------------------------------------------------
+
+
+def limited() -> list[tuple[str, str, object, bool]]:
+    """(section, option, value, whether it is allowed) around every declared limit."""
+    cases: list[tuple[str, str, object, bool]] = []
+    for section in dataclasses.fields(RunConfig):
+        kind = get_type_hints(RunConfig)[section.name]
+        hints = get_type_hints(kind)
+        for f in dataclasses.fields(kind):
+            for side, sign in (("at_least", -1), ("at_most", 1)):
+                bound = f.metadata[side]
+                if bound is not None:
+                    bound = hints[f.name](bound)
+                    cases.append((section.name, f.name, bound, True))
+                    beyond = sign if hints[f.name] is int else sign * 1e-9
+                    cases.append((section.name, f.name, bound + beyond, False))
+    return cases
+
+
+@pytest.mark.parametrize(("section", "option", "value", "allowed"), limited())
+def test_limits_hold_to_the_last_step(
+    section: str, option: str, value: object, allowed: bool
+) -> None:
+    tables = {section: {option: value}, "batch": {"steps": 1}}
+    if section == "batch":
+        tables = {section: {option: value}}
+    if allowed:
+        assert getattr(getattr(from_tables(tables), section), option) == value
+    else:
+        with pytest.raises(PoiseError, match=rf"^config: {section}\.{option} must be"):
+            from_tables(tables)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        pytest.param(
+            float("inf"), marks=pytest.mark.xfail(strict=True, reason="written as no TOML")
+        ),
+    ],
+)
+@pytest.mark.parametrize("option", ["update.lr", "sample.temperature", "verify.timeout_seconds"])
+def test_numbers_are_finite(option: str, value: float) -> None:
+    section, _, name = option.partition(".")
+    with pytest.raises(PoiseError, match=option):
+        from_tables({section: {name: value}})
+
+
+def test_choices_are_checked_for_every_option_that_has_them() -> None:
+    checked = 0
+    for section in dataclasses.fields(RunConfig):
+        for f in dataclasses.fields(get_type_hints(RunConfig)[section.name]):
+            if f.metadata["choices"]:
+                checked += 1
+                with pytest.raises(PoiseError, match=rf"{section.name}\.{f.name}: unknown value"):
+                    from_tables({section.name: {f.name: "no such choice"}})
+    assert checked >= 12
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"task": {"levels": [0]}}, "0 is not a level"),
+        ({"task": {"levels": [True]}}, "list of int"),
+        ({"task": {"levels": [1.0]}}, "list of int"),
+        ({"batch": {"composer": "whole"}}, "set batch.steps=1"),
+        ({"batch": {"steps": 17}}, "16 groups cannot fill 17 steps"),
+        pytest.param(
+            {"warmup": {"hidden": 150, "heads": 4}}, "warmup.hidden",
+            marks=pytest.mark.xfail(strict=True, reason="a head of odd width is not refused"),
+        ),
+        pytest.param(
+            {"warmup": {"heads": 5}}, "warmup.heads",
+            marks=pytest.mark.xfail(strict=True, reason="5 queries, 2 keys: not refused"),
+        ),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_together(tables: dict, message: str) -> None:
+    with pytest.raises(PoiseError, match=message):
+        from_tables(tables)
+
+
+def test_the_source_is_named() -> None:
+    with pytest.raises(PoiseError, match=r"^a/run\.toml: unknown option sample\.'promts': did"):
+        from_tables({"sample": {"promts": 1}}, where="a/run.toml")
+
+
+# -- documentation ------------------------------------------------------------------------------
+
+
+def test_every_option_is_documented_once() -> None:
+    rows = options()
+    names = [name for name, _, _ in rows]
+    assert len(names) == len(set(names))
+    assert {name.partition(".")[0] for name in names} == SECTIONS
+    assert all(len(doc) > 5 for _, _, doc in rows)
+    assert {name: default for name, default, _ in rows}["update.lr"] == "1e-06"
+    composer = next(doc for name, _, doc in rows if name == "batch.composer")
+    assert "grouped" in composer
+    assert "by_sign" in composer
+
+
+def test_names_that_people_script_against() -> None:
+    names = {name for name, _, _ in options()}
+    assert names >= {
+        "loop.iterations", "loop.seed", "model.name", "task.name", "sample.prompts",
+        "sample.group_size", "credit.name", "balance.tau", "balance.unit", "batch.composer",
+        "batch.steps", "update.lr",
+    }  # fmt: skip
+    assert names >= FREE

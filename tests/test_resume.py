@@ -1,0 +1,161 @@
+"""A run that is killed and resumed ends as one that was not: bit for bit, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from counterpoise import loop
+from counterpoise.loop import train
+from counterpoise.runfile import load_config
+from counterpoise.store import checkpoint
+from counterpoise.watch import Watch
+
+ITERATIONS = 7
+SETS = [
+    f"loop.iterations={ITERATIONS}", "loop.checkpoint_every=2", "model.device='cpu'",
+    "task.levels=[1]", "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=48", "balance.target=16", "batch.steps=2", "evaluate.prompts=4",
+    "evaluate.samples=2", "evaluate.every=3",
+]  # fmt: skip
+CHILD = """
+import sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from counterpoise.loop import train
+from counterpoise.runfile import load_config
+out = Path(sys.argv[1])
+print("ready", flush=True)
+train(load_config("demo", sys.argv[2:]), out, resume=(out / "config.toml").exists())
+"""
+
+
+def outcome(folder: Path) -> dict[str, object]:
+    """Everything a run leaves behind, less times."""
+
+    def timeless(record: dict) -> dict:
+        return {k: v for k, v in record.items() if not k.endswith(("_seconds", "_per_second"))}
+
+    logs = {
+        log: [timeless(json.loads(x)) for x in (folder / f"{log}.jsonl").read_text().splitlines()]
+        for log in ("metrics", "plans", "evaluations")
+    }
+    last = checkpoint.available(folder / "checkpoints")[-1]
+    weights = {
+        f"{name}/{k}": v.tobytes()
+        for name in ("model", "optimizer", "buffer")
+        for k, v in load_file(last / f"{name}.safetensors").items()
+    }
+    rollouts = {p.name: p.read_text() for p in sorted((folder / "rollouts").iterdir())}
+    tokens = {p.name: p.read_bytes() for p in sorted((folder / "tokens").iterdir())}
+    return {**logs, **weights, "rollouts": rollouts, "tokens": tokens, "last": last.name}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("resume") / "whole"
+    train(load_config("demo", SETS), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: Path) -> dict[str, object]:
+    result = outcome(finished)
+    assert len(result["metrics"]) == ITERATIONS
+    assert [r["iteration"] for r in result["evaluations"]] == [0, 3, 6, 7]
+    assert any(r["steps"] == 2 for r in result["metrics"])
+    return result
+
+
+def same(a: dict[str, object], b: dict[str, object]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        assert a[key] == b[key], f"{key} differs"
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stage", ["draw", "update", "save", "evaluate"])
+def test_interrupted_in_any_stage(
+    stage: str, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = getattr(loop, stage), 0
+
+    def failing(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StopError
+        return real(*args, **options)
+
+    monkeypatch.setattr(loop, stage, failing)
+    out = tmp_path / "run"
+    config = load_config("demo", SETS)
+    with pytest.raises(StopError):
+        train(config, out)
+    train(config, out, resume=True)
+    same(outcome(out), undisturbed)
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_message(
+    tmp_path: Path, finished: Path, undisturbed: dict[str, object]
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    config = load_config("demo", SETS)
+    *_, before, last = checkpoint.available(out / "checkpoints")
+    weights = last / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+    said: list[str] = []
+
+    class Listen(Watch):
+        def say(self, message: str) -> None:
+            said.append(message)
+
+    train(config, out, resume=True, watch=Listen())
+    assert f"checkpoint {last.name} is damaged (model.safetensors has changed)" in said[0]
+    assert said[1] == f"resuming after iteration {int(before.name[-5:])}"
+    same(outcome(out), undisturbed)
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    tmp_path: Path, finished: Path, undisturbed: dict[str, object]
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    before = (out / "metrics.jsonl").read_bytes()
+    train(load_config("demo", SETS), out, resume=True)
+    assert (out / "metrics.jsonl").read_bytes() == before
+    same(outcome(out), undisturbed)
+
+
+@pytest.mark.slow
+def test_sigkill_at_ten_random_moments(tmp_path: Path, undisturbed: dict[str, object]) -> None:
+    out = tmp_path / "run"
+    moments = random.Random(7)
+    kills = 0
+    while True:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        if kills == 10:
+            assert child.wait() == 0
+            break
+        try:
+            child.wait(timeout=moments.uniform(0.2, 3.0))
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        kills += 1  # a child that ended by itself had finished the run: resuming it is a test too
+    same(outcome(out), undisturbed)
