@@ -80,7 +80,7 @@ def train_one(arm: str, seed: int, out: Path) -> None:
 
 def table(results: list[dict[str, Any]]) -> str:
     lines = [
-        "| arm | before | after, mean of seeds [95 %] | gain | updates | success per 1,000 rollouts |",
+        "| arm | before | after, mean of seeds [95 %] | gain | updates | per 1,000 rollouts |",
         "|---|---|---|---|---|---|",
     ]
     for arm in dict.fromkeys(r["arm"] for r in results):
@@ -88,9 +88,10 @@ def table(results: list[dict[str, Any]]) -> str:
         after = [100 * r["after"] for r in mine]
         gain = [100 * (r["after"] - r["before"]) for r in mine]
         per_thousand = _mean(g / (r["rollouts"] / 1000) for g, r in zip(gain, mine, strict=True))
+        before, updates = _mean(100 * r["before"] for r in mine), _mean(r["updates"] for r in mine)
         lines.append(
-            f"| {arm} | {100 * _mean(r['before'] for r in mine):.1f} | {_interval(after)} | "
-            f"{_interval(gain, '+')} | {_mean(r['updates'] for r in mine):.0f} | +{per_thousand:.1f} |"
+            f"| {arm} | {before:.1f} | {_interval(after)} | {_interval(gain, '+')} | "
+            f"{updates:.0f} | {per_thousand:+.1f} |"
         )
     return "\n".join(lines)
 

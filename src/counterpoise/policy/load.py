@@ -58,7 +58,9 @@ class Policy:
 def load_policy(config: ModelConfig) -> Policy:
     """'embedded', a folder that `save_pretrained` wrote, or a hub id."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # a bar of its own would tear the display
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     source = str(EMBEDDED) if config.name == "embedded" else config.name
