@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("models/😀", marks=pytest.mark.xfail(strict=True, reason="surrogate pair")),
+        "models/😀",
         "\x7f",
     ],
     ids=["beyond 16 bits", "delete"],
@@ -181,9 +181,7 @@ def test_limits_hold_to_the_last_step(
     "value",
     [
         float("nan"),
-        pytest.param(
-            float("inf"), marks=pytest.mark.xfail(strict=True, reason="written as no TOML")
-        ),
+        float("inf"),
     ],
 )
 @pytest.mark.parametrize("option", ["update.lr", "sample.temperature", "verify.timeout_seconds"])
@@ -212,16 +210,10 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
         ({"task": {"levels": [1.0]}}, "list of int"),
         ({"batch": {"composer": "whole"}}, "set batch.steps=1"),
         ({"batch": {"steps": 17}}, "16 groups cannot fill 17 steps"),
-        pytest.param(
-            {"warmup": {"hidden": 150, "heads": 4}}, "warmup.hidden",
-            marks=pytest.mark.xfail(strict=True, reason="a head of odd width is not refused"),
-        ),
-        pytest.param(
-            {"warmup": {"heads": 5}}, "warmup.heads",
-            marks=pytest.mark.xfail(strict=True, reason="5 queries, 2 keys: not refused"),
-        ),
+        ({"warmup": {"hidden": 150, "heads": 4}}, "warmup.hidden"),
+        ({"warmup": {"heads": 5}}, "warmup.heads"),
     ],
-)  # fmt: skip
+)
 def test_options_that_do_not_fit_together(tables: dict, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
         from_tables(tables)

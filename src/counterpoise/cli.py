@@ -70,9 +70,10 @@ def train(
     poise train qwen3-1.7b-base --dry-run
     """
     from counterpoise.runfile import load_config
-    from counterpoise.store.resume import config_to_resume
 
     if resume:
+        from counterpoise.store.resume import config_to_resume
+
         if out is None:
             raise PoiseError("--resume needs --out: the folder of the run to go on with")
         run = config_to_resume(out, load_config(config, sets or []) if config else None, sets or [])
@@ -213,7 +214,7 @@ def _nothing() -> AbstractContextManager[None]:  # type: ignore[name-defined]  #
 def _fresh(base: Path) -> Path:
     """out/demo, or the first of out/demo-2, -3, ... that is free."""
     path, number = base, 1
-    while path.exists() and any(path.iterdir()):
+    while path.exists() and not (path.is_dir() and not any(path.iterdir())):
         number += 1
         path = base.with_name(f"{base.name}-{number}")
     return path

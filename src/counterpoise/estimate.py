@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
 from counterpoise.runfile import to_toml
 
 GB = 1e9
@@ -58,7 +59,13 @@ def shape_of(name: str) -> Shape | None:
         return None
     from transformers import AutoConfig
 
-    c = AutoConfig.from_pretrained(path)
+    from counterpoise.policy.decoder import check_architecture
+
+    try:
+        c = AutoConfig.from_pretrained(path)
+    except Exception as fault:  # transformers raises as it pleases
+        raise PoiseError(f"{path / 'config.json'}: {str(fault).splitlines()[0]}") from fault
+    check_architecture(c)
     return Shape(
         hidden=c.hidden_size,
         layers=c.num_hidden_layers,

@@ -103,7 +103,9 @@ def iterate(
     results = update(state, batch, plan, config) if plan else []
     clock.lap("update")
 
-    record = metrics.record(now, groups, scores, state.buffer, batch, description, results, clock)
+    record = metrics.record(
+        now, groups, credited, scores, state.buffer, batch, description, results, clock
+    )
     if config.store.rollouts:
         folder.write_rollouts(now, groups)
     if plan and config.store.tokens:
@@ -226,8 +228,8 @@ def update(
             temperature=config.sample.temperature,
             max_new_tokens=config.sample.max_new_tokens,
         )
-        bad = result.skipped == "not finite"
-        state.skipped_in_a_row = state.skipped_in_a_row + 1 if bad else 0
+        if result.skipped != "no signal":  # such a step was never tried
+            state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
         if state.skipped_in_a_row >= MAX_SKIPPED:
             raise PoiseError(
                 f"{MAX_SKIPPED} optimizer steps in a row had a loss or gradient that is not "

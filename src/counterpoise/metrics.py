@@ -38,6 +38,7 @@ class Clock:
 def record(
     iteration: int,
     groups: Sequence[Group],
+    credited: Sequence[Sequence[Row]],
     scores: Scores,
     buffer: RewardBalancedBuffer,
     batch: Sequence[Row],
@@ -66,9 +67,7 @@ def record(
         "dropped_surplus": counts["dropped_surplus"],
         "dropped_aged": counts["dropped_aged"],
         "batch_rows": len(batch),
-        "rows_without_signal": sum(
-            group.rewards_G.size for group in groups if np.ptp(group.rewards_G) == 0
-        ),
+        "rows_without_signal": sum(not row.sign for rows in credited for row in rows),
         **_of_plan(description),
         **_of_update(results),
         **clock.laps,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.feasible import checked
 
 SCHEMA = 1
 PRESETS = (Path(__file__).parent / "runs", Path(__file__).parents[2] / "runs")  # wheel, checkout
@@ -69,7 +71,7 @@ def from_tables(
         section, key, value = parse_override(override, sections)
         merged.setdefault(section, {})[key] = value
     hints = get_type_hints(RunConfig)
-    return _whole(
+    return checked(
         RunConfig(**{n: _section(hints[n], n, merged.get(n, {}), where) for n in sections})
     )
 
@@ -108,12 +110,14 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
         if not isinstance(value, list) or not value or any(type(v) is not item for v in value):
             raise PoiseError(f"{where}: {name} must be a list of {item.__name__}, not {value!r}")
         return value
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
     if type(value) is not kind:
         raise PoiseError(f"{where}: {name} must be {_kind(kind)}, not {value!r}")
     if meta["choices"] and value not in meta["choices"]:
         raise PoiseError(f"{where}: {name}: {unknown('value', value, meta['choices'])}")
+    if kind is float and not math.isfinite(value):
+        raise PoiseError(f"{where}: {name} must be a finite number, not {value!r}")
     low, high = meta["at_least"], meta["at_most"]
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
@@ -125,28 +129,19 @@ def _kind(kind: type) -> str:
     return {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}[kind]
 
 
-def _whole(config: RunConfig) -> RunConfig:
-    """What no single option can know."""
-    if bad := [level for level in config.task.levels if level not in (1, 2, 3, 4)]:
-        raise PoiseError(f"task.levels: {bad[0]} is not a level (1 to 4)")
-    if config.batch.composer == "whole" and config.batch.steps != 1:
-        raise PoiseError("batch.composer=whole makes one step: set batch.steps=1")
-    if config.batch.composer == "grouped" and config.batch.steps > config.sample.prompts:
-        raise PoiseError(
-            f"{config.sample.prompts} groups cannot fill {config.batch.steps} steps without being "
-            "split: lower batch.steps or raise sample.prompts"
-        )
-    return config
-
-
 def to_toml(config: RunConfig) -> str:
     """The resolved run, every option spelled out: what config.toml in a run folder holds."""
     lines = [f"schema = {SCHEMA}"]
     for section in dataclasses.fields(config):
         lines += ["", f"[{section.name}]"]
         for key, value in dataclasses.asdict(getattr(config, section.name)).items():
-            lines.append(f"{key} = {json.dumps(value)}")
+            lines.append(f"{key} = {_toml(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """JSON that is TOML too: no surrogate pairs, and DEL escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def options() -> list[tuple[str, str, str]]:

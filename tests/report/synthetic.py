@@ -72,7 +72,7 @@ def write_run(
         scores = Scores([])
         folder.append(
             "metrics",
-            metrics.record(now, groups, scores, buffer, batch, description, results, clock),
+            metrics.record(now, groups, rows, scores, buffer, batch, description, results, clock),
         )
     if evaluations and iterations:
         folder.append("evaluations", evaluation(iterations, 0.5))

@@ -7,7 +7,8 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task import TASKS
-from counterpoise.task.jsonl import load, normal
+from counterpoise.task.jsonl import load
+from counterpoise.task.split import normal
 from counterpoise.types import Prompt
 
 GOOD = '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}'

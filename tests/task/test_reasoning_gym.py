@@ -6,8 +6,8 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task import TASKS
-from counterpoise.task.jsonl import normal
 from counterpoise.task.reasoning_gym import load
+from counterpoise.task.split import normal
 
 
 def test_the_missing_package_is_named(monkeypatch):

@@ -112,7 +112,6 @@ def test_float32_weights_are_their_own_masters() -> None:
     assert all(w is m for w, m in zip(optimizer.weights, optimizer.masters, strict=True))
 
 
-@pytest.mark.xfail(strict=True, reason="a master keeps the gradient of the step before")
 def test_a_weight_without_gradient_stays() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         model = Weights(dtype)

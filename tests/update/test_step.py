@@ -201,7 +201,6 @@ def test_iterations_do_not_interrupt_the_row(state: State) -> None:
         take(state, "b")
 
 
-@pytest.mark.xfail(strict=True, reason="a step without signal resets the count")
 def test_a_step_that_was_never_tried_does_not_interrupt_it_either(state: State) -> None:
     take(state, "bbsb")
     assert state.skipped_in_a_row == 3

@@ -152,7 +152,6 @@ def test_a_folder_in_use_is_refused_at_once(tmp_path: Path) -> None:
             run_warmup(SMALL, out)
 
 
-@pytest.mark.xfail(strict=True, reason="found out only when the trained model is saved")
 def test_a_place_that_cannot_be_written_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ def plan_file(
     """{"rule", "steps": row numbers by step, "describe": see describe.py}. Row 0 is the first line
     that is not blank.
     """
+    if seed < 0:
+        raise PoiseError(f"the seed {seed} is negative: choose 0 or more")
     rows = rows_from_file(path, credit_name)
     plan = compose(rule, rows, num_steps, seed)
     steps = [list(step) for step in plan.steps]

@@ -21,18 +21,18 @@ class PackedAttention:
 
     def __init__(self, packing: Packing) -> None:
         device = packing.tokens_N.device
-        self.prompt_slots, _ = _slots(packing.prompts, device)
-        self.prompt_back, prompt_padded = _back(packing.prompts, device)
-        filled = [(start, length) for start, length in packing.responses if length]
-        parents = [
-            p for p, (_, length) in zip(packing.parents, packing.responses, strict=True) if length
-        ]
-        self.back_N = self.prompt_back
-        self.has_responses = bool(filled)
+        pairs = zip(packing.responses, packing.parents, strict=True)
+        spans = [
+            (span, parent) for span, parent in pairs if span[1]
+        ]  # one-token responses are empty
+        self.prompt_slots = _slots(packing.prompts, device)  # [P, S]
+        self.back_N = _back(packing.prompts, device)
+        self.has_responses = bool(spans)
         if self.has_responses:
-            self.response_slots, _ = _slots(filled, device)
-            response_back, _ = _back(filled, device)
-            self.back_N = torch.cat((self.prompt_back, response_back + prompt_padded))
+            responses, parents = [span for span, _ in spans], [parent for _, parent in spans]
+            self.response_slots = _slots(responses, device)  # [R, T]
+            back = _back(responses, device) + self.prompt_slots.numel()
+            self.back_N = torch.cat((self.back_N, back))
             prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
             self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
             self.mask = self._response_mask(packing, parents, device)
@@ -79,19 +79,17 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return out.transpose(1, 2)
 
 
-def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, int]:
+def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     """[B, L] indices into the flat tokens; padding repeats a segment's last token."""
     longest = max(length for _, length in spans)
     starts = torch.tensor([start for start, _ in spans], device=device)
     lengths = torch.tensor([length for _, length in spans], device=device)
     within = torch.arange(longest, device=device)[None].expand(len(spans), longest)
-    return starts[:, None] + torch.minimum(within, lengths[:, None] - 1), longest
+    return starts[:, None] + torch.minimum(within, lengths[:, None] - 1)
 
 
-def _back(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, int]:
+def _back(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     """For every token of the segments, in flat order, its index in the padded [B * L]."""
     longest = max(length for _, length in spans)
-    parts = [
-        torch.arange(length, device=device) + b * longest for b, (_, length) in enumerate(spans)
-    ]
-    return torch.cat(parts), len(spans) * longest
+    parts = [torch.arange(length) + b * longest for b, (_, length) in enumerate(spans)]
+    return torch.cat(parts).to(device)

@@ -29,15 +29,7 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:  # transformers publishes no types
         config = model.config
-        if config.model_type not in ARCHITECTURES:
-            raise PoiseError(
-                f"{config.model_type} is not an architecture this engine runs: "
-                f"choose a {', '.join(ARCHITECTURES)} model"
-            )
-        if getattr(config, "use_sliding_window", False):
-            raise PoiseError(
-                "models with sliding-window attention are not supported: full attention only"
-            )
+        check_architecture(config)
         self.config = config
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
@@ -105,6 +97,23 @@ class Decoder:
             self._angles = (cos[0], sin[0])
         cos_L, sin_L = self._angles
         return cos_L[positions_N].unsqueeze(1), sin_L[positions_N].unsqueeze(1)
+
+
+def check_architecture(config: Any) -> None:
+    """Refuse what this forward would compute wrongly, by the config alone."""
+    if config.model_type not in ARCHITECTURES:
+        raise PoiseError(
+            f"{config.model_type} is not an architecture this engine runs: "
+            f"choose a {', '.join(ARCHITECTURES)} model"
+        )
+    if getattr(config, "use_sliding_window", False):
+        raise PoiseError(
+            "models with sliding-window attention are not supported: full attention only"
+        )
+    if config.hidden_act != "silu":
+        raise PoiseError(
+            f"models with {config.hidden_act} activations are not supported: silu only"
+        )
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from torch import nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
-from counterpoise.policy.decoder import Decoder
+from counterpoise.policy.decoder import Decoder, check_architecture
 from counterpoise.types import Ints
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
 BOXED = "{problem}\nReason step by step and put the final answer in \\boxed{{}}.\n"
 
 
@@ -57,26 +59,48 @@ class Policy:
 
 def load_policy(config: ModelConfig) -> Policy:
     """'embedded', a folder that `save_pretrained` wrote, or a hub id."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    logging.disable_progress_bar()  # a bar of its own would tear the display
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     source = str(EMBEDDED) if config.name == "embedded" else config.name
-    if "/" not in source and not Path(source).exists():
+    if not Path(source).exists() and not HUB_ID.fullmatch(source):
         raise PoiseError(
-            f"no model '{config.name}': give 'embedded', a folder, or a hub id like Qwen/Qwen3-0.6B"
+            f"no model '{config.name}': no such folder; give 'embedded', a folder, or a hub id "
+            "like Qwen/Qwen3-0.6B"
         )
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise PoiseError(f"{source} holds no model: config.json is missing")
+    quiet()
     try:
+        check_architecture(AutoConfig.from_pretrained(source))
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError, RuntimeError) as fault:
-        first = str(fault).strip().splitlines()[0]
+        model, told = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True
+        )
+    except PoiseError:
+        raise
+    except Exception as fault:  # transformers, tokenizers and safetensors raise as they please
+        first = (str(fault).strip() or type(fault).__name__).splitlines()[0]
         raise PoiseError(f"model '{config.name}' cannot be loaded: {first}") from fault
+    if missing := sorted(told["missing_keys"]):
+        raise PoiseError(
+            f"model '{config.name}' cannot be loaded: its file lacks {len(missing)} weights, "
+            f"{missing[0]} for one"
+        )
+    if not tokenizer.encode("1", add_special_tokens=False):
+        raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
     return as_policy(config.name, model.to(device), tokenizer, config.template)
+
+
+def quiet() -> None:
+    """stderr is for our one line: no progress bars, no reports of the libraries underneath."""
+    from huggingface_hub.utils import logging as hub
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # a bar of its own would tear the display
+    logging.set_verbosity(logging.CRITICAL)
+    hub.set_verbosity_error()
 
 
 def as_policy(name: str, model: nn.Module, tokenizer: Any, template: str = "auto") -> Policy:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 SCHEMA = 1
 PREFIX = "iteration_"
+FILES = ("model.safetensors", "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     folder.mkdir(exist_ok=True)
     final = folder / f"{PREFIX}{checkpoint.iteration:05d}"
     temporary = folder / f".{final.name}.{os.getpid()}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in folder.glob(f".{PREFIX}*.part"):  # of a process that was killed while saving
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     for name in ("model", "optimizer", "buffer"):
         save_file(getattr(checkpoint, name), temporary / f"{name}.safetensors")
@@ -63,7 +65,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 
 def available(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
-    return sorted(p for p in folder.glob(f"{PREFIX}*") if p.is_dir())
+    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    return sorted((p for p in found if p.is_dir()), key=lambda p: int(p.name.removeprefix(PREFIX)))
 
 
 def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
@@ -86,6 +89,8 @@ def _fault(path: Path) -> str:
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         digests: dict[str, str] = manifest["sha256"]
+        if missing := sorted(set(FILES) - set(digests)):
+            return f"manifest.json does not list {missing[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
         for name, digest in digests.items():

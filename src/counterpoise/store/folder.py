@@ -36,14 +36,17 @@ class RunFolder:
     @classmethod
     def check_free(cls, path: Path) -> None:
         """Refuse a folder that holds a run, or that is no folder, before any work is done."""
-        if (path / "config.toml").exists():
-            raise PoiseError(
-                f"{path} already holds a run: add --resume to go on with it, or choose another"
-            )
-        if path.exists() and not path.is_dir():
-            raise PoiseError(f"{path} is a file; --out must name a folder")
-        if path.is_dir() and any(path.iterdir()):
-            raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
+        try:
+            if (path / "config.toml").exists():
+                raise PoiseError(
+                    f"{path} already holds a run: add --resume to go on with it, or choose another"
+                )
+            if path.exists() and not path.is_dir():
+                raise PoiseError(f"{path} is a file; --out must name a folder")
+            if path.is_dir() and any(path.iterdir()):
+                raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
+        except OSError as fault:
+            raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunFolder:

@@ -5,7 +5,8 @@ arithmetic and is unsure of it everywhere, as a base model is: most problems are
 its samples and not by others, and that difference is what RL learns from.
 
 Two slips, equally likely: the result is off by one, by ten, or in its last digit; or an operand is
-another number of the story. The problem's own answer stays right.
+another number of the story. A result below zero is noticed, and that line is written as it should
+have been. The problem's own answer stays right.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def careless(
                         value - value % 10 + rng.randrange(10),
                     )
                 )
-        if value < 0:  # nobody writes that: such a slip is noticed and mended
+        if value < 0:
             left, right, value = step.left, step.right, step.value
         written[step.value] = value
         slipped.append(Step(step.lead, left, step.sign, right, value, step.unit))

@@ -48,8 +48,8 @@ class Optimizer:
         limit = self.config.max_grad_norm
         scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
         for weight, master in zip(self.weights, self.masters, strict=True):
-            if weight.grad is not None:
-                master.grad = weight.grad.to(master.dtype)
+            master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
+            if master.grad is not None:
                 master.grad.mul_(scale)
         rise = self.config.warmup_steps
         for group in self.inner.param_groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from counterpoise.warmup.supervise import supervise
 def run_warmup(config: RunConfig, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
+    check_writable(out)
     console = Console()
     task = load_task(config.task)
     policy = start(config)
@@ -58,6 +60,13 @@ def run_warmup(config: RunConfig, out: Path) -> None:
             f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
             f"mixed groups {100 * success.mixed:.1f} %"
         )
+
+
+def check_writable(out: Path) -> None:
+    """Refuse before the work what would fail after it; leaves nothing behind."""
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise PoiseError(f"{out} cannot be written: {parent} is not a folder one can write to")
 
 
 def start(config: RunConfig) -> Policy:
