@@ -57,9 +57,6 @@ def run(arm: str, seed: int, out: Path) -> dict[str, Any]:
         "after": after["mean"],
         "updates": sum(r["steps"] for r in metrics),
         "rollouts": sum(r["rollouts"] for r in metrics),
-        "split_share": _mean(
-            r["split_groups"] / 16 for r in metrics if r["split_groups"] is not None
-        ),
         "entropy": next(r["entropy"] for r in reversed(metrics) if r["entropy"] is not None),
     }
     print(f"{arm:>8} seed {seed}: {done['before']:.3f} -> {done['after']:.3f}", flush=True)

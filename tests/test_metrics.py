@@ -94,7 +94,7 @@ def test_an_iteration_by_hand() -> None:
         "grad_norm": 2.0,
         "clipped_share": 0.5,
         "entropy": pytest.approx((2 * 0.5 + 4 * 2.0) / 6),
-        "sampled_logprob": -1.0,
+        "old_logprob": -1.0,
         "mean_ratio": pytest.approx((2 * 1 + 4 * 2) / 6),
     }
     assert {k: v for k, v in found.items() if k in expected} == expected

@@ -14,7 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from counterpoise import loop
+from counterpoise.config import ModelConfig
 from counterpoise.loop import train
+from counterpoise.policy.load import load_policy
 from counterpoise.runfile import load_config
 from counterpoise.store import checkpoint
 from counterpoise.watch import Watch
@@ -136,6 +138,19 @@ def test_resuming_a_finished_run_changes_nothing(
     train(load_config("demo", SETS), out, resume=True)
     assert (out / "metrics.jsonl").read_bytes() == before
     same(outcome(out), undisturbed)
+
+
+def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished: Path) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    longer = load_config("demo", [*SETS, f"loop.iterations={ITERATIONS + 1}"])
+    folder = train(longer, out, resume=True)
+    assert folder.config() == longer
+    assert [r["iteration"] for r in folder.read("metrics")] == list(range(1, ITERATIONS + 2))
+    weights = load_file(checkpoint.available(out / "checkpoints")[-1] / "model.safetensors")
+    for name, parameter in load_policy(
+        ModelConfig(name=str(out / "model"), device="cpu")
+    ).model.named_parameters():
+        assert parameter.detach().numpy().tobytes() == weights[name].tobytes()
 
 
 @pytest.mark.slow

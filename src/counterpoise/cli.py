@@ -192,13 +192,9 @@ def _train(run: RunConfig, out: Path, *, resume: bool) -> None:  # type: ignore[
 
     console = Console()
     with console.status("loading") if console.is_terminal else _nothing():
-        import torch
-
         from counterpoise.display import LiveDisplay
         from counterpoise.loop import train as train_run
         from counterpoise.report.page import write_report
-    if run.loop.threads:
-        torch.set_num_threads(run.loop.threads)
     with LiveDisplay(console) as display:
         folder = train_run(run, out, resume=resume, watch=display)
     page = write_report(folder.path)

@@ -90,7 +90,7 @@ class TaskConfig:
     )
     problem_field: str = option("problem", "jsonl, hub: name of the problem's field")
     answer_field: str = option("answer", "jsonl, hub: name of the answer's field")
-    id_field: str = option("id", "jsonl: name of the id's field")
+    id_field: str = option("id", "jsonl, hub: name of the id's field")
     dataset: str = option("", "reasoning_gym: name of its dataset")
     seed: int = option(
         0, "word_problems, reasoning_gym: seed of the generator, apart from the run's", at_least=0
@@ -168,7 +168,7 @@ class UpdateConfig:
     lr: float = option(1e-6, "learning rate", at_least=0.0)
     optimizer: str = option("adamw", "adamw or plain sgd (no momentum)", choices=("adamw", "sgd"))
     weight_decay: float = option(0.0, "adamw only", at_least=0.0)
-    beta2: float = option(0.999, "adamw: decay of the second moment", at_least=0.0, at_most=1.0)
+    beta2: float = option(0.999, "adamw: decay of the second moment", at_least=0.0, at_most=0.99999)
     warmup_steps: int = option(
         0, "optimizer steps over which the learning rate rises linearly", at_least=0
     )
@@ -184,7 +184,7 @@ class UpdateConfig:
     old_logprobs: str = option(
         "trainer",
         "whose log-probabilities are 'old': the trainer's own, taken when the rows are sampled "
-        "(ratio exactly 1 at the first step), or the sampler's (one pass cheaper)",
+        "(ratio 1 at the first step), or the sampler's (one pass cheaper)",
         choices=("trainer", "sampler"),
     )
     micro_tokens: int = option(

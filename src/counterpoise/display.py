@@ -26,7 +26,6 @@ from counterpoise.watch import Watch
 class LiveDisplay(Watch):
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.evaluations: list[tuple[int, Success]] = []
         self.progress = Progress(
             TextColumn("iteration"),
             MofNCompleteColumn(),
@@ -63,7 +62,6 @@ class LiveDisplay(Watch):
             self.console.print(f"{record['iteration']:>4}/{self.total}  {numbers}", highlight=False)
 
     def evaluated(self, iteration: int, success: Success) -> None:
-        self.evaluations.append((iteration, success))
         self.console.print(
             f"held-out success after {iteration} iterations: [bold]{success}[/] "
             f"({success.prompts} problems x {success.samples})"

@@ -1,7 +1,8 @@
 """What a run will do and need, before it starts: `poise train X --dry-run`.
 
-    training    16 bytes a parameter: weights, gradient, two AdamW moments (and float32 masters)
-    key/values  rows at once * longest sequence * layers * 2 * key/value heads * head size
+    training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
+                bfloat16 (2 + 2, and float32 masters, their gradient and moments)
+    key/values  a row: longest sequence * layers * 2 * key/value heads * head size
     activations micro_tokens * layers * (10 hidden + 3 intermediate), kept for the backward pass
 
 Estimates, not promises: attention workspaces and the allocator's waste come on top.
@@ -93,27 +94,24 @@ def describe_run(config: RunConfig) -> str:
         f"#   in all         {n * rollouts:,} rollouts, updates: {updates}",
         f"#   tokens         at most {tokens:,} sampled an iteration, {n * tokens:,} in all",
     ]
-    return "\n".join(lines + _memory(config, rollouts))
+    return "\n".join(lines + _memory(config))
 
 
-def _memory(config: RunConfig, rollouts: int) -> list[str]:
+def _memory(config: RunConfig) -> list[str]:
     shape = shape_of(config.model.name)
     if shape is None:
-        return [
-            f"#   memory         unknown: the shape of {config.model.name} is not on this machine"
-        ]
-    from counterpoise.sample.native import ROWS_AT_ONCE
-
-    width = 4 if config.model.dtype == "float32" or config.model.name == "embedded" else 2
+        return [f"#   memory         unknown: the shape of {config.model.name} is not here"]
+    single = config.model.dtype == "float32" or config.model.name == "embedded"
+    width = 4 if single else 2
+    training = (16 if single else 20) * shape.parameters
+    per_layer = 10 * shape.hidden + 3 * shape.intermediate
+    activations = config.update.micro_tokens * shape.layers * per_layer * width
     length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
-    rows = min(rollouts, ROWS_AT_ONCE)
-    cache = rows * length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
-    live = config.update.micro_tokens * shape.layers * (10 * shape.hidden + 3 * shape.intermediate)
-    parts = {"training": 16 * shape.parameters, "key/values": cache, "activations": live * width}
-    told = ", ".join(f"{name} {size / GB:.2f} GB" for name, size in parts.items())
-    peak = parts["training"] + max(parts["key/values"], parts["activations"])
+    row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     return [
-        f"#   model          {shape.parameters / 1e6:,.1f} M parameters",
-        f"#   memory         {told}",
-        f"#                  peak about {peak / GB:.2f} GB: sampling and updating take turns",
+        f"#   model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
+        f"#   memory         training {training / GB:.2f} GB, "
+        f"activations {activations / GB:.2f} GB",
+        f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",
+        "#                  decodes as many rows at once as half of the free memory holds",
     ]

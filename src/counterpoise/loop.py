@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from counterpoise import metrics
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
@@ -21,7 +23,7 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
-from counterpoise.policy.load import Policy, load_policy
+from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.state import State, new_state, restore, save
@@ -45,11 +47,17 @@ def train(
     watch = watch or Watch()
     if not resume:
         RunFolder.check_free(out)
+    if config.loop.threads:
+        torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     task = load_task(config.task)
     prompts = encode(policy, task.train, config, watch)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
+    if resume:
+        state = restore(folder, policy, config, watch.say)
+        folder.write_config(config)  # the few options that may change have their new values
+    else:
+        state = new_state(policy, config)
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
@@ -63,6 +71,7 @@ def train(
             evaluate(state, task.heldout, config, verifier, folder, watch)
     finally:
         verifier.close()
+    save_policy(policy, folder.path / "model")
     watch.finished(folder.path)
     return folder
 
@@ -108,7 +117,7 @@ def iterate(
     )
     if config.store.rollouts:
         folder.write_rollouts(now, groups)
-    if plan and config.store.tokens:
+    if config.store.tokens and any(result.rows for result in results):
         folder.write_tokens(now, metrics.token_trace(batch, results))
     if plan:
         folder.append("plans", metrics.plan_record(now, batch, plan, description))

@@ -91,7 +91,7 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
     taken = [r for r in results if not r.skipped]
     if not taken:
         numbers = dict.fromkeys(
-            ("loss", "grad_norm", "clipped_share", "entropy", "sampled_logprob", "mean_ratio")
+            ("loss", "grad_norm", "clipped_share", "entropy", "old_logprob", "mean_ratio")
         )
         return {"steps": 0, "skipped_steps": len(results), **numbers}
     entropies = np.concatenate([e for r in taken for e in r.entropies])
@@ -104,7 +104,7 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
         "grad_norm": float(np.mean([r.grad_norm for r in taken])),
         "clipped_share": float(np.mean([r.clipped_share for r in taken])),
         "entropy": float(entropies.mean()),
-        "sampled_logprob": float(old.mean()),
+        "old_logprob": float(old.mean()),
         "mean_ratio": float(np.exp(logprobs - old).mean()),
     }
 

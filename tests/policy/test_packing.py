@@ -167,6 +167,7 @@ def test_positions_beyond_the_first_table() -> None:
     for length in (4, 30):
         ids = torch.arange(2, 2 + length)
         packing = pack_prompts([ids.numpy().astype(np.int32)], CPU)
+        policy.decoder.reserve(packing.longest)
         hidden = policy.decoder(packing.tokens_N, packing.positions_N, PackedAttention(packing))
         theirs = policy.model.model(input_ids=ids[None]).last_hidden_state[0]
         torch.testing.assert_close(hidden, theirs, rtol=1e-5, atol=1e-5)

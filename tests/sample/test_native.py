@@ -75,6 +75,17 @@ def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_array_equal(a.tokens, b.tokens)
 
 
+def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny.policy()
+    per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
+    assert native.cache_bytes_per_token(policy) == per_token
+    monkeypatch.setattr(native, "CACHE_BYTES", 10 * 31 * per_token + 1)
+    assert native.rows_at_once(policy, longest=31) == 10
+    assert native.rows_at_once(policy, longest=10**9) == 1
+    monkeypatch.setattr(native, "CACHE_BYTES", 1 << 40)
+    assert native.rows_at_once(policy, longest=31) == native.ROWS_AT_ONCE
+
+
 def test_responses_end_at_the_first_end_token() -> None:
     policy = tiny.policy()
     responses = list(chain(*sample(policy, PROMPTS, SEEDS, SampleConfig(max_new_tokens=200))))

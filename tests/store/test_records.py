@@ -10,7 +10,8 @@ import numpy as np
 import tiny
 from safetensors.torch import load_file, save_file
 
-from counterpoise.store.records import rollout_line, rows_from_tensors, rows_to_tensors
+from counterpoise.store.lines import rollout_line
+from counterpoise.store.records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Rollout, Row
 
 

@@ -82,19 +82,21 @@ class Decoder:
     def _normed(self, x: Tensor, norm: Any) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), norm.weight, self.epsilon)
 
+    def reserve(self, length: int) -> None:
+        """Make the rotary table long enough for positions below `length`; call before a pass."""
+        if self._angles is not None and len(self._angles[0]) >= length:
+            return
+        longest = max(length, min(self.config.max_position_embeddings, 32768))
+        where = torch.arange(longest, device=self.device)[None]
+        with torch.no_grad():
+            cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), where)
+        self._angles = (cos[0], sin[0])
+
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, 1, d] from a table of the model's own rotary embedding."""
-        furthest = (
-            int(positions_N.max()) + 1
-            if self._angles is None or positions_N.device.type == "cpu"
-            else 0
-        )
-        if self._angles is None or self._angles[0].shape[0] < furthest:
-            longest = max(furthest, min(self.config.max_position_embeddings, 32768))
-            where = torch.arange(longest, device=self.device)[None]
-            with torch.no_grad():
-                cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), where)
-            self._angles = (cos[0], sin[0])
+        if self._angles is None:
+            self.reserve(1)
+            assert self._angles is not None
         cos_L, sin_L = self._angles
         return cos_L[positions_N].unsqueeze(1), sin_L[positions_N].unsqueeze(1)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +93,17 @@ def load_policy(config: ModelConfig) -> Policy:
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
     return as_policy(config.name, model.to(device), tokenizer, config.template)
+
+
+def save_policy(policy: Policy, out: Path) -> None:
+    """A folder that `model.name` takes, as `save_pretrained` writes it: complete or absent."""
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
+    quiet()
+    policy.model.save_pretrained(temporary)  # type: ignore[operator]
+    policy.tokenizer.save_pretrained(temporary)
+    if out.is_dir():
+        shutil.rmtree(out)
+    temporary.replace(out)
 
 
 def quiet() -> None:

@@ -33,6 +33,7 @@ class Packing:
     predictors_M: Tensor  # where the distribution of each response token is computed
     targets_M: Tensor  # the response tokens themselves
     lengths: tuple[int, ...]  # response tokens of each row, so that [M] splits into rows
+    longest: int  # positions in use
 
 
 def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.device) -> Packing:
@@ -77,6 +78,7 @@ def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.devic
         predictors_M=flat(predictors),
         targets_M=flat(responses),
         lengths=tuple(len(response) for response in responses),
+        longest=max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True)),
     )
 
 
@@ -95,4 +97,5 @@ def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
         predictors_M=nothing,
         targets_M=nothing,
         lengths=(),
+        longest=max(map(len, prompts)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from counterpoise.sample.choose import choose
 from counterpoise.types import Ints, Response
 
 ROWS_AT_ONCE = 512  # rows decoded together; more only lengthen the queue
+CACHE_BYTES = 4 << 30  # keys and values on the CPU; on a GPU half of what is free
 LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
 
 
@@ -26,20 +27,21 @@ def sample(
     prompts: Sequence[Ints],
     seeds_PG: Sequence[Sequence[int]],
     config: SampleConfig,
-    progress: Callable[[int], None] = lambda tokens: None,
 ) -> list[list[Response]]:
-    """Responses for every prompt, one for each seed; `progress` hears tokens as they come."""
+    """Responses for every prompt, one for each of its seeds."""
     if not prompts:
         return []
     copies = len(seeds_PG[0])
     if any(len(seeds) != copies for seeds in seeds_PG):
         raise ValueError("every prompt needs the same number of seeds")
-    at_once = max(1, ROWS_AT_ONCE // copies)
+    longest = max(map(len, prompts)) + config.max_new_tokens
+    policy.decoder.reserve(longest)
+    at_once = max(1, rows_at_once(policy, longest) // copies)
     responses: list[list[Response]] = []
     for start in range(0, len(prompts), at_once):
         part = slice(start, start + at_once)
         seeds = [seed for seeds in seeds_PG[part] for seed in seeds]
-        flat = _decode(policy, prompts[part], copies, seeds, config, progress)
+        flat = _decode(policy, prompts[part], copies, seeds, config)
         responses += [flat[i : i + copies] for i in range(0, len(flat), copies)]
     return responses
 
@@ -50,7 +52,6 @@ def _decode(
     copies: int,
     seeds: Sequence[int],
     config: SampleConfig,
-    progress: Callable[[int], None],
 ) -> list[Response]:
     decoder, device, room = policy.decoder, policy.device, config.max_new_tokens
     packing = pack_prompts(prompts, device)
@@ -77,7 +78,6 @@ def _decode(
         logprobs[alive, t] = chosen_logprobs
         running &= ~torch.isin(chosen, ends)
         left = int(running.sum()) if device.type == "cpu" or t % 16 == 15 else len(running)
-        progress(left)
         if left == 0 or t == room - 1:
             break
         if len(running) - left >= max(1, len(running) // LEAVE_SHARE):
@@ -93,6 +93,21 @@ def _decode(
         hidden_R = decoder(chosen, positions_R, cache)
         positions_R = positions_R + 1
     return _responses(policy, tokens, logprobs)
+
+
+def rows_at_once(policy: Policy, longest: int) -> int:
+    """As many rows as their keys and values have room for, ROWS_AT_ONCE at most."""
+    budget = CACHE_BYTES
+    if policy.device.type == "cuda":
+        budget = torch.cuda.mem_get_info(policy.device)[0] // 2
+    per_row = longest * cache_bytes_per_token(policy)
+    return max(1, min(ROWS_AT_ONCE, budget // per_row))
+
+
+def cache_bytes_per_token(policy: Policy) -> int:
+    decoder = policy.decoder
+    numbers = 2 * len(decoder.layers) * decoder.kv_heads * decoder.head_dim
+    return numbers * decoder.unembedding.element_size()
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:

@@ -8,6 +8,7 @@ anew, so a folder never holds two versions of an iteration, nor half a line.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config, to_toml
 from counterpoise.store.atomic import replacing
-from counterpoise.store.records import rollout_line
+from counterpoise.store.lines import rollout_line
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
@@ -53,8 +54,7 @@ class RunFolder:
         cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            with replacing(path / "config.toml") as temporary:
-                temporary.write_text(to_toml(config), encoding="utf-8")
+            cls(path).write_config(config)
         except OSError as fault:
             raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
         return cls(path)
@@ -64,6 +64,10 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise PoiseError(f"{path} holds no run: config.toml is missing")
         return cls(path)
+
+    def write_config(self, config: RunConfig) -> None:
+        with replacing(self.path / "config.toml") as temporary:
+            temporary.write_text(to_toml(config), encoding="utf-8")
 
     def config(self) -> RunConfig:
         return load_config(self.path / "config.toml")
@@ -103,6 +107,9 @@ class RunFolder:
                     temporary.write_text(
                         "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
                     )
+        for kind in (".", "rollouts", "tokens"):
+            for left in (self.path / kind).glob(".*.part"):  # of a process that was killed
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         for kind in ("rollouts", "tokens"):
             for path in (self.path / kind).glob("step_*"):
                 if int(path.stem.removeprefix("step_")) > iteration:

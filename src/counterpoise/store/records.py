@@ -1,8 +1,7 @@
-"""Rollouts as JSON lines, and rows as tensors for checkpoints. No pickle anywhere."""
+"""Rows as plain values and tensors, for checkpoints. No pickle anywhere."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from counterpoise.types import Rollout, Row
 
-SCHEMA = 1
 ARRAYS = {
     "prompt_tokens": np.int32,
     "response_tokens": np.int32,
@@ -19,26 +17,6 @@ ARRAYS = {
     "scored": np.float32,
     "weights": np.float32,
 }
-
-
-def rollout_line(rollout: Rollout, group: str) -> str:
-    """One line of rollouts/step_00012.jsonl; log-probabilities to six digits."""
-    return json.dumps(
-        {
-            "schema": SCHEMA,
-            "group": group,
-            "prompt_id": rollout.prompt_id,
-            "prompt": rollout.prompt,
-            "response": rollout.response,
-            "answer": rollout.answer,
-            "reward": rollout.reward,
-            "finished": rollout.finished,
-            "prompt_tokens": rollout.prompt_tokens.tolist(),
-            "response_tokens": rollout.response_tokens.tolist(),
-            "sampled_logprobs": [round(float(x), 6) for x in rollout.sampled_logprobs],
-        },
-        ensure_ascii=False,
-    )
 
 
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:

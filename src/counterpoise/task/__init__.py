@@ -1,4 +1,4 @@
-"""Where prompts come from. A task answers `split(name, count)` with prompts in a fixed order."""
+"""Where prompts come from: `load(...) -> Task`, prompts to train on and prompts to be judged by."""
 
 from counterpoise.registry import Registry
 

@@ -32,6 +32,7 @@ def forward(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
     packing = pack(
         [c.prompt_tokens for c in contents], [c.response_tokens for c in contents], policy.device
     )
+    policy.decoder.reserve(packing.longest)
     hidden_N = policy.decoder(packing.tokens_N, packing.positions_N, PackedAttention(packing))
     hidden_M = hidden_N.index_select(0, packing.predictors_M)
     logprobs, entropies = token_logprobs(

@@ -43,8 +43,8 @@ class Optimizer:
         norms = [w.grad.detach().float().norm() for w in self.weights if w.grad is not None]
         return float(torch.stack(norms).norm()) if norms else 0.0
 
-    def step(self, grad_norm: float) -> None:
-        """Clip to `max_grad_norm`, follow the schedule, update the weights."""
+    def step(self, grad_norm: float, share: float = 1.0) -> None:
+        """Clip to `max_grad_norm`, update the weights at `share` of the learning rate."""
         limit = self.config.max_grad_norm
         scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
         for weight, master in zip(self.weights, self.masters, strict=True):
@@ -53,7 +53,9 @@ class Optimizer:
                 master.grad.mul_(scale)
         rise = self.config.warmup_steps
         for group in self.inner.param_groups:
-            group["lr"] = self.config.lr * (min(1.0, (self.steps + 1) / rise) if rise else 1.0)
+            group["lr"] = (
+                share * self.config.lr * (min(1.0, (self.steps + 1) / rise) if rise else 1.0)
+            )
         self.inner.step()
         self.steps += 1
         with torch.no_grad():

@@ -12,7 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
-from counterpoise.policy.load import Policy, as_policy, choose_device, load_policy
+from counterpoise.policy.load import (
+    Policy,
+    as_policy,
+    choose_device,
+    load_policy,
+    save_policy,
+)
 from counterpoise.task.load import load_task
 from counterpoise.verify import VERIFIERS
 from counterpoise.warmup.scratch import build_model, build_tokenizer
@@ -43,7 +49,9 @@ def run_warmup(config: RunConfig, out: Path) -> None:
             policy, task.train, config.warmup, config.loop.seed, config.update.micro_tokens,
             lambda step, loss: progress.update(bar, advance=1, loss=loss),
         )  # fmt: skip
-    save(policy, out)
+    policy.model.to(torch.bfloat16)
+    save_policy(policy, out)
+    policy.model.float()  # as saved, so that what is judged next is what is there
     console.print(f"saved  {out}")
     if prompts := task.heldout[: config.evaluate.prompts]:
         verifier = VERIFIERS.load(config.verify.name)(
@@ -75,11 +83,3 @@ def start(config: RunConfig) -> Policy:
     tokenizer = build_tokenizer()
     model = build_model(config.warmup, tokenizer, config.loop.seed)
     return as_policy("scratch", model.to(choose_device(config.model.device)), tokenizer)
-
-
-def save(policy: Policy, out: Path) -> None:
-    """bfloat16 safetensors, config and tokenizer: a folder that AutoModel loads."""
-    out.mkdir(parents=True, exist_ok=True)
-    policy.model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[operator]
-    policy.tokenizer.save_pretrained(out)
-    policy.model.float()  # with the weights as saved, so that what is judged next is what is there

@@ -48,7 +48,7 @@ def build_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     spelled = [f"<0x{byte:02X}>" for byte in range(256)]
-    # A Unigram model takes the likeliest split: a known piece whole (0), spelled bytes otherwise.
+    # A Unigram model takes the likeliest split: a known piece whole, spelled bytes otherwise.
     scored = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in spelled]
     scored += [(piece, -1.0) for piece in vocabulary()]
     tokenizer = Tokenizer(models.Unigram(scored, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True))
