@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from counterpoise.errors import PoiseError
+
+if TYPE_CHECKING:
+    from counterpoise.config import RunConfig
 
 app = typer.Typer(
     name="poise",
@@ -24,14 +28,14 @@ app = typer.Typer(
 )
 
 Set = Annotated[
-    Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
+    list[str] | None,
     typer.Option(
         "--set",
         "-s",
         help="Override an option: section.option=value. Repeatable; see `poise options`.",
     ),
 ]
-Out = Annotated[Optional[Path], typer.Option("--out", "-o", help="Folder for the run.")]  # noqa: UP045
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
 
 
 @app.command()
@@ -64,10 +68,10 @@ def train(
 ) -> None:
     """Train a policy: sample, verify, credit, balance, compose, update.
 
-    poise train runs/demo.toml --out out/first
-    poise train runs/demo.toml --out out/shuffled --set batch.composer=shuffled
-    poise train --resume --out out/first
-    poise train qwen3-1.7b-base --dry-run
+    - `poise train runs/demo.toml --out out/first`
+    - `poise train runs/demo.toml --out out/shuffled --set batch.composer=shuffled`
+    - `poise train --resume --out out/first`
+    - `poise train qwen3-1.7b-base --dry-run`
     """
     from counterpoise.runfile import load_config
 
@@ -128,7 +132,7 @@ def plan(
 ) -> None:
     """Show which rollouts would share an optimizer step: a dry run on any rollout file.
 
-    poise plan out/demo/rollouts/step_00001.jsonl --composer shuffled --steps 4
+    - `poise plan out/demo/rollouts/step_00001.jsonl --composer shuffled --steps 4`
     """
     import json
 
@@ -187,24 +191,22 @@ def doctor() -> None:
     raise typer.Exit(0 if examine() else 1)
 
 
-def _train(run: RunConfig, out: Path, *, resume: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _train(run: RunConfig, out: Path, *, resume: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    with console.status("loading") if console.is_terminal else _nothing():
+    with console.status("loading") if console.is_terminal else nullcontext():
         from counterpoise.display import LiveDisplay
+        from counterpoise.evaluate.heldout import Success
         from counterpoise.loop import train as train_run
         from counterpoise.report.page import write_report
     with LiveDisplay(console) as display:
         folder = train_run(run, out, resume=resume, watch=display)
     page = write_report(folder.path)
+    if judged := folder.read("evaluations"):
+        first, last = (Success.of(record) for record in (judged[0], judged[-1]))
+        console.print(f"held-out success {first} -> [bold]{last}[/]", highlight=False)
     console.print(f"run    {folder.path}\nreport {page}", highlight=False)
-
-
-def _nothing() -> AbstractContextManager[None]:  # type: ignore[name-defined]  # noqa: F821
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def _fresh(base: Path) -> Path:

@@ -8,8 +8,9 @@ Samples of one problem are not independent, so the problems are what is counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,11 @@ class Success:
     mixed: float  # problems solved by some samples and not by others
     prompts: int
     samples: int
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Success:
+        """From a line of evaluations.jsonl, which holds more."""
+        return cls(**{field.name: record[field.name] for field in fields(cls)})
 
     def __str__(self) -> str:
         return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
