@@ -118,14 +118,14 @@ FAULTS: list[tuple[str, str, str]] = [
     # -- the configuration
     ("no config", "train --out {o}", "name a run"),
     ("no out", "train {w}/small.toml", "--out is missing"),
-    ("missing file", "train {w}/none.toml --out {o}", "neither a file nor a preset .*demo"),
-    ("unknown preset", "train demoo --out {o}", "no run configuration demoo"),
+    ("missing file", "train {w}/none.toml --out {o}", "no such file, and unknown preset .*demo"),
+    ("unknown preset", "train demoo --out {o}", "unknown preset 'demoo': did you mean 'demo'"),
     ("a folder", "train {w}/full --out {o}", "is a folder"),
     ("bad TOML", "train {w}/cut.toml --out {o}", "cut.toml: not a TOML file"),
     ("an option twice", "train {w}/twice.toml --out {o}", "twice.toml: not a TOML file"),
     ("not UTF-8", "train {w}/latin.toml --out {o}", "latin.toml: not a TOML file"),
     ("unknown section", "train {w}/section.toml --out {o}", "'sampel': did you mean 'sample'"),
-    ("unknown option", "train {w}/option.toml --out {o}", "sample.'promts'.*mean 'prompts'"),
+    ("unknown option", "train {w}/option.toml --out {o}", "'promts': did you mean 'prompts'"),
     ("ill-typed", "train {w}/typed.toml --out {o}", "sample.prompts must be a whole number"),
     ("no section", "train {w}/bare.toml --out {o}", r"\[loop\] must be a section"),
     ("newer schema", "train {w}/newer.toml --out {o}", "schema 99"),
@@ -209,7 +209,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("no hub path", SMALL_RUN + " -s task.name=hub", "task.path"),
     ("no gym dataset", SMALL_RUN + " -s task.name=reasoning_gym", "task.dataset"),
     # -- the output folder
-    ("holds a run", "train {w}/small.toml --out {w}/run", "already holds a run: add --resume"),
+    ("holds a run", "train {w}/small.toml --out {w}/run", "poise train --resume --out"),
     ("demo on a run", "demo --out {w}/run", "already holds a run"),
     ("out is a file", "train {w}/small.toml --out {w}/a_file", "is a file"),
     ("out is not empty", "train {w}/small.toml --out {w}/full", "is not empty"),
@@ -244,7 +244,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("warmup: not empty", "warmup {w}/small.toml --out {w}/full", "not an empty folder"),
     ("warmup: on a file", "warmup {w}/small.toml --out {w}/a_file", "not an empty folder"),
     ("warmup: no solutions", JSONL.replace("train", "warmup") + "good.jsonl", "worked solution"),
-    ("warmup: config", "warmup {w}/none.toml --out {o}", "neither a file nor a preset"),
+    ("warmup: config", "warmup {w}/none.toml --out {o}", "no such file, and unknown preset"),
     ("options: none", "options nonsense", "no option contains 'nonsense'"),
 ]  # fmt: skip
 

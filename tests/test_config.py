@@ -220,8 +220,10 @@ def test_options_that_do_not_fit_together(tables: dict, message: str) -> None:
 
 
 def test_the_source_is_named() -> None:
-    with pytest.raises(PoiseError, match=r"^a/run\.toml: unknown option sample\.'promts': did"):
+    with pytest.raises(PoiseError, match=r"^a/run\.toml: in \[sample\]: unknown option 'promts'"):
         from_tables({"sample": {"promts": 1}}, where="a/run.toml")
+    with pytest.raises(PoiseError, match=r"^--set sample\.promts=1: in \[sample\]: unknown"):
+        from_tables({}, ["sample.promts=1"], where="a/run.toml")
 
 
 # -- documentation ------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ def test_a_table_does_not_follow_the_dictionary_it_was_made_from() -> None:
     [
         ("groupd", "unknown rule 'groupd': did you mean 'grouped'? (choices: grouped, shuffled)"),
         ("shufle", "unknown rule 'shufle': did you mean 'shuffled'? (choices: grouped, shuffled)"),
-        ("xyz", "unknown rule 'xyz': (choices: grouped, shuffled)"),
-        ("", "unknown rule '': (choices: grouped, shuffled)"),
+        ("xyz", "unknown rule 'xyz' (choices: grouped, shuffled)"),
+        ("", "unknown rule '' (choices: grouped, shuffled)"),
     ],
 )  # fmt: skip
 def test_an_unknown_name_is_met_with_the_nearest(name: str, message: str) -> None:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from counterpoise import loop
 from counterpoise.config import ModelConfig
+from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.policy.load import load_policy
 from counterpoise.runfile import load_config
@@ -145,6 +146,8 @@ def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished:
     longer = load_config("demo", [*SETS, f"loop.iterations={ITERATIONS + 1}"])
     folder = train(longer, out, resume=True)
     assert folder.config() == longer
+    with pytest.raises(PoiseError, match="has 8 iterations behind it"):
+        train(load_config("demo", SETS), out, resume=True)
     assert [r["iteration"] for r in folder.read("metrics")] == list(range(1, ITERATIONS + 2))
     weights = load_file(checkpoint.available(out / "checkpoints")[-1] / "model.safetensors")
     for name, parameter in load_policy(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise import __version__
 from counterpoise.errors import PoiseError
 
 if TYPE_CHECKING:
@@ -36,6 +37,21 @@ Set = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"counterpoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def poise(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()

@@ -19,5 +19,5 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     """
     known = sorted(choices)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return PoiseError(f"unknown {kind} '{name}': {hint}(choices: {', '.join(known)})")
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known)})")

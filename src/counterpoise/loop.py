@@ -71,6 +71,11 @@ def train(
             evaluate(state, task.heldout, config, verifier, folder, watch)
     finally:
         verifier.close()
+    if not any(record["steps"] for record in folder.read("metrics")):
+        watch.say(
+            "no optimizer step was taken: no batch had signal, or none was balanced; "
+            "lower balance.target or balance.tau, or sample more"
+        )
     save_policy(policy, folder.path / "model")
     watch.finished(folder.path)
     return folder

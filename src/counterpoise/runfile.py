@@ -44,9 +44,7 @@ def find_run(source: str | Path) -> Path:
         return presets[str(source)]
     if path.is_dir():
         raise PoiseError(f"{path} is a folder; a run configuration is a TOML file")
-    raise PoiseError(
-        f"no run configuration {source}: neither a file nor a preset ({', '.join(sorted(presets))})"
-    )
+    raise PoiseError(f"no such file, and {unknown('preset', str(source), presets)}")
 
 
 def from_tables(
@@ -67,12 +65,14 @@ def from_tables(
         if not isinstance(table, Mapping):
             raise PoiseError(f"{where}: [{name}] must be a section of options")
         merged[name] = dict(table)
+    given: dict[str, str] = {}  # where each overridden option was given
     for override in overrides:
         section, key, value = parse_override(override, sections)
         merged.setdefault(section, {})[key] = value
+        given[f"{section}.{key}"] = f"--set {override}"
     hints = get_type_hints(RunConfig)
     return checked(
-        RunConfig(**{n: _section(hints[n], n, merged.get(n, {}), where) for n in sections})
+        RunConfig(**{n: _section(hints[n], n, merged.get(n, {}), where, given) for n in sections})
     )
 
 
@@ -91,16 +91,17 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     return section, key, value
 
 
-def _section(kind: type, name: str, table: Mapping[str, Any], where: str) -> Any:
+def _section(
+    kind: type, name: str, table: Mapping[str, Any], where: str, given: Mapping[str, str]
+) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values = {}
     for key, value in table.items():
+        place = given.get(f"{name}.{key}", where)
         if key not in known:
-            raise PoiseError(
-                f"{where}: {unknown(f'option {name}.', key, known)}".replace(". '", ".'")
-            )
-        values[key] = _value(f"{name}.{key}", value, hints[key], known[key].metadata, where)
+            raise PoiseError(f"{place}: in [{name}]: {unknown('option', key, known)}")
+        values[key] = _value(f"{name}.{key}", value, hints[key], known[key].metadata, place)
     return kind(**values)
 
 

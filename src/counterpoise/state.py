@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
@@ -59,6 +60,11 @@ def restore(
         tell("no usable checkpoint: starting again from iteration 0")
         folder.rewind(-1)
         return state
+    if saved.iteration > config.loop.iterations:
+        raise PoiseError(
+            f"{folder.path} has {saved.iteration} iterations behind it: "
+            f"loop.iterations={config.loop.iterations} cannot be reached"
+        )
     parameters = dict(policy.model.named_parameters())
     for name, tensor in saved.model.items():
         parameters[name].data.copy_(tensor)

@@ -108,3 +108,13 @@ def test_empty_missing_and_unknown(tmp_path):
         rows_from_file(tmp_path / "absent.jsonl", "grpo")
     with pytest.raises(PoiseError, match="did you mean 'grpo'"):
         rows_from_file(write(tmp_path, GOOD), "grp")
+
+
+def test_a_line_that_names_its_group_belongs_to_it(tmp_path):
+    """The same prompt in two iterations is two groups."""
+    line = '{{"prompt_id": "p", "group": "{}:p", "reward": {}, "num_tokens": 3}}\n'
+    path = tmp_path / "two.jsonl"
+    path.write_text("".join(line.format(i, r) for i in (1, 2) for r in (0, 1)))
+    rows = rows_from_file(path)
+    assert [row.group for row in rows] == ["1:p", "1:p", "2:p", "2:p"]
+    assert [row.sign for row in rows] == [-1, 1, -1, 1]

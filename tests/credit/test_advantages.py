@@ -33,12 +33,12 @@ TWO_OF_EIGHT = {  # (of a right one, of a wrong one)
 }
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", ONE_OF_TWO)
 def test_one_right_of_two(name: str) -> None:
     np.testing.assert_allclose(advantages(name, 1, 0), ONE_OF_TWO[name], rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", TWO_OF_EIGHT)
 def test_two_right_of_eight(name: str) -> None:
     right, wrong = TWO_OF_EIGHT[name]
     np.testing.assert_allclose(

@@ -1,8 +1,9 @@
 """A file of rollouts -> rows -> a plan and its description: what `poise plan` does.
 
 One JSON object a line. Needed: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
-`num_tokens`. Rows with the same prompt_id are a group, wherever they stand in the file; other
-fields are ignored, so a run's `rollouts/step_00012.jsonl` and any other tool's export will do.
+`num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
+they stand in the file; other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of
+them one after the other, and any other tool's export will do.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         raise PoiseError(f"{where}: not a JSON object: write {{...}} with prompt_id and reward")
     for name in ("prompt_id", "reward"):
         if name not in record:
-            raise PoiseError(f"{where}: no '{name}': every rollout needs one")
+            present = ", ".join(sorted(record)) or "none"
+            raise PoiseError(f"{where}: no '{name}' (fields: {present}): every rollout needs one")
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
         raise PoiseError(f"{where}: prompt_id {prompt_id!r} is not a name: write a string")
@@ -88,8 +90,9 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
     if not abs(reward) <= LARGEST_REWARD:  # nan too
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: mend the line")
     tokens, num_tokens = _tokens(record, where)
+    group = record.get("group")  # a run's own files: the same prompt again is another group
     rollout = Rollout(
-        prompt_id=str(prompt_id),
+        prompt_id=group if isinstance(group, str) else str(prompt_id),
         prompt="",
         answer="",
         response="",

@@ -1,4 +1,4 @@
-"""A random permutation of the rows, cut into equal steps (TRL's default).
+"""A random permutation of the rows, cut into equal steps: TRL, once a generation spans several.
 
 Groups are cut apart: with k steps a row's group mate shares its step with probability about 1/k.
 """

@@ -40,7 +40,8 @@ class RunFolder:
         try:
             if (path / "config.toml").exists():
                 raise PoiseError(
-                    f"{path} already holds a run: add --resume to go on with it, or choose another"
+                    f"{path} already holds a run: choose another --out, or go on with it by "
+                    f"poise train --resume --out {path}"
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")

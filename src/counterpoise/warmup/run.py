@@ -22,7 +22,7 @@ from counterpoise.policy.load import (
 from counterpoise.task.load import load_task
 from counterpoise.verify import VERIFIERS
 from counterpoise.warmup.scratch import build_model, build_tokenizer
-from counterpoise.warmup.supervise import supervise
+from counterpoise.warmup.supervise import check_solutions, supervise
 
 
 def run_warmup(config: RunConfig, out: Path) -> None:
@@ -31,6 +31,7 @@ def run_warmup(config: RunConfig, out: Path) -> None:
     check_writable(out)
     console = Console()
     task = load_task(config.task)
+    check_solutions(task.train)
     policy = start(config)
     console.print(
         f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}"

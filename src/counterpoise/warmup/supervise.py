@@ -34,10 +34,7 @@ def supervise(
     progress: Progress = lambda step, loss: None,
 ) -> None:
     """Train `policy` in place on the solutions of `prompts`."""
-    if missing := next((p for p in prompts if not p.solution), None):
-        raise PoiseError(
-            f"prompt {missing.id} has no worked solution: warm-up needs a 'solution' for each"
-        )
+    check_solutions(prompts)
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
@@ -49,6 +46,15 @@ def supervise(
         loss = _backward(policy, rows, micro_tokens)
         optimizer.step(optimizer.grad_norm(), schedule(step, config.steps))
         progress(step, loss)
+
+
+def check_solutions(prompts: Sequence[Prompt]) -> None:
+    """Every prompt has a worked solution, or the first that has none is named."""
+    for prompt in prompts:
+        if not prompt.solution:
+            raise PoiseError(
+                f"prompt {prompt.id} has no worked solution: warm-up needs a 'solution' for each"
+            )
 
 
 def schedule(step: int, steps: int) -> float:
