@@ -56,7 +56,7 @@ def facts(run: RunData) -> list[Fact]:
 
 
 def wall_seconds(run: RunData) -> float:
-    """Iterations and evaluations; loading and pauses between sessions are not in it."""
+    """Iterations and evaluations; loading and the time a run lay stopped are not in it."""
     iterations = sum(record.get("iteration_seconds", 0.0) for record in run.metrics)
     return float(iterations + sum(e.get("evaluate_seconds", 0.0) for e in run.evaluations))
 
