@@ -222,7 +222,7 @@ def _train(run: RunConfig, out: Path, *, resume: bool) -> None:
     if judged := folder.read("evaluations"):
         first, last = (Success.of(record) for record in (judged[0], judged[-1]))
         console.print(f"held-out success {first} -> [bold]{last}[/]", highlight=False)
-    console.print(f"run    {folder.path}\nreport {page}", highlight=False)
+    console.print(f"run    {folder.path}\nreport {page}", highlight=False, markup=False)
 
 
 def _fresh(base: Path) -> Path:

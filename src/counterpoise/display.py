@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -40,13 +41,13 @@ class LiveDisplay(Watch):
         self.task = self.progress.add_task("train", total=None, numbers="")
 
     def say(self, message: str) -> None:
-        self.console.print(f"[yellow]{message}[/]")
+        self.console.print(message, style="yellow", markup=False)
 
     def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
         rule = config.batch.composer
         tau = config.balance.tau
         self.console.print(
-            f"[bold]{config.model.name}[/] ({parameters / 1e6:.1f} M parameters) "
+            f"[bold]{escape(config.model.name)}[/] ({parameters / 1e6:.1f} M parameters) "
             f"on {config.task.name}, {config.sample.prompts} x {config.sample.group_size} "
             f"rollouts, {config.batch.steps} steps [bold]{rule}[/]"
             + (f", reward balance tau={tau:g}" if tau else "")

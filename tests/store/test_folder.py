@@ -215,3 +215,17 @@ def test_a_resumed_run_is_not_contradicted(folder: RunFolder) -> None:
         config_to_resume(folder.path, from_tables({"loop": {"seed": 1}}), [])
     same = from_tables({"loop": {"iterations": 50}})
     assert config_to_resume(folder.path, same, []) == same
+
+
+def test_a_folder_is_replaced_by_a_folder_and_never_by_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "old").write_text("old")
+    with pytest.raises(IsADirectoryError), replacing(target) as temporary:
+        temporary.write_text("a file")
+    assert (target / "old").read_text() == "old"
+    with replacing(target) as temporary:
+        temporary.mkdir()
+        (temporary / "new").write_text("new")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert [p.name for p in target.iterdir()] == ["new"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import nn
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
 from counterpoise.policy.decoder import Decoder, check_architecture
+from counterpoise.store.atomic import replacing
 from counterpoise.types import Ints
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
@@ -97,13 +96,10 @@ def load_policy(config: ModelConfig) -> Policy:
 
 def save_policy(policy: Policy, out: Path) -> None:
     """A folder that `model.name` takes, as `save_pretrained` writes it: complete or absent."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     quiet()
-    policy.model.save_pretrained(temporary)  # type: ignore[operator]
-    policy.tokenizer.save_pretrained(temporary)
-    if out.is_dir():
-        shutil.rmtree(out)
-    temporary.replace(out)
+    with replacing(out) as temporary:
+        policy.model.save_pretrained(temporary)  # type: ignore[operator]
+        policy.tokenizer.save_pretrained(temporary)
 
 
 def quiet() -> None:

@@ -1,8 +1,9 @@
-"""Files that are complete or absent: written under another name, then renamed."""
+"""Files and folders that are complete or absent: written under another name, then renamed."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,21 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write to the path that is given; it becomes `path` when the block ends without a fault."""
+    """Write a file or a folder to the path that is given; it becomes `path` when the block ends
+    without a fault, and leaves nothing behind otherwise. A file never takes a folder's place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
+        if temporary.is_dir() and path.is_dir():  # a folder cannot be renamed over a full one
+            shutil.rmtree(path)
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
+
+
+def remove(path: Path) -> None:
+    """A file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ before it is taken. Random state needs no saving: every choice is a function of 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from counterpoise.store.atomic import remove, replacing
 
 SCHEMA = 1
 PREFIX = "iteration_"
@@ -47,18 +48,16 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """Write one, then remove all but the newest `keep`."""
     folder.mkdir(exist_ok=True)
     final = folder / f"{PREFIX}{checkpoint.iteration:05d}"
-    temporary = folder / f".{final.name}.{os.getpid()}.part"
     for left in folder.glob(f".{PREFIX}*.part"):  # of a process that was killed while saving
-        shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir()
-    for name in ("model", "optimizer", "buffer"):
-        save_file(getattr(checkpoint, name), temporary / f"{name}.safetensors")
-    state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
-    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
-    (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.replace(final)
+        remove(left)
+    with replacing(final) as temporary:
+        temporary.mkdir()
+        for name in ("model", "optimizer", "buffer"):
+            save_file(getattr(checkpoint, name), temporary / f"{name}.safetensors")
+        state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
+        (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
+        (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
     for old in available(folder)[:-keep]:
         shutil.rmtree(old)
 

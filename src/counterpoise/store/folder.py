@@ -8,7 +8,6 @@ anew, so a folder never holds two versions of an iteration, nor half a line.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config, to_toml
-from counterpoise.store.atomic import replacing
+from counterpoise.store.atomic import remove, replacing
 from counterpoise.store.lines import rollout_line
 from counterpoise.types import Group, TokenTrace
 
@@ -110,7 +109,7 @@ class RunFolder:
                     )
         for kind in (".", "rollouts", "tokens"):
             for left in (self.path / kind).glob(".*.part"):  # of a process that was killed
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                remove(left)
         for kind in ("rollouts", "tokens"):
             for path in (self.path / kind).glob("step_*"):
                 if int(path.stem.removeprefix("step_")) > iteration:

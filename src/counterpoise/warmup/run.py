@@ -34,7 +34,8 @@ def run_warmup(config: RunConfig, out: Path) -> None:
     check_solutions(task.train)
     policy = start(config)
     console.print(
-        f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}"
+        f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
+        markup=False,
     )
     with Progress(
         TextColumn("warm-up"),
@@ -53,7 +54,7 @@ def run_warmup(config: RunConfig, out: Path) -> None:
     policy.model.to(torch.bfloat16)
     save_policy(policy, out)
     policy.model.float()  # as saved, so that what is judged next is what is there
-    console.print(f"saved  {out}")
+    console.print(f"saved  {out}", markup=False)
     if prompts := task.heldout[: config.evaluate.prompts]:
         verifier = VERIFIERS.load(config.verify.name)(
             config.verify.timeout_seconds, config.verify.workers
