@@ -4,7 +4,8 @@
 
 The forward walks over chunks of tokens and keeps two numbers for each; the backward recomputes a
 chunk's probabilities from h:  d log pi(o) / dz = e_o - pi. The entropy is reported, not trained:
-no gradient flows through it.
+no gradient flows through it. Forward mode is exact too: along (dh, dW),
+d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class _Head(torch.autograd.Function):
             logprobs.append(logprobs_all.gather(1, targets[chunk, None]).squeeze(1))
             entropies.append(-(logprobs_all.exp() * logprobs_all).sum(dim=-1))
         ctx.save_for_backward(hidden, unembedding, targets)
+        ctx.save_for_forward(hidden, unembedding, targets)
         ctx.temperature = temperature
         entropy = torch.cat(entropies)
         ctx.mark_non_differentiable(entropy)
@@ -62,10 +64,7 @@ class _Head(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wanted_h else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
         for chunk in _chunks(len(targets), unembedding.shape[0]):
-            error = torch.softmax(
-                _logits(hidden[chunk], unembedding, ctx.temperature), dim=-1
-            ).neg_()
-            error.scatter_add_(1, targets[chunk, None], torch.ones_like(error[:, :1]))
+            error = _errors(hidden[chunk], unembedding, targets[chunk], ctx.temperature)
             error *= grad[chunk, None] / ctx.temperature
             if grad_hidden is not None:
                 grad_hidden[chunk] = error.to(hidden.dtype) @ unembedding
@@ -73,3 +72,25 @@ class _Head(torch.autograd.Function):
                 grad_weight += error.to(hidden.dtype).T @ hidden[chunk]
         weight = None if grad_weight is None else grad_weight.to(unembedding.dtype)
         return grad_hidden, weight, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, hidden_t: Tensor | None, weight_t: Tensor | None, *_: None
+    ) -> tuple[Tensor, None]:
+        hidden, unembedding, targets = ctx.saved_tensors
+        moved = []
+        for chunk in _chunks(len(targets), unembedding.shape[0]):
+            error = _errors(hidden[chunk], unembedding, targets[chunk], ctx.temperature)
+            pushed = torch.zeros_like(error)
+            if hidden_t is not None:
+                pushed += hidden_t[chunk] @ unembedding.T
+            if weight_t is not None:
+                pushed += hidden[chunk] @ weight_t.T
+            moved.append((error * pushed).sum(dim=-1) / ctx.temperature)
+        return torch.cat(moved), None
+
+
+def _errors(hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """e_o - pi for every token of a chunk: [n, V]."""
+    error = torch.softmax(_logits(hidden, unembedding, temperature), dim=-1).neg_()
+    return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))

@@ -21,6 +21,7 @@ class Forward:
 
     logprobs_M: Tensor
     entropies_M: Tensor
+    hidden_M: Tensor  # [M, D], the input of the unembedding
     lengths: tuple[int, ...]
 
     def by_row(self, values_M: Tensor) -> list[Floats]:
@@ -38,7 +39,7 @@ def forward(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
     logprobs, entropies = token_logprobs(
         hidden_M, policy.decoder.unembedding, packing.targets_M, temperature
     )
-    return Forward(logprobs, entropies, packing.lengths)
+    return Forward(logprobs, entropies, hidden_M, packing.lengths)
 
 
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:

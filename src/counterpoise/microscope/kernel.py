@@ -1,0 +1,101 @@
+"""Over all parameters, not only the output layer: kernel rows and first-order displacement.
+
+    K_ck = <g_c, g_k>,   g_k = grad log pi(o_k)          d log pi(o_k) along u = <g_k, u>
+
+The right-hand side is a forward-mode derivative: one pass gives <g_k, u> for *all* tokens k. With
+u = g_c, from one backward, that is a whole row of the kernel; with u a parameter change it is the
+displacement of every token to first order. No per-token gradient is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from counterpoise.errors import PoiseError
+from counterpoise.microscope.tokens import check_rows
+from counterpoise.policy.load import Policy
+from counterpoise.types import Row
+from counterpoise.update.forward import forward, micro_batches
+
+Direction = Mapping[str, Tensor]  # parameter name -> a tensor of its shape; missing ones stand still
+
+
+def kernel_row(
+    policy: Policy,
+    rows: Sequence[Row],
+    candidate: tuple[int, int],
+    *,
+    temperature: float = 1.0,
+    micro_tokens: int = 16384,
+) -> Tensor:
+    """<g_c, g_k> of the token `candidate` = (row, position) with every response token k: [N]."""
+    gradient = token_gradient(policy, rows, candidate, temperature=temperature)
+    return along(policy, rows, gradient, temperature=temperature, micro_tokens=micro_tokens)
+
+
+def token_gradient(
+    policy: Policy, rows: Sequence[Row], candidate: tuple[int, int], *, temperature: float = 1.0
+) -> dict[str, Tensor]:
+    """The gradient of one token's log-probability with respect to every parameter."""
+    row, position = candidate
+    if not (0 <= row < len(rows) and 0 <= position < rows[row].num_tokens):
+        raise PoiseError(f"there is no token {position} in row {row} of a batch of {len(rows)}")
+    logprobs_M = forward(policy, [rows[row]], temperature).logprobs_M
+    names, weights = zip(*policy.model.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(logprobs_M[position], weights, allow_unused=True)
+    return {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
+
+
+def along(
+    policy: Policy,
+    rows: Sequence[Row],
+    direction: Direction,
+    *,
+    temperature: float = 1.0,
+    micro_tokens: int = 16384,
+) -> Tensor:
+    """<g_k, direction> for every response token k, row after row: [N], in forward mode."""
+    check_rows(rows)
+    moved: list[Tensor] = [torch.empty(0)] * len(rows)
+    for batch in micro_batches(rows, micro_tokens):
+        members = [rows[i] for i in batch]
+        # only the plain kernel of attention has a forward-mode derivative
+        with torch.no_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            result = _forward_along(policy, members, direction, temperature)
+            tangent_M = forward_ad.unpack_dual(result.logprobs_M).tangent
+            lengths = result.lengths
+        if tangent_M is None:
+            raise PoiseError("the direction moves no parameter of this model")
+        for i, part in zip(batch, tangent_M.split(lengths), strict=True):
+            moved[i] = part
+    return torch.cat(moved)
+
+
+class _Pass(nn.Module):
+    """A forward as a module, so that `functional_call` can lend it other parameters."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.model = policy.model
+        self.policy = policy
+
+    def forward(self, rows: Sequence[Row], temperature: float) -> object:
+        return forward(self.policy, rows, temperature)
+
+
+def _forward_along(
+    policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
+) -> object:
+    parameters = dict(policy.model.named_parameters())
+    if strangers := sorted(set(direction) - set(parameters)):
+        raise PoiseError(f"the direction names a parameter the model lacks: {strangers[0]}")
+    lent = {
+        f"model.{name}": forward_ad.make_dual(parameters[name].detach(), tangent.to(parameters[name]))
+        for name, tangent in direction.items()
+    }
+    return torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
