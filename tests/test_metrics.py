@@ -11,6 +11,8 @@ from counterpoise import metrics
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe
 from counterpoise.credit.assign import assign
+from counterpoise.metrics import Iteration
+from counterpoise.microscope.iteration import NUMBERS
 from counterpoise.types import BatchPlan, Group, Rollout, StepResult
 from counterpoise.verify.scores import Scores
 
@@ -37,6 +39,7 @@ def step(**changes: object) -> StepResult:
         "old_logprobs": [np.full(2, -1.0, np.float32), np.full(4, -1.0, np.float32)],
         "advantages": [np.full(2, 1.0, np.float32), np.full(4, -1.0, np.float32)],
         "entropies": [np.full(2, 0.5, np.float32), np.full(4, 2.0, np.float32)],
+        "pulls": [np.full(2, 0.25, np.float32), np.full(4, -0.125, np.float32)],
         "coefficients": np.array([0.25, 0.125], np.float32),
         "loss": 0.3,
         "grad_norm": 2.0,
@@ -47,9 +50,16 @@ def step(**changes: object) -> StepResult:
 
 
 SILENT = step(
-    rows=(), logprobs=[], old_logprobs=[], advantages=[], entropies=[],
+    rows=(), logprobs=[], old_logprobs=[], advantages=[], entropies=[], pulls=[],
     coefficients=np.empty(0, np.float32), loss=0.0, grad_norm=0.0, skipped="no signal",
 )  # fmt: skip
+
+
+def iteration(results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1) -> Iteration:
+    description = describe(batch, plan) if plan else None
+    scores = Scores([1.0, 0.0, 1.0, 1.0], timeouts=2, crashes=1)
+    credited = assign(GROUPS, "rloo")
+    return Iteration(number, GROUPS, scores, credited, batch, plan, description, results, views=())
 
 
 def made(results: list[StepResult], batch=BATCH, plan=PLAN) -> dict:
@@ -57,11 +67,9 @@ def made(results: list[StepResult], batch=BATCH, plan=PLAN) -> dict:
     for stage in ("sample", "verify", "score", "compose", "update"):
         clock.lap(stage)
     buffer = RewardBalancedBuffer(tau=0.5, target=8)
-    credited = assign(GROUPS, "rloo")
-    buffer.add(credited)
-    description = describe(batch, plan) if plan else None
-    scores = Scores([1.0, 0.0, 1.0, 1.0], timeouts=2, crashes=1)
-    return metrics.record(1, GROUPS, credited, scores, buffer, batch, description, results, clock)
+    whole = iteration(results, batch, plan)
+    buffer.add(whole.credited)
+    return metrics.record(whole, buffer, clock)
 
 
 def test_an_iteration_by_hand() -> None:
@@ -98,7 +106,8 @@ def test_an_iteration_by_hand() -> None:
         "mean_ratio": pytest.approx((2 * 1 + 4 * 2) / 6),
     }
     assert {k: v for k, v in found.items() if k in expected} == expected
-    times = set(found) - set(expected)
+    assert all(found[name] is None for name in NUMBERS)  # the monitor was off
+    times = set(found) - set(expected) - set(NUMBERS)
     assert times == {
         "sample_seconds", "verify_seconds", "score_seconds", "compose_seconds", "update_seconds",
         "iteration_seconds", "tokens_per_second",
@@ -130,13 +139,22 @@ def test_rows_without_signal_are_those_without_advantage() -> None:
     clock = metrics.Clock()
     clock.lap("sample")
     buffer = RewardBalancedBuffer(tau=0.0, target=3)
-    scores = Scores([0.0, 0.5, 1.0])
-    found = metrics.record(1, groups, credited, scores, buffer, credited[0], None, [step()], clock)
+    whole = Iteration(
+        1, groups, Scores([0.0, 0.5, 1.0]), credited, credited[0], None, None, [step()], views=()
+    )
+    found = metrics.record(whole, buffer, clock)
     assert found["rows_without_signal"] == 1
 
 
+def test_a_part_of_a_stage_has_its_own_time() -> None:
+    clock = metrics.Clock()
+    clock.laps = {"update_seconds": 3.0}
+    clock.split("update", "monitor", 1.0)
+    assert clock.laps == {"update_seconds": 2.0, "monitor_seconds": 1.0}
+
+
 def test_a_plans_line_can_draw_it() -> None:
-    line = metrics.plan_record(7, BATCH, PLAN, describe(BATCH, PLAN))
+    line = metrics.plan_record(iteration([step()], number=7))
     assert json.loads(json.dumps(line)) == line
     assert line["iteration"] == 7
     assert line["rule"] == "grouped"
@@ -150,7 +168,7 @@ def test_a_plans_line_can_draw_it() -> None:
 
 
 def test_the_trace_has_a_line_for_every_trained_token() -> None:
-    trace = metrics.token_trace(BATCH, [SILENT, step()]).columns
+    trace = metrics.token_trace(iteration([SILENT, step()])).columns
     assert trace["step"].tolist() == [1] * 6
     assert trace["row"].tolist() == [0, 0, 1, 1, 1, 1]
     assert trace["position"].tolist() == [0, 1, 0, 1, 2, 3]
@@ -159,10 +177,10 @@ def test_the_trace_has_a_line_for_every_trained_token() -> None:
     assert trace["old_logprob"].tolist() == [-1] * 6
     assert trace["logprob"] == pytest.approx([-1, -1] + [-1 + np.log(2)] * 4)
     assert trace["entropy"].tolist() == [0.5, 0.5, 2, 2, 2, 2]
-    assert trace["coefficient"].tolist() == [0.25, 0.25] + [0.125] * 4
+    assert trace["pull"].tolist() == [0.25, 0.25] + [-0.125] * 4
 
 
 def test_a_trace_without_tokens_has_its_columns() -> None:
-    trace = metrics.token_trace(BATCH, [SILENT]).columns
+    trace = metrics.token_trace(iteration([SILENT])).columns
     assert tuple(trace) == metrics.TRACED
     assert all(len(column) == 0 for column in trace.values())

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 **poise demo** trains the embedded model in a few minutes on two CPU cores.
 **poise train** runs a TOML file. **poise plan** shows which rollouts would share an update.
-**poise report** turns a run folder into one HTML page.""",
+**poise report** turns a run folder into one HTML page. **poise study** reproduces the paper.""",
 )
 
 Set = Annotated[
@@ -167,15 +167,78 @@ def plan(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of studies.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The HTML file; default RUN/report.html.")
     ] = None,
 ) -> None:
-    """Turn a run folder into one self-contained HTML page that opens offline."""
+    """Turn a run, or a folder of studies, into one self-contained HTML page that opens offline."""
     from counterpoise.report.page import write_report
 
     typer.echo(write_report(run, out))
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="A study by name, or 'all'. Without: the list.")] = "",
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="'embedded', a folder, or a hub id.")
+    ] = "embedded",
+    budget: Annotated[
+        str, typer.Option("--budget", "-b", help="'quick' (CPU) or 'full' (a GPU).")
+    ] = "quick",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
+        "out/studies"
+    ),
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure again what was measured before.")
+    ] = False,
+) -> None:
+    """Reproduce a figure or table of the paper: numbers, verdict, table, figure.
+
+    Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
+    studies of the folder. What was measured before is only judged and drawn again, so an
+    interrupted `poise study all` goes on where it stopped.
+
+    - `poise study flipping`
+    - `poise study all --budget quick --out out/studies`
+    """
+    from counterpoise.study.command import list_studies, run_studies
+
+    if name:
+        run_studies(name, model, budget, out, again=again)
+    else:
+        list_studies()
+
+
+@app.command()
+def look(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    step: Annotated[
+        int | None, typer.Option("--step", help="Iteration; default the last that was stored.")
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option("--row", help="Rollout of the batch; default the first.")
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="Colour: displacement, push, own, others, entropy, ..."),
+    ] = None,
+    token: Annotated[
+        int | None, typer.Option("--token", help="Show the tokens that pushed this one.")
+    ] = None,
+) -> None:
+    """Show one rollout in the terminal, every token coloured by what the update did to it.
+
+    - `poise look out/demo`
+    - `poise look out/demo --step 12 --row 3 --by entropy`
+    - `poise look out/demo --row 3 --token 17`
+    """
+    from rich.console import Console
+
+    from counterpoise.look import look as look_at
+
+    look_at(run, Console(), step=step, row=row, by=by, token=token)
 
 
 @app.command()

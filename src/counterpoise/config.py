@@ -217,6 +217,21 @@ class WarmupConfig:
 
 
 @dataclass(frozen=True)
+class MonitorConfig:
+    every: int = option(
+        1,
+        "iterations between looks at what the update did to every token; 0 is off. A look costs "
+        "one forward pass of the batch and the coupling decomposition",
+        at_least=0,
+    )
+    watch: int = option(
+        2,
+        "groups of an iteration for whose tokens the strongest pushes are stored, token by token",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     rollouts: bool = option(True, "write every rollout to rollouts/")
     tokens: bool = option(True, "write every trained token to tokens/ (parquet)")
@@ -237,6 +252,7 @@ class RunConfig:
     update: UpdateConfig = field(default_factory=UpdateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
 
     @property

@@ -79,7 +79,7 @@ class LiveDisplay(Watch):
 
 
 def summary(record: dict[str, Any]) -> str:
-    """One line of numbers: success, speed, and how the batch was balanced."""
+    """One line of numbers: success, speed, how the batch was balanced, what the update did."""
     if record["batch_rows"]:
         balance = (
             f"batch {record['batch_rows']}, {100 * (record['positive_share'] or 0):.0f} % positive"
@@ -88,4 +88,13 @@ def summary(record: dict[str, Any]) -> str:
         waiting = record["buffer_positive"] + record["buffer_negative"]
         balance = f"waiting, {waiting} in the buffer"
     speed = f"{record['tokens_per_second']:,.0f} tok/s"
-    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}"
+    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_seen(record)}"
+
+
+def _seen(record: dict[str, Any]) -> str:
+    """What the monitor saw: tokens moved against their advantage, and how much cancelled."""
+    if record["flipped"] is None or record["cancellation"] is None:
+        return ""
+    return (
+        f", {100 * record['flipped']:.0f} % flipped, {100 * record['cancellation']:.0f} % cancelled"
+    )

@@ -1,6 +1,6 @@
 """The algorithm, one call per stage. Start reading here.
 
-    sample -> verify -> credit -> balance -> compose -> update -> store
+    sample -> verify -> credit -> balance -> compose -> update (and look) -> store
 
 An iteration samples once and takes one optimizer step for each step of its batch plan. With
 reward balance on, a batch may wait for more rollouts; then an iteration takes no step at all.
@@ -23,6 +23,7 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
+from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.seeds import rng_for, seed_for
@@ -53,6 +54,7 @@ def train(
     task = load_task(config.task)
     prompts = encode(policy, task.train, config, watch)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
+    folder.write_vocabulary(policy.pieces())
     if resume:
         state = restore(folder, policy, config, watch.say)
         folder.write_config(config)  # the few options that may change have their new values
@@ -114,18 +116,24 @@ def iterate(
     description = describe(batch, plan) if plan else None
     clock.lap("compose")
 
-    results = update(state, batch, plan, config) if plan else []
+    monitor = watch_groups(batch, config, now)
+    results = update(state, batch, plan, config, monitor) if plan else []
     clock.lap("update")
+    clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
-    record = metrics.record(
-        now, groups, credited, scores, state.buffer, batch, description, results, clock
+    views = monitor.views if monitor else []
+    made = metrics.Iteration(
+        now, groups, scores, credited, batch, plan, description, results, views
     )
+    record = metrics.record(made, state.buffer, clock)
     if config.store.rollouts:
         folder.write_rollouts(now, groups)
     if config.store.tokens and any(result.rows for result in results):
-        folder.write_tokens(now, metrics.token_trace(batch, results))
+        folder.write_table("tokens", now, metrics.token_trace(made))
+        if pushed := metrics.push_trace(made):
+            folder.write_table("pushes", now, pushed)
     if plan:
-        folder.append("plans", metrics.plan_record(now, batch, plan, description))
+        folder.append("plans", metrics.plan_record(made))
     folder.append("metrics", record)
     state.iteration = now
     return record
@@ -228,8 +236,25 @@ def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) 
     return list(taken.rows) if taken else []
 
 
+def watch_groups(batch: Sequence[Row], config: RunConfig, now: int) -> Monitor | None:
+    """The microscope for this iteration, on its first groups with both signs; None: not now."""
+    every = config.monitor.every
+    if not every or now % every:
+        return None
+    signs: dict[str, set[int]] = {}
+    for row in batch:
+        signs.setdefault(row.group, set()).add(row.sign)
+    mixed = [group for group, found in signs.items() if {1, -1} <= found]
+    watched = frozenset(mixed[: config.monitor.watch])
+    return Monitor(config.sample.temperature, config.update.micro_tokens, watched)
+
+
 def update(
-    state: State, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
+    state: State,
+    batch: Sequence[Row],
+    plan: BatchPlan,
+    config: RunConfig,
+    monitor: Monitor | None = None,
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
@@ -241,6 +266,7 @@ def update(
             config.update,
             temperature=config.sample.temperature,
             max_new_tokens=config.sample.max_new_tokens,
+            look=monitor,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import Description
+from counterpoise.microscope.iteration import columns, numbers, pushes
+from counterpoise.microscope.monitor import StepView
 from counterpoise.types import BatchPlan, Group, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
 
@@ -31,28 +33,38 @@ class Clock:
         self.laps[f"{stage}_seconds"] = now - self.last
         self.last = now
 
+    def split(self, stage: str, part: str, seconds: float) -> None:
+        """Take `part` out of the time of `stage`, inside which it ran."""
+        self.laps[f"{stage}_seconds"] -= seconds
+        self.laps[f"{part}_seconds"] = seconds
+
     def total(self) -> float:
         return time.perf_counter() - self.start
 
 
-def record(
-    iteration: int,
-    groups: Sequence[Group],
-    credited: Sequence[Sequence[Row]],
-    scores: Scores,
-    buffer: RewardBalancedBuffer,
-    batch: Sequence[Row],
-    description: Description | None,
-    results: Sequence[StepResult],
-    clock: Clock,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Iteration:
+    """What one iteration made, stage by stage."""
+
+    number: int
+    groups: Sequence[Group]  # as sampled and verified
+    scores: Scores
+    credited: Sequence[Sequence[Row]]  # rows of every group
+    batch: Sequence[Row]  # rows of the update; empty while reward balance waits
+    plan: BatchPlan | None
+    description: Description | None
+    results: Sequence[StepResult]
+    views: Sequence[StepView]  # of the monitor, one for each step that was taken
+
+
+def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = [rollout for group in made.groups for rollout in group.rollouts]
     tokens = sum(len(r.response_tokens) for r in rollouts)
-    rewards_PG = [group.rewards_G for group in groups]
+    rewards_PG = [group.rewards_G for group in made.groups]
     counts = asdict(buffer.counts)
     return {
-        "iteration": iteration,
+        "iteration": made.number,
         "success": float(np.mean([r.reward > 0 for r in rollouts])),
         "reward": float(np.mean([r.reward for r in rollouts])),
         "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
@@ -60,16 +72,17 @@ def record(
         "rollout_tokens": tokens,
         "response_length": tokens / len(rollouts),
         "truncated_share": float(np.mean([not r.finished for r in rollouts])),
-        "verifier_timeouts": scores.timeouts,
-        "verifier_crashes": scores.crashes,
+        "verifier_timeouts": made.scores.timeouts,
+        "verifier_crashes": made.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
         "buffer_negative": buffer.waiting_negative,
         "dropped_surplus": counts["dropped_surplus"],
         "dropped_aged": counts["dropped_aged"],
-        "batch_rows": len(batch),
-        "rows_without_signal": sum(not row.sign for rows in credited for row in rows),
-        **_of_plan(description),
-        **_of_update(results),
+        "batch_rows": len(made.batch),
+        "rows_without_signal": sum(not row.sign for rows in made.credited for row in rows),
+        **_of_plan(made.description),
+        **_of_update(made.results),
+        **numbers(made.views),
         **clock.laps,
         "iteration_seconds": clock.total(),
         "tokens_per_second": tokens / clock.laps["sample_seconds"],
@@ -109,37 +122,40 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
     }
 
 
-def plan_record(
-    iteration: int, batch: Sequence[Row], plan: BatchPlan, description: Description | None
-) -> dict[str, Any]:
+def plan_record(made: Iteration) -> dict[str, Any]:
     """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
+    assert made.plan is not None, "an iteration without an update has no plan"
+    batch = made.batch
     number: dict[str, int] = {}
     return {
-        "iteration": iteration,
-        "rule": plan.rule,
-        "steps": [list(step) for step in plan.steps],
+        "iteration": made.number,
+        "rule": made.plan.rule,
+        "steps": [list(step) for step in made.plan.steps],
         "group": [number.setdefault(row.group, len(number)) for row in batch],
         "groups": list(number),
         "index": [row.index for row in batch],
         "advantage": [row.advantage for row in batch],
         "tokens": [row.num_tokens for row in batch],
         "born": [row.born for row in batch],
-        "describe": description,
+        "describe": made.description,
     }
 
 
 TRACED = (
     "step", "row", "position", "token", "advantage", "old_logprob", "logprob", "entropy",
-    "coefficient",
+    "pull",
 )  # fmt: skip
 
 
-def token_trace(batch: Sequence[Row], results: Sequence[StepResult]) -> TokenTrace:
-    """Every trained token with the very numbers the loss used; `row` indexes the plan's rows."""
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in TRACED}
-    for step, result in enumerate(results):
+def token_trace(made: Iteration) -> TokenTrace:
+    """Every trained token with the very numbers the loss used; `row` indexes the plan's rows.
+
+    Where the monitor looked, also what the step did to the token and who pushed it.
+    """
+    table: dict[str, list[np.ndarray]] = {name: [] for name in TRACED}
+    for step, result in enumerate(made.results):
         for place, row in enumerate(result.rows):
-            tokens = batch[row].content.response_tokens
+            tokens = made.batch[row].content.response_tokens
             size = len(tokens)
             values: tuple[np.ndarray, ...] = (
                 np.full(size, step, np.int16),
@@ -150,8 +166,17 @@ def token_trace(batch: Sequence[Row], results: Sequence[StepResult]) -> TokenTra
                 result.old_logprobs[place],
                 result.logprobs[place],
                 result.entropies[place],
-                np.full(size, result.coefficients[place], np.float32),
+                result.pulls[place],
             )
             for name, value in zip(TRACED, values, strict=True):
-                columns[name].append(value)
-    return TokenTrace({k: np.concatenate(v) if v else np.empty(0) for k, v in columns.items()})
+                table[name].append(value)
+    traced = {k: np.concatenate(v) if v else np.empty(0) for k, v in table.items()}
+    seen = columns(made.views)
+    skipped = any(result.skipped == "not finite" for result in made.results)
+    return TokenTrace(traced if skipped else {**traced, **seen})  # a skipped step has no view
+
+
+def push_trace(made: Iteration) -> TokenTrace | None:
+    """Who pushed the watched tokens; None where nothing was watched."""
+    taken = [result.rows for result in made.results if not result.skipped]
+    return pushes(made.views, taken)

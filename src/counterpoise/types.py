@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -160,12 +164,14 @@ class StepResult:
     old_logprobs: Sequence[Floats]  # per row [T], of the policy that sampled the row
     advantages: Sequence[Floats]  # per row [T], A_i * w_{i,t}
     entropies: Sequence[Floats]  # per row [T], of the whole distribution, in nats
+    pulls: Sequence[Floats]  # per row [T], -dL/dlogp: advantage, ratio, clip and mean in one number
     coefficients: Floats  # [rows], what each of the row's token losses was multiplied by
     loss: float
     grad_norm: float  # before clipping
     clipped_share: float  # of tokens whose gradient the clip removed
     tokens: int  # trained tokens of the step, rows without signal included
     skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
+    hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept when asked for
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -124,7 +124,8 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
         folder.append("metrics", {"iteration": iteration, "x": 1e-300 * iteration})
         folder.append("plans", {"iteration": iteration})
         folder.write_rollouts(iteration, groups)
-        folder.write_tokens(iteration, trace)
+        folder.write_table("tokens", iteration, trace)
+        folder.write_table("pushes", iteration, trace)
     folder.append("evaluations", {"iteration": 12, "mean": 0.6})
     kept = folder.read("metrics")[:10]
     (folder.path / "report.html").write_text("page")
@@ -135,6 +136,7 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
     steps = [f"step_{i:05d}" for i in range(1, 11)]
     assert sorted(p.stem for p in (folder.path / "rollouts").iterdir()) == steps
     assert sorted(p.stem for p in (folder.path / "tokens").iterdir()) == steps
+    assert sorted(p.stem for p in (folder.path / "pushes").iterdir()) == steps
     before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
     folder.rewind(10)  # once more changes nothing
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()} == before
@@ -190,7 +192,7 @@ def test_tokens_keep_their_types(folder: RunFolder) -> None:
         "token": np.array([5, 6, 7], np.int32),
         "logprob": np.array([-0.1, -1e-30, -3.0], np.float32),
     }
-    folder.write_tokens(3, TokenTrace(columns))
+    folder.write_table("tokens", 3, TokenTrace(columns))
     table = pq.read_table(folder.path / "tokens" / "step_00003.parquet")
     assert table.schema.metadata[b"counterpoise_schema"] == b"1"
     for name, column in columns.items():

@@ -65,6 +65,15 @@ class Coupling:
         net = self.total.abs() / gross.clamp(min=torch.finfo(gross.dtype).tiny)
         return torch.where(gross > 0, 1 - net, 0.0)
 
+    def cpu(self) -> Coupling:
+        return Coupling(
+            own=self.own.cpu(),
+            parts={part: values.cpu() for part, values in self.parts.items()},
+            total=self.total.cpu(),
+            positive=self.positive.cpu(),
+            negative=self.negative.cpu(),
+        )
+
 
 @torch.no_grad()
 def decompose(
@@ -99,7 +108,8 @@ def decompose(
 
     scale = eta / len(tokens)
     parts: dict[Part, Tensor] = {}
-    for sign, name in enumerate(("positive", "negative")):
+    names: tuple[Sign, Sign] = ("positive", "negative")
+    for sign, name in enumerate(names):
         any_, token, query_, both = (x[:, sign] for x in (by_any, by_token, by_query, by_both))
         parts["same", "same", name] = scale * both
         parts["same", "other", name] = scale * (token - both)
@@ -170,7 +180,8 @@ def _runs(sizes: list[int], most: int) -> Iterator[tuple[int, list[int]]]:
         >>> list(_runs([2, 1, 7, 1], most=4))
         [(0, [2, 1]), (3, [7]), (10, [1])]
     """
-    start, total, members = 0, 0, []
+    start, total = 0, 0
+    members: list[int] = []
     for size in sizes:
         if members and total + size > most:
             yield start, members

@@ -20,9 +20,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.tokens import check_rows
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.forward import forward, micro_batches
+from counterpoise.update.forward import Forward, forward, micro_batches
 
-Direction = Mapping[str, Tensor]  # parameter name -> a tensor of its shape; missing ones stand still
+Direction = Mapping[
+    str, Tensor
+]  # parameter name -> a tensor of its shape; missing ones stand still
 
 
 def kernel_row(
@@ -84,18 +86,21 @@ class _Pass(nn.Module):
         self.model = policy.model
         self.policy = policy
 
-    def forward(self, rows: Sequence[Row], temperature: float) -> object:
+    def forward(self, rows: Sequence[Row], temperature: float) -> Forward:
         return forward(self.policy, rows, temperature)
 
 
 def _forward_along(
     policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
-) -> object:
+) -> Forward:
     parameters = dict(policy.model.named_parameters())
     if strangers := sorted(set(direction) - set(parameters)):
         raise PoiseError(f"the direction names a parameter the model lacks: {strangers[0]}")
     lent = {
-        f"model.{name}": forward_ad.make_dual(parameters[name].detach(), tangent.to(parameters[name]))
+        f"model.{name}": forward_ad.make_dual(
+            parameters[name].detach(), tangent.to(parameters[name])
+        )
         for name, tangent in direction.items()
     }
-    return torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
+    result: Forward = torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
+    return result

@@ -15,7 +15,7 @@ from torch import Tensor
 from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.forward import Forward, forward, micro_batches
+from counterpoise.update.forward import forward, micro_batches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,28 +45,27 @@ def snapshot(
     policy: Policy, rows: Sequence[Row], temperature: float = 1.0, micro_tokens: int = 16384
 ) -> Snapshot:
     check_rows(rows)
-    passes: dict[int, tuple[Forward, int]] = {}
+    hidden, logprobs, entropies = ([torch.empty(0)] * len(rows) for _ in range(3))
     for batch in micro_batches(rows, micro_tokens):
         result = forward(policy, [rows[i] for i in batch], temperature)
-        for place, i in enumerate(batch):
-            passes[i] = (result, place)
-
-    def flat(name: str) -> Tensor:
-        return torch.cat(
-            [getattr(passes[i][0], name).split(passes[i][0].lengths)[passes[i][1]] for i in passes_]
-        )
-
-    passes_ = range(len(rows))
+        for i, h, lp, e in zip(
+            batch,
+            result.hidden_M.split(result.lengths),
+            result.logprobs_M.split(result.lengths),
+            result.entropies_M.split(result.lengths),
+            strict=True,
+        ):
+            hidden[i], logprobs[i], entropies[i] = h, lp, e
     device = policy.device
     number: dict[str, int] = {}
     groups_R = torch.tensor([number.setdefault(row.group, len(number)) for row in rows])
     lengths_R = torch.tensor([row.num_tokens for row in rows])
     responses = [row.content.response_tokens for row in rows]
     return Snapshot(
-        hidden=flat("hidden_M"),
+        hidden=torch.cat(hidden),
         tokens=torch.from_numpy(np.concatenate(responses).astype(np.int64)).to(device),
-        logprobs=flat("logprobs_M"),
-        entropies=flat("entropies_M"),
+        logprobs=torch.cat(logprobs),
+        entropies=torch.cat(entropies),
         advantages=torch.from_numpy(np.concatenate([r.advantages_T for r in rows])).to(device),
         groups=groups_R.repeat_interleave(lengths_R).to(device),
         rows=torch.arange(len(rows)).repeat_interleave(lengths_R).to(device),

@@ -53,6 +53,12 @@ class Policy:
             ids = self.tokenizer.encode(BOXED.format(problem=problem))
         return np.array(ids, dtype=np.int32)
 
+    def pieces(self) -> list[str]:
+        """The text of every token of the vocabulary by itself; a cut character shows as U+FFFD."""
+        size = len(self.decoder.unembedding)
+        texts: list[str] = self.tokenizer.batch_decode([[i] for i in range(size)])
+        return texts
+
     def decode(self, tokens: Sequence[int] | Ints) -> str:
         text: str = self.tokenizer.decode([int(t) for t in tokens], skip_special_tokens=True)
         return text

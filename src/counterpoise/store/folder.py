@@ -1,5 +1,6 @@
-"""A run folder: config.toml, metrics.jsonl, plans.jsonl, evaluations.jsonl, rollouts/, tokens/,
-checkpoints/, report.html. Whole files are replaced atomically; JSON lines are appended.
+"""A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, evaluations.jsonl,
+rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files are replaced atomically; JSON
+lines are appended.
 
 A resumed run first goes back to its checkpoint: later lines and files are dropped and written
 anew, so a folder never holds two versions of an iteration, nor half a line.
@@ -24,6 +25,7 @@ from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
 LOGS = ("metrics", "plans", "evaluations")
+STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
 class RunFolder:
@@ -86,11 +88,18 @@ class RunFolder:
                 for rollout in group.rollouts:
                     file.write(rollout_line(rollout, group.key) + "\n")
 
-    def write_tokens(self, iteration: int, trace: TokenTrace) -> None:
+    def write_vocabulary(self, pieces: Sequence[str]) -> None:
+        """The text of every token, so that readers of the folder need no tokenizer."""
+        text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
+        with replacing(self.path / "vocabulary.json") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def write_table(self, kind: str, iteration: int, trace: TokenTrace) -> None:
+        """tokens/step_00012.parquet: a row a trained token; pushes/: a row a push."""
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
-        with replacing(self._step_file("tokens", iteration, "parquet")) as temporary:
+        with replacing(self._step_file(kind, iteration, "parquet")) as temporary:
             pq.write_table(table, temporary)
 
     def _step_file(self, kind: str, iteration: int, suffix: str) -> Path:
@@ -107,10 +116,10 @@ class RunFolder:
                     temporary.write_text(
                         "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
                     )
-        for kind in (".", "rollouts", "tokens"):
+        for kind in (".", *STEP_FILES):
             for left in (self.path / kind).glob(".*.part"):  # of a process that was killed
                 remove(left)
-        for kind in ("rollouts", "tokens"):
+        for kind in STEP_FILES:
             for path in (self.path / kind).glob("step_*"):
                 if int(path.stem.removeprefix("step_")) > iteration:
                     path.unlink()

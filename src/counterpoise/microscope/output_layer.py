@@ -1,0 +1,36 @@
+"""An update of the unembedding alone: what the proxy of eq. 6 to 9 says an update does.
+
+    W' = W + eta G,      G = (1 / N) sum_k A_k r_k h_k^T,      logits'_j = W' h_j
+
+The hidden states stand still, so the new log-probabilities need no forward pass of the body. With
+tied embeddings W is a copy: moving it does not move the inputs. Half precision is computed in
+float32: W + eta G in bfloat16 would round the step away.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from counterpoise.microscope.pairs import wide
+from counterpoise.microscope.tokens import Snapshot
+from counterpoise.policy.head import token_logprobs
+
+
+def output_gradient(seen: Snapshot, unembedding: Tensor) -> Tensor:
+    """G [V, D]: the ascent direction of eq. 2 for W."""
+    W = wide(unembedding.detach()).clone().requires_grad_()
+    with torch.enable_grad():
+        logprobs, _ = token_logprobs(wide(seen.hidden), W, seen.tokens)
+        objective = (seen.advantages.to(logprobs.dtype) * logprobs).sum() / len(seen)
+    (gradient,) = torch.autograd.grad(objective, W)
+    return gradient
+
+
+@torch.no_grad()
+def output_displacement(seen: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
+    """Delta log p of every token when W moves by `change`: [N]."""
+    hidden, W = wide(seen.hidden), wide(unembedding)
+    before, _ = token_logprobs(hidden, W, seen.tokens)
+    after, _ = token_logprobs(hidden, W + change, seen.tokens)
+    return after - before

@@ -1,0 +1,138 @@
+"""What studies share: the model, fixed batches of rollouts, updates that can be taken back.
+
+Everything is a function of (model, seed, sizes), and is made once for all studies of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.config import RunConfig
+from counterpoise.credit.assign import assign
+from counterpoise.loop import Encoded, draw, encode, gather, pick_prompts, with_old_logprobs
+from counterpoise.policy.load import Policy, load_policy
+from counterpoise.runfile import load_config
+from counterpoise.task.load import load_task
+from counterpoise.task.prompts import Task
+from counterpoise.types import Group, Row, StepResult
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import take_step
+from counterpoise.verify import VERIFIERS
+from counterpoise.verify.scores import Verifier
+from counterpoise.watch import Watch
+
+
+@dataclass
+class Lab:
+    """A bench for one command.
+
+    Example:
+        rows = lab.rows(prompts=16)                 # sampled, verified, credited, scored
+        with lab.unchanged():                       # Algorithm 2: back to the checkpoint afterwards
+            lab.update(rows, optimizer="sgd", lr=0.1)
+            after = snapshot(lab.policy, rows)
+    """
+
+    model: str
+    budget: str  # "quick" | "full"
+    out: Path  # studies may keep runs and caches under it
+    seed: int = 0
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
+    progress: Callable[[str, float], None] = lambda doing, share: None
+    _groups: dict[tuple[int, int, int], list[Group]] = field(default_factory=dict)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The demo's run, with this model: what studies sample and train with.
+
+        In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding.
+        """
+        changes = (f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32")
+        return load_config("demo", list(changes))
+
+    @cached_property
+    def policy(self) -> Policy:
+        return load_policy(self.config.model)
+
+    @cached_property
+    def task(self) -> Task:
+        return load_task(self.config.task)
+
+    @cached_property
+    def encoded(self) -> list[Encoded]:
+        return encode(self.policy, self.task.train, self.config, Watch())
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        options = self.config.verify
+        made: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+        return made
+
+    def close(self) -> None:
+        if "verifier" in self.__dict__:
+            self.verifier.close()
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def groups(self, prompts: int, group_size: int = 8, batch: int = 1) -> list[Group]:
+        """Rollouts of the model as loaded; another `batch` has other prompts."""
+        key = (prompts, group_size, batch)
+        if key not in self._groups:
+            sample = replace(self.config.sample, prompts=prompts, group_size=group_size)
+            config = replace(self.config, sample=sample)
+            chosen = pick_prompts(self.encoded, config, batch)
+            responses_PG = draw(self.policy, chosen, config, batch)
+            texts = [r.text for responses in responses_PG for r in responses]
+            answers = [prompt.answer for prompt, _ in chosen for _ in range(group_size)]
+            rewards = self.verifier.score(texts, answers).rewards
+            self._groups[key] = gather(chosen, responses_PG, rewards, batch)
+        return self._groups[key]
+
+    def rows(
+        self, prompts: int, group_size: int = 8, batch: int = 1, credit: str = "grpo"
+    ) -> list[Row]:
+        """The rows of `groups`, those without signal left out."""
+        return self.credited(self.groups(prompts, group_size, batch), credit)
+
+    def credited(self, groups: Sequence[Group], credit: str = "grpo") -> list[Row]:
+        """Rows with advantages and the trainer's log-probabilities under the loaded model."""
+        rows = with_old_logprobs(self.policy, assign(groups, credit), self.config)
+        return [row for group in rows for row in group if row.sign]
+
+    # -- updates -------------------------------------------------------------------------------
+
+    def update(self, rows: Sequence[Row], **changes: Any) -> StepResult:
+        """One optimizer step on all of `rows`, from a fresh optimizer; the demo's unless changed.
+
+        Studies compare single steps, so the learning rate does not warm up.
+        """
+        options = replace(self.config.update, **{"warmup_steps": 0, **changes})
+        return take_step(
+            self.policy,
+            Optimizer(self.policy.model, options),
+            rows,
+            options,
+            temperature=self.config.sample.temperature,
+            max_new_tokens=self.config.sample.max_new_tokens,
+        )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever happens inside, the weights are as they were afterwards."""
+        kept: dict[str, Tensor] = {
+            name: p.detach().clone() for name, p in self.policy.model.named_parameters()
+        }
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, p in self.policy.model.named_parameters():
+                    p.copy_(kept[name])
