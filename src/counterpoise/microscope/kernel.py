@@ -9,10 +9,10 @@ displacement of every token to first order. No per-token gradient is ever formed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -21,10 +21,7 @@ from counterpoise.microscope.tokens import check_rows
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.forward import Forward, forward, micro_batches
-
-Direction = Mapping[
-    str, Tensor
-]  # parameter name -> a tensor of its shape; missing ones stand still
+from counterpoise.update.lend import Direction, forward_with
 
 
 def kernel_row(
@@ -78,29 +75,14 @@ def along(
     return torch.cat(moved)
 
 
-class _Pass(nn.Module):
-    """A forward as a module, so that `functional_call` can lend it other parameters."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self.model = policy.model
-        self.policy = policy
-
-    def forward(self, rows: Sequence[Row], temperature: float) -> Forward:
-        return forward(self.policy, rows, temperature)
-
-
 def _forward_along(
     policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
 ) -> Forward:
     parameters = dict(policy.model.named_parameters())
-    if strangers := sorted(set(direction) - set(parameters)):
-        raise PoiseError(f"the direction names a parameter the model lacks: {strangers[0]}")
     lent = {
-        f"model.{name}": forward_ad.make_dual(
-            parameters[name].detach(), tangent.to(parameters[name])
-        )
+        name: forward_ad.make_dual(parameters[name].detach(), tangent.to(parameters[name]))
+        if name in parameters
+        else tangent
         for name, tangent in direction.items()
     }
-    result: Forward = torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
-    return result
+    return forward_with(policy, lent, rows, temperature)

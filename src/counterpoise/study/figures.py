@@ -33,16 +33,19 @@ def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
 def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
     """One Vega-Lite specification of all charts, two in a line."""
     charts = []
+    data: dict[str, Any] = {}  # Vega-Lite finds named data only at the top
     for figure in figures:
         spec = specification(figure)
         spec.update(width=WIDTH[figure.wide])
         spec.setdefault("height", 200)
         spec.pop("autosize", None)
-        keys = "    ".join(meaning for _, meaning in figure.keys)
+        data |= spec.pop("datasets", {})
+        keys = "  \u00b7  ".join(meaning for _, meaning in figure.keys)
         spec["title"] = {"text": _plain(figure.title), "subtitle": keys, "anchor": "start"}
         charts.append(spec)
     whole = {
         "concat": charts,
+        "datasets": data,
         "columns": 2 if len(charts) > 1 else 1,
         "spacing": 36,
         "config": {**theme(), "background": "white", "padding": 18},

@@ -5,15 +5,12 @@ Everything is a function of (model, seed, sizes), and is made once for all studi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
@@ -23,6 +20,7 @@ from counterpoise.runfile import load_config
 from counterpoise.task.load import load_task
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
+from counterpoise.update.lend import unchanged
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 from counterpoise.verify import VERIFIERS
@@ -124,15 +122,6 @@ class Lab:
             max_new_tokens=self.config.sample.max_new_tokens,
         )
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def unchanged(self) -> AbstractContextManager[None]:
         """Whatever happens inside, the weights are as they were afterwards."""
-        kept: dict[str, Tensor] = {
-            name: p.detach().clone() for name, p in self.policy.model.named_parameters()
-        }
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, p in self.policy.model.named_parameters():
-                    p.copy_(kept[name])
+        return unchanged(self.policy.model)

@@ -121,5 +121,6 @@ def write_finding(
         "seconds": round(seconds, 1),
         "version": __version__,
     }
+    whole = json.loads(json.dumps(found), parse_constant=lambda _: None)  # nan is not JSON
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+        temporary.write_text(json.dumps(whole, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -1,0 +1,139 @@
+"""The masking effect: what the tokens M of the loss did to one candidate token c (Table 1, Fig. 3).
+
+    effect_M(c) = log pi(c) after the normal update - log pi(c) after the update without M
+
+M is removed from the numerator of eq. 2; its denominator N stays, so that the other tokens push
+exactly as before. The update is plain SGD: no momentum, no clipping. To first order
+
+    effect_M(c) = (eta / N) sum_{k in M} A_k K_ck
+
+which shows what the paper leaves unsaid: the sign of an effect is the sign of A_k times that of
+K_ck, so a Boost Rate means nothing before one knows from which rollouts M was taken.
+
+Three ways to the same number:
+    output_effects   a real update of the unembedding alone; exact, and no forward pass at all
+    full_effects     a real update of all parameters
+    predicted        the first-order sum, from a kernel row of either kind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.microscope.objective import logprob_at, plus
+from counterpoise.microscope.pairs import wide
+from counterpoise.microscope.tokens import Snapshot, errors
+from counterpoise.policy.load import Policy
+from counterpoise.types import Row
+from counterpoise.update.lend import Direction
+
+LOW = 0.5  # a token is of low confidence when pi(o) <= LOW
+CONDITIONS = ("random", "same", "low", "both")
+SOURCES = ("mixed", "positive", "negative")
+
+# -- which tokens are masked ----------------------------------------------------------------------
+
+
+def low_confidence(seen: Snapshot, at_most: float = LOW) -> Tensor:
+    """pi(o) <= at_most: [N] of bool."""
+    return seen.logprobs.exp() <= at_most
+
+
+def draw_sets(
+    seen: Snapshot, candidate: int, size: int, rng: np.random.Generator, at_most: float = LOW
+) -> dict[tuple[str, str], Tensor]:
+    """By (condition, source), at most `size` places of the flat batch.
+
+    random   any token        same   the candidate's token, of high confidence
+    both     the candidate's token, of low confidence      low   of low confidence, another token
+
+    The source is the rollouts they are drawn from: "positive", "negative", or "mixed" for all.
+    The candidate is in no set. A set is smaller when the batch holds no more such tokens.
+    """
+    low, same = low_confidence(seen, at_most), seen.tokens == seen.tokens[candidate]
+    other = torch.ones_like(low)
+    other[candidate] = False
+    pools = {"random": other, "same": same & ~low, "low": low & ~same, "both": same & low}
+    return {
+        (name, source): draw_places(pools[name] & other & members, size, rng)
+        for name in CONDITIONS
+        for source, members in by_source(seen).items()
+    }
+
+
+def by_source(seen: Snapshot) -> dict[str, Tensor]:
+    """Which tokens [N] come from which rollouts, by the sign of their advantage."""
+    A = seen.advantages
+    return {"mixed": A != 0, "positive": A > 0, "negative": A < 0}
+
+
+def draw_places(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
+    """At most `size` of the places where `pool` [N] is True, without replacement."""
+    places = pool.nonzero().squeeze(1).cpu().numpy()
+    drawn = np.sort(rng.permutation(places)[:size])
+    return torch.from_numpy(drawn).to(pool.device)
+
+
+# -- what masking them does -----------------------------------------------------------------------
+
+
+@torch.no_grad()
+def output_effects(
+    seen: Snapshot,
+    unembedding: Tensor,
+    gradient: Tensor,
+    candidate: int,
+    sets: Sequence[Tensor],
+    eta: float,
+) -> list[float]:
+    """Of a real step of the unembedding; `gradient` is `output_gradient` of the whole batch.
+
+    logits = (W + eta G) h_c,      without M: - (eta / N) sum_{k in M} A_k <h_k, h_c> r_k
+    """
+    W = wide(unembedding)
+    h, o = wide(seen.hidden[candidate]), int(seen.tokens[candidate])
+    normal_V = ((W + eta * gradient) @ h).double()  # rounded once, the same for every set
+    after = torch.log_softmax(normal_V, dim=0)[o]
+    effects = []
+    for places in sets:
+        H = wide(seen.hidden[places])
+        pull_M = eta / len(seen) * seen.advantages[places].to(H.dtype) * (H @ h)
+        masked_V = normal_V - (pull_M @ errors(H, W, seen.tokens[places])).double()
+        effects.append(float(after - torch.log_softmax(masked_V, dim=0)[o]))
+    return effects
+
+
+def full_effects(
+    policy: Policy,
+    rows: Sequence[Row],
+    candidate: tuple[int, int],
+    normal: Direction,
+    masked: Mapping[str, Direction],
+    eta: float,
+    *,
+    temperature: float = 1.0,
+) -> dict[str, float]:
+    """Of a real step of all parameters; directions are `objective.gradient` of the batch and of M.
+
+    Example:
+        normal = gradient(policy, rows)
+        full_effects(policy, rows, (row, position), normal,
+                     {"both": gradient(policy, rows, sets["both"])}, eta=0.1)
+    """
+    row, position = rows[candidate[0]], candidate[1]
+
+    def after(terms: list[tuple[float, Direction]]) -> float:
+        return logprob_at(policy, row, position, plus(terms), temperature=temperature)
+
+    whole = after([(eta, normal)])
+    return {name: whole - after([(eta, normal), (-eta, part)]) for name, part in masked.items()}
+
+
+def predicted(kernel_N: Tensor, advantages_N: Tensor, places: Tensor, eta: float) -> float:
+    """(eta / N) sum_{k in M} A_k K_ck, from the candidate's row K_c of either kernel."""
+    pushes = advantages_N[places].double() * kernel_N[places].double()
+    return float(eta / len(kernel_N) * pushes.sum())

@@ -1,0 +1,211 @@
+"""Counterfactual token value: how much better is token o in state s than not taking it? (eq. 20)
+
+    value(o | s) = Q(s, o) - Q_other,    Q_other = E_{a ~ pi(. | s), a != o} Q(s, a)
+
+Q(s, a) is the mean reward of continuations of s + a. Continuations of s itself begin with o in a
+share p = pi(o | s) of cases, so their mean holds part of what it is compared with:
+
+    V(s) = p Q(s, o) + (1 - p) Q_other    =>    Q(s, o) - V(s) = (1 - p) value(o | s)
+
+Two estimators of the same quantity, from M continuations of each of two states:
+
+    mixed    (avg[s + o] - avg[s]) / (1 - p)               eq. 20; its error grows as 1 / (1 - p)
+    forced    avg[s + o] - avg[s, first token not o]       error at most 1 / sqrt(2 M), whatever p
+
+The second draws its first token from pi(. | s) with o left out and renormalised. Most tokens of a
+trained model have p > 0.99: there the first would need 10,000 times the continuations.
+
+p = 1 in floating point: mixed is nan, forced goes on (the other logits still rank alternatives).
+o ends the response: Q(s, o) is the rollout's own reward, nothing is sampled. The paper has M = 256;
+the formula of its main text leaves the division out, which is Q - V = (1 - p) value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.config import SampleConfig
+from counterpoise.errors import PoiseError
+from counterpoise.microscope.tokens import check_rows
+from counterpoise.policy.load import Policy
+from counterpoise.sample.fork import Start, fork
+from counterpoise.seeds import seed_for
+from counterpoise.types import Row
+from counterpoise.update.forward import score
+from counterpoise.verify.scores import Verifier
+
+Kind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
+Rewards = NDArray[np.float64]  # [M]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A state to continue from, named by a token of the batch.
+
+    Example:
+        Branch(row=3, position=17, kind="taken")
+    """
+
+    row: int
+    position: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean and its standard error; the error is 0 when all continuations agree."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValue:
+    row: int
+    position: int
+    logprob: float  # log p(o | s), by the trainer's forward
+    mixed: Estimate
+    forced: Estimate
+
+
+def token_values(
+    policy: Policy,
+    rows: Sequence[Row],
+    candidates: Sequence[tuple[int, int]],
+    verifier: Verifier,
+    config: SampleConfig,
+    *,
+    continuations: int = 256,
+    seed: int = 0,
+) -> list[TokenValue]:
+    """The value of every candidate (row, position), by both estimators."""
+    if not candidates:
+        return []
+    kinds: tuple[Kind, ...] = ("taken", "free", "other")
+    branches = [Branch(row, position, kind) for row, position in candidates for kind in kinds]
+    rewards_BM = branch_rewards(
+        policy, rows, branches, verifier, config, continuations=continuations, seed=seed
+    )
+    wanted = sorted({row for row, _ in candidates})
+    scored = score(policy, [rows[i] for i in wanted], config.temperature, micro_tokens=16384)
+    logprobs = dict(zip(wanted, scored, strict=True))
+    values = []
+    for (row, position), (taken, free, other) in zip(
+        candidates, rewards_BM.reshape(-1, 3, continuations), strict=True
+    ):
+        logprob = float(logprobs[row][position])
+        values.append(
+            TokenValue(row, position, logprob, mixed(taken, free, logprob), forced(taken, other))
+        )
+    return values
+
+
+def mixed(taken_M: Rewards, free_M: Rewards, logprob: float) -> Estimate:
+    """Eq. 20, corrected for the continuations of s that begin with o themselves."""
+    rest = -math.expm1(min(logprob, 0.0))  # 1 - p, exact near p = 1
+    if rest == 0.0:
+        return Estimate(math.nan, math.nan)
+    plain = forced(taken_M, free_M)
+    return Estimate(plain.value / rest, plain.error / rest)
+
+
+def forced(taken_M: Rewards, other_M: Rewards) -> Estimate:
+    """A difference of two independent means."""
+    error = math.hypot(_error(taken_M), _error(other_M))
+    return Estimate(float(taken_M.mean() - other_M.mean()), error)
+
+
+def _error(rewards_M: Rewards) -> float:
+    return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M)) if len(rewards_M) > 1 else 0.0
+
+
+def branch_rewards(
+    policy: Policy,
+    rows: Sequence[Row],
+    branches: Sequence[Branch],
+    verifier: Verifier,
+    config: SampleConfig,
+    *,
+    continuations: int,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """Rewards of the continuations of every branch, [B, M].
+
+    A state that several branches name is sampled once: s + o of one token is s of the next. Seeds
+    come from the state itself, so a branch's rewards do not depend on what else is asked for.
+    """
+    check(rows, branches, config, continuations)
+    rewards_BM = np.empty((len(branches), continuations))
+    states: dict[tuple[bytes, int | None], int] = {}
+    starts: list[Start] = []
+    state_of: dict[int, int] = {}  # branch -> state, for those that are sampled
+    for b, branch in enumerate(branches):
+        content = rows[branch.row].content
+        kept = branch.position + (branch.kind == "taken")
+        over = content.finished and kept == len(content.response_tokens)
+        if over or kept == config.max_new_tokens:  # ended, or cut off: judged as it stands
+            rewards_BM[b] = content.reward
+            continue
+        without = int(content.response_tokens[kept]) if branch.kind == "other" else None
+        prefix = np.concatenate((content.prompt_tokens, content.response_tokens[:kept]))
+        key = (prefix.astype(np.int64).tobytes(), without)
+        if key not in states:
+            states[key] = len(states)
+            name = f"value/{blake2b(key[0], digest_size=16).hexdigest()}/{without}"
+            seeds = tuple(seed_for(seed, name, index=m) for m in range(continuations))
+            limit = config.max_new_tokens - kept
+            starts.append(Start(branch.row, len(prefix), seeds, limit, without))
+        state_of[b] = states[key]
+    sampled_SM = _continue(policy, rows, starts, verifier, config)
+    for b, s in state_of.items():
+        rewards_BM[b] = sampled_SM[s]
+    return rewards_BM
+
+
+def _continue(
+    policy: Policy,
+    rows: Sequence[Row],
+    starts: Sequence[Start],
+    verifier: Verifier,
+    config: SampleConfig,
+) -> list[list[float]]:
+    """Draw the continuations of every start and judge prefix and continuation as one response."""
+    contents = [row.content for row in rows]
+    sequences = [np.concatenate((c.prompt_tokens, c.response_tokens)) for c in contents]
+    texts, answers = [], []
+    for start, drawn in zip(starts, fork(policy, sequences, starts, config), strict=True):
+        content = contents[start.sequence]
+        prefix = sequences[start.sequence][len(content.prompt_tokens) : start.length]
+        texts += [policy.decode(np.concatenate((prefix, response.tokens))) for response in drawn]
+        answers += [content.answer] * len(drawn)
+    rewards = iter(verifier.score(texts, answers).rewards)
+    return [[next(rewards) for _ in start.seeds] for start in starts]
+
+
+def check(
+    rows: Sequence[Row], branches: Sequence[Branch], config: SampleConfig, continuations: int
+) -> None:
+    check_rows(rows)
+    if continuations < 1:
+        raise PoiseError("a value needs at least one continuation")
+    if config.top_p < 1.0 or config.top_k:
+        raise PoiseError(
+            "token values are of the whole distribution: set sample.top_p=1 and sample.top_k=0"
+        )
+    if max(row.num_tokens for row in rows) > config.max_new_tokens:
+        raise PoiseError(
+            f"a rollout is longer than sample.max_new_tokens={config.max_new_tokens}: "
+            "set it to what the rollouts were sampled with"
+        )
+    for branch in branches:
+        if not (0 <= branch.row < len(rows) and 0 <= branch.position < rows[branch.row].num_tokens):
+            raise PoiseError(
+                f"there is no token {branch.position} in row {branch.row} of a batch of {len(rows)}"
+            )

@@ -1,0 +1,103 @@
+"""Shared prefixes: hand-made tries, and a slow dictionary of prefixes as reference."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from counterpoise.microscope.prefixes import nodes, residual, shared, shared_share
+from counterpoise.types import Rollout, Row
+
+
+def row(group: str, advantage: float, tokens: list[int]) -> Row:
+    response = np.array(tokens, dtype=np.int32)
+    rollout = Rollout(group, group, "", "", 0.0, response[:1], response, np.zeros(len(tokens)))
+    return Row(group, advantage, len(tokens), rollout=rollout)
+
+
+def test_identical_rollouts_of_opposite_sign_cancel() -> None:
+    rows = [row("a", 1.0, [5, 6, 7]), row("a", -1.0, [5, 6, 7])]
+    found = shared(rows)
+    assert (found.of, found.tokens, found.both) == (6, 6, 6)
+    assert residual(rows) == 0.0
+    assert shared_share(rows) == 1.0
+
+
+def test_one_sign_alone_is_one_sided() -> None:
+    rows = [row("a", 1.0, [5, 6]), row("a", 0.5, [5, 6])]
+    assert residual(rows) == 1.0
+    assert shared(rows).both == 0
+
+
+def test_partial_sharing_by_hand() -> None:
+    """5 is shared by three (1 + 1 - 2 = 0), 6 by two positives (2 of 2), the rest by none."""
+    rows = [row("a", 1.0, [5, 6, 1]), row("a", 1.0, [5, 6, 2]), row("a", -2.0, [5, 7, 2])]
+    found = shared(rows)
+    assert (found.of, found.tokens, found.both) == (9, 5, 3)
+    assert (found.left, found.gross) == (2.0, 6.0)
+    assert residual(rows) == pytest.approx(1 / 3)
+    np.testing.assert_array_equal(nodes(rows) >= 0, [1, 1, 0, 1, 1, 0, 1, 0, 0])
+
+
+def test_an_equal_token_after_another_prefix_is_not_shared() -> None:
+    rows = [row("a", 1.0, [5, 9]), row("a", -1.0, [6, 9])]
+    assert shared_share(rows) == 0.0
+    assert residual(rows) is None
+
+
+def test_other_groups_share_nothing() -> None:
+    rows = [row("a", 1.0, [5, 6]), row("b", -1.0, [5, 6])]
+    assert shared_share(rows) == 0.0
+
+
+def test_single_tokens_and_a_prefix_of_another_response() -> None:
+    rows = [row("a", 1.0, [5]), row("a", -1.0, [5, 6]), row("a", -1.0, [6])]
+    found = shared(rows)
+    assert (found.tokens, found.both, found.left, found.gross) == (2, 2, 0.0, 2.0)
+
+
+def test_lone_rollouts_and_no_rows() -> None:
+    assert residual([row("a", 1.0, [5, 6])]) is None
+    assert shared_share([]) == 0.0
+    assert residual([]) is None
+
+
+def test_pulls_are_what_the_gradient_multiplies_scores_by() -> None:
+    """The clip took the second token of the positive rollout: nothing answers the other's pull."""
+    rows = [row("a", 1.0, [5, 6]), row("a", -1.0, [5, 6])]
+    pulls = [np.array([0.5, 0.0]), np.array([-0.5, -0.5])]
+    assert residual(rows, pulls) == pytest.approx(0.5 / 1.5)
+
+
+def test_nothing_pulls_nothing_is_left() -> None:
+    rows = [row("a", 0.0, [5]), row("a", 0.0, [5])]
+    assert shared_share(rows) == 1.0
+    assert residual(rows) is None
+
+
+def test_pulls_must_fit() -> None:
+    with pytest.raises(ValueError, match="3 pulls for 2 tokens"):
+        residual([row("a", 1.0, [5, 6])], [np.ones(3)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_like_a_dictionary_of_prefixes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [
+        row(f"g{rng.integers(4)}", rng.normal(), rng.integers(3, size=rng.integers(1, 9)).tolist())
+        for _ in range(40)
+    ]
+    passing = defaultdict(list)
+    for r in rows:
+        tokens = tuple(r.content.response_tokens.tolist())
+        for t in range(len(tokens)):
+            passing[r.group, tokens[: t + 1]].append(r.advantage)
+    together = [pulls for pulls in passing.values() if len(pulls) > 1]
+    found = shared(rows)
+    assert found.of == sum(len(p) for p in passing.values())
+    assert found.tokens == sum(map(len, together))
+    assert found.both == sum(len(p) for p in together if min(p) < 0 < max(p))
+    assert found.left == pytest.approx(sum(abs(sum(p)) for p in together), rel=1e-5)
+    assert found.gross == pytest.approx(sum(sum(map(abs, p)) for p in together), rel=1e-5)
