@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
 from counterpoise.credit.assign import assign
+from counterpoise.report.quantities import PARTS
 from counterpoise.runfile import from_tables
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult
+from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
 
 P, G, TARGET, STEPS = 6, 4, 16, 2
+PIECES = ("The", " answer", " is", " ", "3", ".", "\n", "\\boxed{", "}")  # a response begins alike
 
 
 def write_run(
@@ -33,6 +36,8 @@ def write_run(
     prompt: str = "How many?",
     prompt_id: str = "made/up",
     model: str = "embedded",
+    microscope: Literal["on", "off", "none"] = "on",  # none: no tokens are stored either
+    pieces: Sequence[str] | None = PIECES,
 ) -> Path:
     config = from_tables(
         {
@@ -46,6 +51,8 @@ def write_run(
     folder = RunFolder.create(path, config)
     rng = np.random.default_rng(0)
     buffer = RewardBalancedBuffer(tau=tau, target=TARGET)
+    if pieces is not None:
+        folder.write_vocabulary(pieces)
     if evaluations:
         folder.append("evaluations", evaluation(0, 0.25))
     for now in range(1, iterations + 1):
@@ -61,19 +68,23 @@ def write_run(
         else:
             batch = [row for part in rows for row in part]
         plan = compose(composer, batch, STEPS, now) if batch else None
-        description = describe(batch, plan) if plan else None
+        made = iteration_of(now, groups, rows, batch, plan)
         if plan:
-            folder.append("plans", metrics.plan_record(now, batch, plan, description))
+            folder.append("plans", metrics.plan_record(made))
         if rollouts:
             folder.write_rollouts(now, groups)
         clock = metrics.Clock()
         clock.lap("sample")
-        results = [step_result(batch, step) for step in plan.steps] if plan else []
-        scores = Scores([])
-        folder.append(
-            "metrics",
-            metrics.record(now, groups, rows, scores, buffer, batch, description, results, clock),
-        )
+        record = metrics.record(made, buffer, clock)
+        if plan and microscope == "on":
+            record |= seen(now)
+        folder.append("metrics", record)
+        if plan and microscope != "none":
+            trace = metrics.token_trace(made).columns
+            if microscope == "on":
+                trace |= moved(trace, rng)
+                folder.write_table("pushes", now, TokenTrace(pushes(trace, batch, rng)))
+            folder.write_table("tokens", now, TokenTrace(trace))
     if evaluations and iterations:
         folder.append("evaluations", evaluation(iterations, 0.5))
     return path
@@ -92,14 +103,77 @@ def group(
     return Group(key, now, tuple(made))
 
 
+def iteration_of(
+    now: int,
+    groups: list[Group],
+    rows: list[list[Row]],
+    batch: list[Row],
+    plan: BatchPlan | None,
+) -> metrics.Iteration:
+    return metrics.Iteration(
+        number=now,
+        groups=groups,
+        scores=Scores([]),
+        credited=rows,
+        batch=batch,
+        plan=plan,
+        description=describe(batch, plan) if plan else None,
+        results=[step_result(batch, step) for step in plan.steps] if plan else [],
+        views=[],
+    )
+
+
+def seen(now: int) -> dict[str, Any]:
+    """What the monitor adds to a line of metrics.jsonl."""
+    shares = {"boosted": 0.46, "suppressed": 0.41, "stable": 0.13, "moved": 0.01 * now}
+    return {
+        **{f"{k}_{sign}": v for k, v in shares.items() for sign in ("positive", "negative")},
+        "flipped": 0.43,
+        "cancellation": 0.7,
+        "cancellation_types": [[4, 0.9, 0.5], [3, 0.25, 0.3], [999, 0.0, 0.2]],
+        "own_share": 0.01,
+        "same_token_share": 0.5,
+        "proxy_agreement": 0.68,
+        "shared_prefix_share": 0.3,
+        "exchangeability": 1e-9,
+        "monitor_seconds": 0.1,
+    }
+
+
+def moved(trace: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """The columns the monitor adds to tokens/: heavy-tailed, of both signs."""
+    size = len(trace["row"])
+    return {
+        name: (rng.normal(size=size) ** 3 * 0.01).astype(np.float32)
+        for name in ("displacement", "own", *PARTS)
+    }
+
+
+def pushes(trace: dict[str, Any], batch: list[Row], rng: np.random.Generator) -> dict[str, Any]:
+    """Three up and three down for every token of the batch's first group."""
+    row, position = trace["row"], trace["position"]
+    watched = np.flatnonzero([batch[r].group == batch[0].group for r in row])
+    pushed, by = np.repeat(watched, 6), rng.integers(len(row), size=6 * len(watched))
+    push = np.abs(rng.normal(size=len(by))) * np.tile((1, 1, 1, -1, -1, -1), len(watched)) * 1e-3
+    return {
+        "row": row[pushed],
+        "position": position[pushed],
+        "by_row": row[by],
+        "by_position": position[by],
+        "push": push.astype(np.float32),
+    }
+
+
 def step_result(batch: list[Row], step: tuple[int, ...]) -> StepResult:
     values = [np.full(batch[i].num_tokens, 0.1, np.float32) for i in step]
+    logprobs = [np.linspace(-1, -0.1, batch[i].num_tokens, dtype=np.float32) for i in step]
     return StepResult(
         rows=step,
-        logprobs=values,
-        old_logprobs=values,
-        advantages=values,
+        logprobs=logprobs,
+        old_logprobs=logprobs,
+        advantages=[batch[i].advantages_T for i in step],
         entropies=values,
+        pulls=values,
         coefficients=np.ones(len(step), np.float32),
         loss=0.0,
         grad_norm=0.7,
@@ -114,8 +188,7 @@ def evaluation(iteration: int, mean: float) -> dict[str, Any]:
 
 
 def plan_of(rule: str, rows: list[Row], *steps: tuple[int, ...]) -> dict[str, Any]:
-    plan = BatchPlan(rule, steps)
-    return metrics.plan_record(1, rows, plan, describe(rows, plan))
+    return metrics.plan_record(iteration_of(1, [], [], rows, BatchPlan(rule, steps)))
 
 
 class Page(HTMLParser):

@@ -30,6 +30,14 @@ def test_hostile_text_adds_no_element_and_no_attribute(tmp_path: Path):
     assert "A" * (LONGEST + 1) not in page.source
 
 
+def test_hostile_tokens_add_nothing_either(tmp_path: Path):
+    clean = Page(write_report(write_run(tmp_path / "clean")))
+    page = Page(write_report(write_run(tmp_path / "hostile", pieces=[HOSTILE] * 9)))
+    assert page.tags == clean.tags
+    assert [name for name, _ in page.attributes] == [name for name, _ in clean.attributes]
+    assert "window.hacked = 1" in page.text  # in the table of token types, as text
+
+
 def test_group_names_are_data_too(tmp_path: Path):
     page = Page(write_report(write_run(tmp_path / "run", prompt_id="</script><script>x()")))
     assert "</script><script>x()" not in page.source

@@ -1,44 +1,333 @@
-"""The page in a real browser, where there is one: it draws, says nothing, and is not taken over."""
+"""The page in a real browser, where there is one: it draws, says nothing, asks for nothing, is not
+taken over, and the token view answers mouse, keyboard and touch."""
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from synthetic import write_run
+from synthetic import PIECES, write_run
+from test_studies import write_other, write_proxy
 
 from counterpoise.report.page import write_report
+from counterpoise.report.quantities import PARTS
+from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-sync "
-    "--disable-background-networking --disable-component-update --enable-logging=stderr "
-    "--virtual-time-budget=8000 --dump-dom"
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+HOSTILE = (
+    "</script><script>window.hacked=1</script>",
+    "<img src=x onerror='window.hacked=1'>",
+    "\u202egnp.exe",
+    "A" * 5000,
+    "\ud800\ufffd",
+    "שלום",
+    "\u200b",
+    "{{ 7 * 7 }}",
 )
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is there"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
-def test_the_page_draws_itself(tmp_path: Path):
-    hostile = "</script><script>document.title = 'hacked'</script>"
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        # The tests open their own files only; a sandbox inside a container cannot be had.
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_run(tmp_path_factory.mktemp("made") / "run", tau=0.0, composer="shuffled")
+    write_report(path)
+    return path
+
+
+@contextmanager
+def opened(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
+    """The page, drawn; whatever it logs or asks for is a fault."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda fault: said.append(str(fault)))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto(file.as_uri())
+    wanted = page.locator("script.specification").count()
+    page.wait_for_function(f"document.querySelectorAll('svg.marks').length >= {wanted}")
+    yield page
+    assert [text for text in said if not text.startswith(("data:", file.as_uri()))] == []
+    assert page.evaluate("window.hacked") is None
+    context.close()
+
+
+def strip(page: Page) -> list[str]:
+    return page.locator(".tokens .strip .token").all_inner_texts()
+
+
+def spoken(page: Page) -> str:
+    return page.locator(".tokens .spoken").inner_text()
+
+
+def row_shown(page: Page) -> int:
+    return int(page.locator(".tokens .chip[aria-checked=true]").get_attribute("data-row") or -1)
+
+
+def test_the_page_draws_itself(browser: Browser, tmp_path: Path):
+    hostile = "</script><script>window.hacked = 1</script>"
     run = write_run(tmp_path / "run", tau=0.0, composer="shuffled", response=hostile)
-    page = write_report(run)
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    done = subprocess.run(
-        [str(CHROMIUM), *FLAGS.split(), profile, page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr
-    assert "<title>run · Counterpoise</title>" in done.stdout
-    charts = done.stdout.count('class="specification"')
-    assert charts == 13
-    assert len(re.findall(r'<svg[^>]*class="marks"', done.stdout)) == charts
-    assert done.stdout.count('class="cell ') == 24  # every rollout of the batch
-    assert 'class="thread"' in done.stdout  # shuffled: groups are split
+    with opened(browser, write_report(run)) as page:
+        assert page.title() == "run · Counterpoise"
+        assert page.locator("svg.marks").count() == 23
+        assert page.locator(".mosaic .cell").count() == 24  # every rollout of the batch
+        assert page.locator(".mosaic .thread").count()  # shuffled: groups are split
+
+
+def test_the_script_reads_the_numbers_of_the_run(browser: Browser, run: Path):
+    """One iteration decoded by the page against the parquet file it came from."""
+    last = stored_iterations(run)[-1]
+    columns = read_trace(run, last).columns
+    script = """async (name) => {
+        const record = poise.tokens.data.iterations.at(-1);
+        const view = poise.tokens.view(record, await poise.unpack(record.packed), {});
+        return view.token.map((_, place) => view.value(name, place));
+    }"""
+    with opened(browser, run / "report.html") as page:
+        pushes = page.evaluate(script, "push")
+        moved = page.evaluate(script, "displacement")
+    names = ("own", *PARTS)
+    gross = np.sum([np.abs(columns[name]) for name in names], axis=0)
+    wanted = np.sum([columns[name].astype(float) for name in names], axis=0)
+    assert (np.abs(np.array(pushes) - wanted) <= 0.005 * gross + 1e-6).all()
+    assert np.array(moved) == pytest.approx(columns["displacement"], rel=0.005, abs=1e-6)
+
+
+def test_tokens_by_mouse(browser: Browser, run: Path):
+    last = stored_iterations(run)[-1]
+    trace, pushes = read_trace(run, last), read_pushes(run, last)
+    assert pushes is not None
+    with opened(browser, run / "report.html", viewport={"width": 1280, "height": 900}) as page:
+        row = row_shown(page)
+        assert row in pushes.rows  # a watched rollout comes first
+        size = len(trace.of(row)["token"])
+        shown = [PIECES[i].replace("\n", "↵") for i in range(size)]
+        assert strip(page) == [("·" if text == " " else text) for text in shown]
+
+        tokens = page.locator(".tokens .strip .token")
+        before = spoken(page)
+        tokens.nth(1).hover()
+        assert spoken(page).startswith("answer: displacement")
+        page.locator(".tokens .meaning").hover()
+        assert spoken(page) == before
+
+        tokens.nth(2).click()
+        assert tokens.nth(2).get_attribute("aria-selected") == "true"
+        assert "Who pushed" in page.locator(".tokens .pushers h3").inner_text()
+        found = list(pushes.on(row, 2))
+        assert page.locator(".tokens .pusher").count() == len(found)
+        assert page.locator(".tokens .up .pusher").count() == sum(x > 0 for _, _, x in found)
+
+        strongest = max(found, key=lambda push: push[2])
+        page.locator(".tokens .up .pusher").first.click()
+        assert row_shown(page) == strongest[0]
+        focused = page.locator(".tokens .strip .token:focus")
+        assert focused.get_attribute("data-position") == str(strongest[1])
+        page.locator(".tokens .back").click()
+        assert row_shown(page) == row
+        assert tokens.nth(2).get_attribute("aria-selected") == "true"
+
+        chip = page.locator(".tokens .chip").last
+        chip.click()
+        assert row_shown(page) == int(chip.get_attribute("data-row") or -1)
+        assert page.locator(".tokens .pushers").is_hidden()
+
+
+def test_tokens_by_keyboard(browser: Browser, run: Path):
+    with opened(browser, run / "report.html") as page:
+        strip_at = page.locator(".tokens .strip .token:focus")
+        page.locator(".tokens .strip .token[tabindex='0']").focus()
+        page.keyboard.press("Home")
+        assert strip_at.get_attribute("data-position") == "0"
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert spoken(page).startswith("is: displacement")
+        outline = strip_at.evaluate("node => getComputedStyle(node).outlineStyle")
+        assert outline == "solid"  # focus can be seen
+        page.keyboard.press("Enter")
+        assert strip_at.get_attribute("aria-selected") == "true"
+        assert page.locator(".tokens .pusher").count()
+        page.keyboard.press("Escape")
+        assert page.locator(".tokens .pushers").is_hidden()
+        first = row_shown(page)
+        page.keyboard.press("]")
+        second = row_shown(page)
+        page.keyboard.press("ArrowDown")
+        assert len({first, second, row_shown(page)}) == 3
+        page.keyboard.press("[")
+        page.keyboard.press("ArrowUp")
+        assert row_shown(page) == first
+        page.keyboard.press("End")
+        assert strip_at.get_attribute("data-position") == str(len(strip(page)) - 1)
+        page.keyboard.press("ArrowRight")  # there is no further one
+        assert strip_at.get_attribute("data-position") == str(len(strip(page)) - 1)
+        assert page.locator(".tokens .strip [tabindex='0']").count() == 1
+        assert page.locator(".tokens .chip[tabindex='0']").count() == 1
+
+
+def test_colour_follows_the_quantity_and_has_a_scale_with_numbers(browser: Browser, run: Path):
+    with opened(browser, run / "report.html") as page:
+        ticks = page.locator(".tokens .ticks i")
+        assert ticks.count() == 5
+        low, *_, high = ticks.all_inner_texts()
+        assert low.startswith("−")
+        assert high == "+" + low[1:]
+        painted = page.locator(".tokens .strip .token").first
+        before = painted.evaluate("node => getComputedStyle(node).backgroundColor")
+        for family in ("from_negative", PARTS[0], "entropy", "logprob", "advantage"):
+            page.locator(".tokens select").select_option(family)
+            assert page.locator(".tokens .meaning").inner_text()
+        page.locator(".tokens select").select_option("entropy")
+        assert ticks.count() == 3
+        assert painted.evaluate("node => getComputedStyle(node).backgroundColor") != before
+
+
+def test_one_iteration_for_the_whole_page(browser: Browser, run: Path):
+    with opened(browser, run / "report.html") as page:
+        at = page.locator(".tokens output")
+        assert at.inner_text() == "4"
+        page.locator(".mosaic input[type=range]").focus()
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_function("document.querySelector('.tokens output').textContent === '3'")
+        page.locator(".tokens input[type=range]").focus()
+        page.keyboard.press("Home")
+        page.wait_for_function("document.querySelector('.mosaic output').textContent === '1'")
+        chart = page.locator("#learning svg.marks").first
+        chart.scroll_into_view_if_needed()
+        bar = chart.bounding_box()
+        assert bar is not None
+        page.mouse.click(bar["x"] + 0.5 * bar["width"] + 20, bar["y"] + bar["height"] / 2)
+        page.wait_for_function("document.querySelector('.tokens output').textContent !== '1'")
+        clicked = page.locator(".mosaic output").inner_text()
+        assert at.inner_text() == clicked
+        cell = page.locator(".mosaic .cell.positive").last
+        cell.click()
+        row = cell.get_attribute("data-row")
+        page.wait_for_function(
+            f"document.querySelector('.chip[aria-checked=true]').dataset.row === '{row}'"
+        )
+
+
+def test_an_iteration_without_tokens_shows_the_nearest(browser: Browser, tmp_path: Path):
+    run = write_run(tmp_path / "run", iterations=6)  # with reward balance some make no update
+    stored = stored_iterations(run)
+    missing = min(set(range(1, 6)) - set(stored))
+    with opened(browser, write_report(run)) as page:
+        page.locator(".mosaic input[type=range]").focus()
+        page.keyboard.press("Home")
+        for _ in range(missing - 1):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_function("document.querySelector('.tokens .told').textContent")
+        told = page.locator(".tokens .told").inner_text()
+        assert told.startswith(f"Iteration {missing} has no tokens on this page")
+        assert int(page.locator(".tokens output").inner_text()) in stored
+
+
+def test_hostile_tokens_stay_text(browser: Browser, tmp_path: Path):
+    run = write_run(tmp_path / "run", tau=0.0, prompt=HOSTILE[0], pieces=HOSTILE)
+    with opened(browser, write_report(run)) as page:
+        longest = page.locator(".tokens .chip").count()
+        for _ in range(longest):  # walk to a rollout that has all eight
+            if len(strip(page)) == len(HOSTILE):
+                break
+            page.locator(".tokens .strip .token[tabindex='0']").focus()
+            page.keyboard.press("]")
+        shown = strip(page)
+        assert shown[0] == HOSTILE[0][:24] + "…"
+        assert shown[2:] == [
+            "⟨U+202E⟩gnp.exe", "A" * 24 + "…", "\ufffd\ufffd", "שלום", "⟨U+200B⟩", "{{ 7 * 7 }}",
+        ]  # fmt: skip
+        page.locator(".tokens .strip .token").first.click()
+        assert HOSTILE[0] in page.locator(".tokens .card .big").inner_text()
+        page.locator(".tokens .strip .token").nth(3).click()
+        assert page.locator(".tokens .card .big").inner_text() == "A" * 200 + "…"
+        assert page.locator(".tokens img, .tokens script:not([type])").count() == 0
+        page.set_viewport_size(PHONE["viewport"])  # type: ignore[arg-type]
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_on_every_colour(browser: Browser, run: Path, scheme: str):
+    script = """() => {
+        const ink = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+        const rgb = (colour) => {
+            ink.fillStyle = colour; ink.fillRect(0, 0, 1, 1);
+            return [...ink.getImageData(0, 0, 1, 1).data].slice(0, 3).map((c) => c / 255);
+        };
+        const light = (colour) => rgb(colour)
+            .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const painted = document.querySelectorAll(".tokens .token, .tokens .chip, .tokens td");
+        return [...painted].map((node) => {
+            const style = getComputedStyle(node);
+            const [a, b] = [light(style.color), light(style.backgroundColor)];
+            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        });
+    }"""
+    with opened(browser, run / "report.html", color_scheme=scheme) as page:
+        assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (
+            scheme == "dark"
+        )
+        for quantity in ("displacement", "logprob", "advantage"):
+            page.locator(".tokens select").select_option(quantity)
+            contrast = page.evaluate(script)
+            assert len(contrast) > 30
+            assert min(contrast) >= 4.5, quantity
+
+
+def test_a_phone(browser: Browser, run: Path):
+    with opened(browser, run / "report.html", **PHONE) as page:
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        page.locator(".tokens .strip .token").nth(1).tap()
+        assert spoken(page).startswith("answer")
+        strip_box = page.locator(".tokens .strip").bounding_box()
+        card_box = page.locator(".tokens .card").bounding_box()
+        assert strip_box is not None
+        assert card_box is not None
+        assert card_box["y"] > strip_box["y"] + strip_box["height"]  # below, not beside
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_without_the_monitor(browser: Browser, tmp_path: Path):
+    run = write_run(tmp_path / "run", microscope="off", pieces=None, rollouts=False)
+    with opened(browser, write_report(run)) as page:
+        options = page.locator(".tokens option").all_inner_texts()
+        assert options == ["entropy", "log-probability", "advantage"]
+        assert strip(page)[0] == "⟨0⟩"
+        page.locator(".tokens .strip .token").nth(2).click()
+        assert "did not store who pushed whom" in page.locator(".tokens .pushers").inner_text()
+        assert page.locator(".tokens .card table").count() == 0
+
+
+@pytest.mark.parametrize("device", [{}, PHONE])
+def test_the_studies_page(browser: Browser, tmp_path: Path, device: dict[str, Any]):
+    write_proxy(tmp_path)
+    write_other(tmp_path, "masking", "not replicated", claim=HOSTILE[1])
+    with opened(browser, write_report(tmp_path), **device) as page:
+        assert page.locator("svg.marks").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        page.locator("summary").first.click()
+        assert page.locator("details p").first.is_visible()

@@ -12,6 +12,8 @@ PANELS = Registry(
         "summary": "counterpoise.report.summary:panel",
         "learning": "counterpoise.report.learning:panel",
         "mosaic": "counterpoise.report.mosaic:panel",
+        "tokens": "counterpoise.report.tokens:panel",
+        "monitor": "counterpoise.report.monitor:panel",
         "buffer": "counterpoise.report.buffer:panel",
         "plans": "counterpoise.report.plans:panel",
         "rollouts": "counterpoise.report.rollouts:panel",

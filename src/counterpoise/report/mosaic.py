@@ -11,7 +11,8 @@ from typing import Any
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import packed, render
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import RolloutText, visible
+from counterpoise.report.texts import visible
+from counterpoise.report.traces import stored_iterations
 
 EXCERPT = 160  # characters of a prompt or a response
 TEXT_UPDATES = 48  # updates that carry excerpts, at most
@@ -47,6 +48,7 @@ def panel(run: RunData) -> Panel | None:
             last=len(iterations) - 1,
             largest=largest,
             balanced=run.config.balance.tau > 0,
+            tokens=bool(stored_iterations(run.path)),
             left_out=_left_out(run, texts),
         ),
         data={"iterations": iterations, "largest": largest},
@@ -94,16 +96,7 @@ def excerpts(run: RunData) -> dict[int, str]:
 
 
 def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
-    """Of the plan's rows; one that waited in the buffer is found where it was sampled."""
-    known: dict[tuple[str, int], RolloutText] = {
-        (text.group, text.index): text
-        for born in sorted(set(plan["born"]))
-        for text in run.rollouts(born)
-    }
-    rows = [
-        known.get((plan["groups"][group], index))
-        for group, index in zip(plan["group"], plan["index"], strict=True)
-    ]
+    rows = run.texts_of(plan)
     prompts: dict[int, str] = {
         group: visible(text.prompt, EXCERPT)
         for group, text in zip(plan["group"], rows, strict=True)

@@ -1,7 +1,8 @@
-"""`poise report`: the run folder in, one HTML file out. It asks nothing of the network."""
+"""`poise report`: a folder in, one HTML file out. It asks nothing of the network."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,24 @@ from counterpoise.report.vega import bundle, theme
 from counterpoise.store.atomic import replacing
 
 
-def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page of the run in the folder `run`; by default to RUN/report.html."""
-    data = RunData.read(run)
-    page = whole_page(data, {name: PANELS.load(name)(data) for name in PANELS})
-    target = out or run / "report.html"
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of a run, or of a folder of studies; by default to FOLDER/report.html."""
+    target = out or folder / "report.html"
+    if not (folder / "config.toml").is_file():
+        from counterpoise.report.studies import found_in, write_studies
+
+        if found_in(folder):
+            return write_studies(folder, target)
+        raise PoiseError(
+            f"{folder} holds no run and no studies: neither config.toml nor NAME.json of a study "
+            "is there"
+        )
+    run = RunData.read(folder)
+    panels = {name: PANELS.load(name)(run) for name in PANELS}
+    return write_page(target, whole_page("Counterpoise run", run.name, panels))
+
+
+def write_page(target: Path, page: str) -> Path:
     try:
         with replacing(target) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")
@@ -30,7 +44,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     return target
 
 
-def whole_page(run: RunData, panels: dict[str, Panel | None]) -> str:
+def whole_page(kind: str, title: str, panels: Mapping[str, Panel | None]) -> str:
     """The panels that have something to show, in order, with their files and data."""
     sections: list[dict[str, Any]] = []
     for name, panel in panels.items():
@@ -51,7 +65,8 @@ def whole_page(run: RunData, panels: dict[str, Panel | None]) -> str:
     charts = any(section["figures"] for section in sections)
     return render(
         "page.html",
-        title=visible(run.name),
+        kind=kind,
+        title=visible(title),
         sections=sections,
         styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
         scripts=[asset(name) for name in ("page.js", *names) if name.endswith(".js")],

@@ -40,5 +40,8 @@ class Panel:
     title: str  # "" shows no heading
     caption: str | Markup
     body: Markup | ChartType | tuple[Figure, ...]
+    before: Markup = Markup()  # above the charts
+    after: Markup = Markup()  # and below them
+    label: str = ""  # in the list of sections; "" is the title
     data: Any = None  # JSON for the panel's script: `poise.data("NAME")`
     assets: tuple[str, ...] = ()  # .css and .js files of assets/, embedded once

@@ -36,7 +36,19 @@ def embed(value: Any) -> Markup:
 
 def packed(value: Any) -> str:
     """Large data for `poise.unpack`: JSON, deflated, in base64. A tenth of the size, or less."""
-    return base64.b64encode(zlib.compress(_json(value).encode(), 9)).decode()
+    return base64.b64encode(zlib.compress(_json(value).encode())).decode()
+
+
+def blanks(text: str) -> str:
+    """A token with its blanks as glyphs; a word keeps its leading space.
+
+    Example:
+        >>> blanks(" "), blanks(" 7\\n")
+        ('·', ' 7↵')
+    """
+    if text.isspace():
+        text = text.replace(" ", "·")
+    return text.replace("\n", "↵").replace("\t", "⇥")
 
 
 def _json(value: Any) -> str:
@@ -67,5 +79,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["count"] = lambda number: f"{number:,}".replace(",", "\u2009")
+    environment.filters["blanks"] = blanks
     environment.filters["percent"] = lambda share, digits=1: f"{100 * share:.{digits}f}\u2009%"
     return environment

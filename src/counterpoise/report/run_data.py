@@ -51,6 +51,18 @@ class RunData:
             self._texts[iteration] = tuple(read_texts(file))
         return self._texts[iteration]
 
+    def texts_of(self, plan: dict[str, Any]) -> list[RolloutText | None]:
+        """Of the plan's rows; one that waited in the buffer is found where it was sampled."""
+        known = {
+            (text.group, text.index): text
+            for born in sorted(set(plan["born"]))
+            for text in self.rollouts(born)
+        }
+        return [
+            known.get((plan["groups"][group], index))
+            for group, index in zip(plan["group"], plan["index"], strict=True)
+        ]
+
 
 def _log(folder: RunFolder, log: str) -> list[dict[str, Any]]:
     try:

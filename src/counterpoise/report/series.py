@@ -1,7 +1,8 @@
 """Charts over iterations. All share the x axis, the tooltip and the cursor.
 
 Pointing anywhere above an iteration shows its numbers and moves the cursor of every chart on the
-page (the param `at`, set by page.js); clicking shows that iteration's batch in the mosaic.
+page (the param `at`, set by page.js); clicking shows that iteration's batch in the mosaic and its
+tokens in the token view.
 """
 
 from __future__ import annotations

@@ -240,8 +240,10 @@
     draw();
   }
 
-  const move = (by) => show(Math.min(iterations.length - 1, Math.max(0, Number(slider.value) + by)));
-  slider.addEventListener("input", () => show(Number(slider.value)));
+  const go = (place) => poise.choose(iterations[Math.min(iterations.length - 1, Math.max(0, place))].iteration);
+  const move = (by) => go(Number(slider.value) + by);
+  const open = (cell) => cell && poise.open(iterations[Number(slider.value)].iteration, Number(cell.dataset.row));
+  slider.addEventListener("input", () => go(Number(slider.value)));
   document.addEventListener("poise:iteration", (event) => {
     const place = iterations.findIndex((record) => record.iteration === event.detail);
     if (place >= 0) show(place);
@@ -254,8 +256,9 @@
     ArrowRight: () => move(1),
     ArrowDown: () => choose(shown.cells[Math.min(shown.cells.length - 1, shown.chosen + 1)]),
     ArrowUp: () => choose(shown.cells[Math.max(0, shown.chosen - 1)]),
-    Home: () => show(0),
-    End: () => show(iterations.length - 1),
+    Home: () => go(0),
+    End: () => go(iterations.length - 1),
+    Enter: () => open(shown.cells[shown.chosen]),
     Escape: hide,
   };
   frame.addEventListener("keydown", (event) => {
@@ -264,6 +267,7 @@
     keys[event.key]();
   });
   svg.addEventListener("pointerover", (event) => choose(event.target.closest(".cell")));
+  svg.addEventListener("click", (event) => open(event.target.closest(".cell")));
   svg.addEventListener("pointerleave", hide);
   new ResizeObserver(() => shown.plan && draw()).observe(frame);
   const lastUpdate = iterations.findLastIndex((record) => record.plan);

@@ -14,6 +14,11 @@ const poise = {
   choose(iteration) {
     document.dispatchEvent(new CustomEvent("poise:iteration", { detail: iteration }));
   },
+
+  // One rollout, by its place in the iteration's plan: the token view shows it.
+  open(iteration, row) {
+    document.dispatchEvent(new CustomEvent("poise:rollout", { detail: { iteration, row } }));
+  },
 };
 
 // Charts: one cursor for all of them.

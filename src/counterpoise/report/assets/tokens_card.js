@@ -1,0 +1,180 @@
+// What the token view says of one token: its numbers, and the tokens that pushed it.
+(() => {
+  const { number, percent, write, spoken, element, paint, quantities } = poise.tokens;
+  const STABLE = 1e-6;
+  const moved = (x) => (x > STABLE ? "boosted" : x < -STABLE ? "suppressed" : "stable");
+
+  // -- the card --------------------------------------------------------------------------------
+
+  poise.tokens.card = (card, { view, row, position, by }) => {
+    const [start, end] = view.spans.get(row);
+    const place = start + position;
+    const id = view.token[place];
+    const text = view.text(id);
+    const value = (name) => view.value(name, place);
+    const shown = quantities.get(by);
+    card.querySelector(".spoken").textContent =
+      `${spoken(text)}: ${shown.title} ${view.has(by) ? number(value(by), { signed: shown.signed }) : "unknown"}`;
+
+    const head = element("p", "token big");
+    write(head, text, Infinity, true);
+    if (view.has(by)) paint(head, value(by), view.full(by), shown.signed);
+    const where = element("p", "where", `token ${position + 1} of ${end - start} · id ${id}`);
+    const parts = [head, where];
+    if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
+    if (view.has("push")) parts.push(pushTable(view, place));
+    parts.push(facts(view, value));
+    card.querySelector(".numbers").replaceChildren(...parts);
+  };
+
+  function change(delta, logprob) {
+    const p = element("p", "change");
+    const after = Math.min(1, Math.exp(logprob + delta));
+    p.append(element("b", delta < 0 ? "down" : "up", number(delta)), ` displacement, ${moved(delta)}`);
+    p.append(element("br"), `probability ${percent(Math.exp(logprob))} → ${percent(after)}`);
+    return p;
+  }
+
+  // The eight parts as a table tinted on one scale: who pushed, by kind.
+  function pushTable(view, place) {
+    const table = element("table", "parts");
+    const full = Math.max(...["same", "other"].flatMap((t) => ["same", "other"].flatMap((q) =>
+      ["positive", "negative"].map((s) => view.full(`${t}_token_${q}_query_${s}`)))));
+    const cell = (x, span = 1) => {
+      const td = element("td", "tint", number(x));
+      td.colSpan = span;
+      paint(td, x, full, true);
+      return td;
+    };
+    const line = (title, ...cells) => {
+      const tr = element("tr");
+      const th = element("th", "", title);
+      th.scope = "row";
+      tr.append(th, ...cells);
+      return tr;
+    };
+    const head = element("tr");
+    const corner = element("th", "", "pushes from");
+    const columns = [["+", "positive"], ["−", "negative"]].map(([sign, name]) => {
+      const th = element("th", "", `${sign} rollouts`);
+      th.scope = "col";
+      th.title = `by tokens of ${name} rollouts`;
+      return th;
+    });
+    head.append(corner, ...columns);
+    table.append(head);
+    for (const [token, name] of [["same", "same token"], ["other", "other token"]]) {
+      for (const [query, prompt] of [["same", "same prompt"], ["other", "other prompts"]]) {
+        const at = (sign) => view.value(`${token}_token_${query}_query_${sign}`, place);
+        table.append(line(`${name}, ${prompt}`, cell(at("positive")), cell(at("negative"))));
+      }
+    }
+    table.append(line("own", cell(view.value("own", place), 2)));
+    const total = line("all pushes", cell(view.value("push", place), 2));
+    total.className = "total";
+    table.append(total);
+    return table;
+  }
+
+  function facts(view, value) {
+    const list = element("dl", "rest");
+    const fact = (name, text) => {
+      const div = element("div");
+      div.append(element("dt", "", name), element("dd", "", text));
+      list.append(div);
+    };
+    if (!view.has("displacement")) fact("probability", percent(Math.exp(value("logprob"))));
+    fact("log-probability", number(value("logprob"), { digits: 3 }));
+    fact("entropy", `${number(value("entropy"), { signed: false })} nats`);
+    fact("advantage", number(value("advantage")));
+    if (view.has("value")) fact("value", number(value("value")));
+    return list;
+  }
+
+  // -- who pushed it ---------------------------------------------------------------------------
+
+  // `jump(row, position)` is called when one of them is chosen.
+  poise.tokens.pushers = (box, { view, row, position }, jump) => {
+    const place = view.spans.get(row)[0] + position;
+    const found = view.pushes(place);
+    const title = element("h3");
+    title.append("Who pushed ");
+    const token = element("span", "token");
+    write(token, view.text(view.token[place]), 40, true);
+    title.append(token);
+    box.replaceChildren(title);
+    box.hidden = false;
+    if (!found.length) {
+      const watched = view.kept.find((other) => view.watched.has(other));
+      const why = !view.watched.size
+        ? "This run did not store who pushed whom."
+        : view.watched.has(row)
+          ? "No token of the batch pushed this one."
+          : "Who pushed whom is stored for a few prompts only, those marked ●.";
+      const p = element("p", "note", why);
+      if (watched !== undefined && !view.watched.has(row)) {
+        const button = element("button", "plain", "Show one of them");
+        button.type = "button";
+        button.addEventListener("click", () => jump(watched, null));
+        p.append(" ", button);
+      }
+      box.append(p);
+      return;
+    }
+    const largest = Math.max(...found.map((push) => Math.abs(push.push)));
+    const sides = element("div", "sides");
+    for (const [kind, name, sign] of [["up", "Up", 1], ["down", "Down", -1]]) {
+      const mine = found.filter((push) => sign * push.push > 0).sort((a, b) => sign * (b.push - a.push));
+      const side = element("div", kind);
+      const sum = mine.reduce((total, push) => total + push.push, 0);
+      const heading = element("h4", "", mine.length ? `${name}, ${mine.length} strongest: ${number(sum)}` : `${name}: none`);
+      const list = element("ol");
+      for (const push of mine) {
+        const item = element("li");
+        item.append(pusher(view, row, view.token[place], push, largest, jump));
+        list.append(item);
+      }
+      side.append(heading, list);
+      sides.append(side);
+    }
+    box.append(sides);
+  };
+
+  function pusher(view, row, id, push, largest, jump) {
+    const button = element("button", "pusher");
+    button.type = "button";
+    const around = view.context(push.row, push.position);
+    const bar = element("span", "bar");
+    bar.style.setProperty("--length", `${(100 * Math.abs(push.push)) / largest}%`);
+    const context = element("span", "context");
+    const beside = (ids, kind) => {
+      const span = element("span", `beside ${kind}`);
+      for (const id of ids) write(span, view.text(id), 16);
+      return span;
+    };
+    const token = element("mark");
+    write(token, view.text(around.id), 24);
+    context.append(beside(around.before, "before"), token, beside(around.after, "after"));
+    const reward = view.reward[push.row];
+    const kin = push.row === row ? "this rollout" : view.group[push.row] === view.group[row] ? "same prompt" : "other prompt";
+    const from = element("span", "from");
+    from.append(
+      element("b", view.advantage[push.row] < 0 ? "down" : "up",
+        `${reward === null ? "" : reward > 0 ? "✓ " : "✗ "}${number(view.advantage[push.row], { digits: 3 })}`),
+      ` ${kin}, ${around.id === id ? "same token" : "other token"}`,
+    );
+    const prompt = view.group[push.row] === view.group[row] ? null : view.prompts[view.group[push.row]];
+    const question = element("span", "asked");
+    if (prompt) {
+      const inside = element("bdi", "", prompt);
+      question.append(inside);
+    }
+    button.append(element("span", "push", number(push.push)), bar, context, from, question);
+    if (view.spans.has(push.row)) button.addEventListener("click", () => jump(push.row, push.position));
+    else {
+      button.disabled = true;
+      button.title = "This rollout is not on the page.";
+    }
+    return button;
+  }
+})();
