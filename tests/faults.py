@@ -245,6 +245,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("study: out", "study proxy --out {w}/a_file", "cannot be used"),
     ("study: model", "study proxy --model nowhere --out {o}/s", "no model 'nowhere'"),
     ("look: missing", "look {w}/nowhere", "holds no run"),
+    ("look: no tokens", "look {w}/run", "stored no tokens"),
     ("report: bad out", "report {w}/run --out {o}/no/where.html", "cannot be written"),
     ("warmup: not empty", "warmup {w}/small.toml --out {w}/full", "not an empty folder"),
     ("warmup: on a file", "warmup {w}/small.toml --out {w}/a_file", "not an empty folder"),

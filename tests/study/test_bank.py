@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +19,8 @@ from study import token_values as made
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    opened = made.lab(tmp_path_factory.mktemp("bank"))
-    yield opened
-    opened.close()
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return made.lab(tmp_path_factory.mktemp("bank"))
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +73,8 @@ def test_values_are_those_of_the_microscope(lab: Lab, batch: FixedBatch) -> None
 def test_a_stopped_bank_goes_on(
     lab: Lab, batch: FixedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = replace(lab, out=tmp_path, progress=_stop_at(0.3))
-    here.__dict__.update({name: lab.__dict__[name] for name in ("policy", "verifier", "config")})
+    here = made.lab(tmp_path)
+    here.progress = _stop_at(0.3)
     monkeypatch.setattr(banks, "GROUPS_AT_ONCE", 1)
     candidates = batch.candidates()
     with pytest.raises(KeyboardInterrupt):

@@ -40,10 +40,9 @@ def test_the_verdict_needs_both_axes(batch, rollouts, verdict) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory):
-    opened = lab(tmp_path_factory.mktemp("budget"), batch=[2, 4, 6], rollouts=[1, 2, 8], cores=2)
-    yield opened
-    opened.close()
+def small(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    out = tmp_path_factory.mktemp("budget")
+    return lab(out, batch=[2, 4, 6], rollouts=[1, 2, 8], cores=2)
 
 
 def test_rollouts_are_nested_and_credited_as_they_are(small: Lab) -> None:
@@ -63,6 +62,7 @@ def test_rollouts_are_nested_and_credited_as_they_are(small: Lab) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_small_run(small: Lab) -> None:
     records = list(budget.measure(small))
     arms = {

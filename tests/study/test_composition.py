@@ -71,12 +71,10 @@ def test_groups_with_too_few_of_a_kind_are_out() -> None:
     assert composition.needed(group([1.0] * 7 + [0.0] * 7)) is not None
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
     small = lab(tmp_path, extra=24)
-    try:
-        records = list(composition.measure(small))
-    finally:
-        small.close()
+    records = list(composition.measure(small))
     by_arm = [
         {(r["prompt"], r["position"]): r["value"] for r in records if r["right"] == right}
         for right in composition.RIGHT

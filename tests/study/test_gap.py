@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from counterpoise.study.gap import (
     detectable,
     gap,
     matched_gap,
+    pooled,
     strongest,
     verdict_of,
 )
@@ -18,8 +21,11 @@ from counterpoise.study.study import Record
 from study.token_values import tokens
 
 
-def record(value: float, delta: float, prompt: str = "a", **more: float) -> Record:
-    return {"prompt": prompt, "value": value, "delta": delta, "weight": 1.0, "p": 0.5, **more}
+def record(value: float, delta: float, prompt: str = "a", **more: Any) -> Record:
+    return {
+        "prompt": prompt, "sign": "positive", "value": value, "delta": delta, "weight": 1.0,
+        "p": 0.5, **more,
+    }  # fmt: skip
 
 
 def test_boosted_minus_suppressed() -> None:
@@ -33,6 +39,17 @@ def test_boosted_minus_suppressed() -> None:
     assert gap(records)[0] == pytest.approx(0.3 + 0.2)
     records[0]["weight"] = 3.0
     assert gap(records)[0] == pytest.approx((3 * 0.5 + 0.1) / 4 + 0.2)
+
+
+def test_signs_weigh_the_same_however_many_tokens_they_have() -> None:
+    """A gap between right and wrong rollouts alone is none between their tokens."""
+    positive = [record(0.9, 0.1)] * 9 + [record(0.9, -0.1)]
+    negative = [record(0.1, 0.1, sign="negative")] + [record(0.1, -0.1, sign="negative")] * 9
+    assert gap([*positive, *negative])[0] == pytest.approx(0.0)
+    assert gap(pooled([*positive, *negative]))[0] == pytest.approx(0.82 - 0.18)
+    negative[0]["value"] = 0.5
+    assert gap([*positive, *negative])[0] == pytest.approx(0.2)
+    assert gap(negative)[0] == pytest.approx(0.4)
 
 
 def test_one_side_alone_has_no_gap() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from study.made_up import run
 
 from counterpoise.study import interventions
 from counterpoise.study.study import Record
+from study.made_up import run
 
 
 def records(
@@ -43,6 +43,13 @@ def test_two_noisy_seeds_say_nothing() -> None:
     found = interventions.judge(records(0.05, 0.03, seeds=2))
     assert found.verdict == "inconclusive"
     assert "could have shown" in found.because
+
+
+def test_two_seeds_that_agree_by_chance_say_nothing() -> None:
+    """Their interval has no width at all."""
+    made = [r for arm in interventions.TESTED for seed in range(2)
+            for r in run(arm, seed, [0.4, 0.5, 0.7 if arm == "QB+RB" else 0.6], 4)]  # fmt: skip
+    assert interventions.judge(made).verdict == "inconclusive"
 
 
 def test_a_gain_by_more_updates_alone_does_not_count() -> None:

@@ -37,16 +37,14 @@ def test_rank_correlation() -> None:
     assert repeated.rank_correlation([1.0, 1.0]) != repeated.rank_correlation([1.0, 1.0])  # nan
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
     small = lab(tmp_path, repeated=4, steps=3)
-    try:
-        records = list(repeated.measure(small))
-        batch = FixedBatch(small)
-        keys = [group.key for group in batch.groups[:4]]
-        candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
-        (once,) = batch.displacements(candidates, lambda: small.update(batch.rows_of(keys)))
-    finally:
-        small.close()
+    records = list(repeated.measure(small))
+    batch = FixedBatch(small)
+    keys = [group.key for group in batch.groups[:4]]
+    candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
+    (once,) = batch.displacements(candidates, lambda: small.update(batch.rows_of(keys)))
     assert {r["step"] for r in records} == {1, 2, 3}
     assert [r["delta"] for r in records if r["step"] == 1] == once
     assert {r["prompt"] for r in records} <= set(keys)

@@ -90,12 +90,10 @@ def test_shuffling_keeps_the_advantages_of_each_group() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
     small = lab(tmp_path, cell=6)
-    try:
-        records = list(value.measure(small))
-    finally:
-        small.close()
+    records = list(value.measure(small))
     cells = [r for r in records if r["panel"] == "cells"]
     count = Counter((r["sign"], r["delta"] > 0) for r in cells)
     assert len(count) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,18 @@ from counterpoise.study.study import Record
 SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
 
 
+@cache
+def loaded() -> Lab:
+    """Model, problems and verifier, once for all tests of a process."""
+    return Lab("embedded", "quick", Path("nowhere"))
+
+
 def lab(out: Path, **sizes: Any) -> Lab:
-    return Lab("embedded", "quick", out, sizes={**SMALL, **sizes})
+    shared = loaded()
+    made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes}, _groups=shared._groups)
+    for name in ("config", "policy", "task", "encoded", "verifier"):
+        made.__dict__[name] = getattr(shared, name)
+    return made
 
 
 def tokens(

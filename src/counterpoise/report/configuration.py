@@ -6,6 +6,7 @@ import json
 import sys
 from importlib.metadata import version
 
+from counterpoise import __version__
 from counterpoise.config import RunConfig
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
@@ -13,7 +14,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.runfile import options, to_toml
 from counterpoise.store.resume import differences
 
-PACKAGES = ("counterpoise", "torch", "transformers", "numpy", "altair", "vl-convert-python")
+PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 
 def panel(run: RunData) -> Panel:
@@ -29,7 +30,8 @@ def panel(run: RunData) -> Panel:
             "configuration.html",
             changed=changed,
             toml=to_toml(run.config),
-            versions=[(name, version(name)) for name in PACKAGES]
+            versions=[("counterpoise", __version__)]
+            + [(name, version(name)) for name in PACKAGES]
             + [("python", sys.version.split()[0])],
         ),
     )

@@ -1,15 +1,17 @@
-"""Keys and values of the rows being decoded, prompts right-aligned so that all rows write alike.
+"""Keys and values of the rows being decoded, prefixes right-aligned so that all rows write alike.
 
-    slot        0  1  2  3 | 4  5  6 ...          prompt of 4 slots, then the response
+    slot        0  1  2  3 | 4  5  6 ...          prefixes of up to 4 slots, then what is drawn
     row a       .  p  p  p | a  a                 '.' is padding, masked for good
     row b       p  p  p  p | b  b
 
-Every prompt is computed once; its G rows start from that one result.
+Every sequence is computed once. A token's keys and values depend on no later token, so rows may
+start from any prefix of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,8 @@ from torch import Tensor
 
 from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.decoder import Decoder
-from counterpoise.policy.packing import Packing
+from counterpoise.policy.packing import pack_prompts
+from counterpoise.types import Ints
 
 
 class Recorded:
@@ -34,30 +37,44 @@ class Recorded:
         return self.attend(layer, q, k, v)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefill:
+    """Sequences side by side, computed once."""
+
+    firsts: tuple[int, ...]  # where each sequence begins among the N tokens
+    hidden_N: Tensor  # [N, D]
+    keys: list[Tensor]  # per layer [N, K, d]
+    values: list[Tensor]
+
+
+def prefill(decoder: Decoder, sequences: Sequence[Ints]) -> Prefill:
+    packing = pack_prompts(sequences, decoder.device)
+    recorded = Recorded(PackedAttention(packing))
+    hidden_N = decoder(packing.tokens_N, packing.positions_N, recorded)
+    firsts = tuple(first for first, _ in packing.prompts)
+    return Prefill(firsts, hidden_N, recorded.keys, recorded.values)
+
+
 class Cache:
     """An `attend` for `Decoder` that decodes one token per row and call."""
 
-    def __init__(
-        self, decoder: Decoder, prompts: Packing, recorded: Recorded, copies: int, room: int
-    ) -> None:
-        device = decoder.device
-        starts = torch.tensor([start for start, _ in prompts.prompts], device=device)
-        lengths = torch.tensor([length for _, length in prompts.prompts], device=device)
-        S = int(lengths.max())
-        offset = torch.arange(S, device=device)[None] - (S - lengths)[:, None]  # negative: padding
-        slots = (starts[:, None] + offset.clamp(min=0)).repeat_interleave(copies, dim=0)  # [R, S]
-        real = (offset >= 0).repeat_interleave(copies, dim=0)
+    def __init__(self, done: Prefill, firsts_R: Tensor, lengths_R: Tensor, room: int) -> None:
+        """Row r starts from the `lengths_R[r]` tokens at `firsts_R[r]` and has room for more."""
+        S, device = int(lengths_R.max()), lengths_R.device
+        offset = torch.arange(S, device=device)[None] - (S - lengths_R)[:, None]  # < 0: padding
+        slots = firsts_R[:, None] + offset.clamp(min=0)  # [R, S]
+        real = offset >= 0
         self.used = S
         self.real: Tensor | None = None  # [R, 1, 1, L] or None when nothing is padded
         if not bool(real.all()):
             tail = torch.ones(len(real), room, dtype=torch.bool, device=device)
             self.real = torch.cat((real, tail), dim=1)[:, None, None]
-        self.keys = [self._filled(k, slots, room) for k in recorded.keys]
-        self.values = [self._filled(v, slots, room) for v in recorded.values]
+        self.keys = [self._filled(k, slots, room) for k in done.keys]
+        self.values = [self._filled(v, slots, room) for v in done.values]
 
     @staticmethod
     def _filled(recorded_N: Tensor, slots: Tensor, room: int) -> Tensor:
-        """[R, K, S + room, d] with the prompt's part in place."""
+        """[R, K, S + room, d] with the prefix in place."""
         R, S = slots.shape
         _, K, d = recorded_N.shape
         whole = recorded_N.new_empty(R, K, S + room, d)
@@ -87,9 +104,3 @@ class Cache:
         return F.scaled_dot_product_attention(
             folded, keys[:, :, :L], values[:, :, :L], attn_mask=mask
         ).reshape(R, H, d)
-
-
-def positions_of(prompts: Packing, copies: int) -> Tensor:
-    """[R] position of the first response token of each row."""
-    lengths: Sequence[int] = [length for _, length in prompts.prompts]
-    return torch.tensor(lengths, device=prompts.tokens_N.device).repeat_interleave(copies)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from counterpoise.config import SampleConfig
-from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import pack_prompts
-from counterpoise.sample.cache import Cache, Recorded, positions_of
+from counterpoise.sample.cache import Cache, Prefill, prefill
 from counterpoise.sample.choose import choose
 from counterpoise.types import Ints, Response
 
 ROWS_AT_ONCE = 512  # rows decoded together; more only lengthen the queue
 CACHE_BYTES = 4 << 30  # keys and values on the CPU; on a GPU half of what is free
 LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """One row to decode: the first `length` tokens of a sequence, then what its seed draws.
+
+    Example:
+        Fork(sequence=3, length=61, seed=7, limit=51)
+    """
+
+    sequence: int  # index into what was prefilled
+    length: int
+    seed: int
+    limit: int  # new tokens at most
+    without: int | None = None  # a token that the first draw leaves out
 
 
 @torch.no_grad()
@@ -34,36 +48,35 @@ def sample(
     copies = len(seeds_PG[0])
     if any(len(seeds) != copies for seeds in seeds_PG):
         raise ValueError("every prompt needs the same number of seeds")
-    longest = max(map(len, prompts)) + config.max_new_tokens
+    room = config.max_new_tokens
+    longest = max(map(len, prompts)) + room
     policy.decoder.reserve(longest)
     at_once = max(1, rows_at_once(policy, longest) // copies)
     responses: list[list[Response]] = []
     for start in range(0, len(prompts), at_once):
-        part = slice(start, start + at_once)
-        seeds = [seed for seeds in seeds_PG[part] for seed in seeds]
-        flat = _decode(policy, prompts[part], copies, seeds, config)
+        part = prompts[start : start + at_once]
+        forks = [
+            Fork(p, len(prompt), seed, room)
+            for p, prompt in enumerate(part)
+            for seed in seeds_PG[start + p]
+        ]
+        flat = decode(policy, prefill(policy.decoder, part), forks, config)
         responses += [flat[i : i + copies] for i in range(0, len(flat), copies)]
     return responses
 
 
-def _decode(
-    policy: Policy,
-    prompts: Sequence[Ints],
-    copies: int,
-    seeds: Sequence[int],
-    config: SampleConfig,
+def decode(
+    policy: Policy, done: Prefill, forks: Sequence[Fork], config: SampleConfig
 ) -> list[Response]:
-    decoder, device, room = policy.decoder, policy.device, config.max_new_tokens
-    packing = pack_prompts(prompts, device)
-    recorded = Recorded(PackedAttention(packing))
-    hidden_N = decoder(packing.tokens_N, packing.positions_N, recorded)
-    last = torch.tensor([start + length - 1 for start, length in packing.prompts], device=device)
-    hidden_R = hidden_N[last].repeat_interleave(copies, dim=0)
-    cache = Cache(decoder, packing, recorded, copies, room)
-    positions_R = positions_of(packing, copies)
+    """One response a fork, all decoded together: the caller sees to it that the cache fits."""
+    decoder, device = policy.decoder, policy.device
+    R, room = len(forks), max(fork.limit for fork in forks)
+    firsts_R = torch.tensor([done.firsts[fork.sequence] for fork in forks], device=device)
+    positions_R = torch.tensor([fork.length for fork in forks], device=device)
+    hidden_R = done.hidden_N[firsts_R + positions_R - 1]
+    cache = Cache(done, firsts_R, positions_R, room)
 
-    R = len(seeds)
-    uniforms = torch.from_numpy(_uniforms(seeds, room)).to(device)
+    uniforms = torch.from_numpy(_uniforms([fork.seed for fork in forks], room)).to(device)
     tokens = torch.zeros(R, room, dtype=torch.long, device=device)
     logprobs = torch.zeros(R, room, dtype=torch.float32, device=device)
     ends = torch.tensor(policy.end_tokens, device=device)
@@ -71,6 +84,8 @@ def _decode(
     running = torch.ones(R, dtype=torch.bool, device=device)  # of those, the ones not finished
     for t in range(room):
         logits = (hidden_R @ decoder.unembedding.T).float()
+        if t == 0:
+            _leave_out(logits, forks)
         chosen, chosen_logprobs = choose(
             logits, uniforms[alive, t], config.temperature, config.top_p, config.top_k
         )
@@ -92,7 +107,7 @@ def _decode(
         cache.advance()
         hidden_R = decoder(chosen, positions_R, cache)
         positions_R = positions_R + 1
-    return _responses(policy, tokens, logprobs)
+    return _responses(policy, forks, tokens, logprobs)
 
 
 def rows_at_once(policy: Policy, longest: int) -> int:
@@ -115,12 +130,23 @@ def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
     return np.stack([np.random.default_rng(seed).random(count, dtype=np.float32) for seed in seeds])
 
 
-def _responses(policy: Policy, tokens: Tensor, logprobs: Tensor) -> list[Response]:
-    """Cut every row after its first end token; what was decoded beyond it is dropped."""
+def _leave_out(logits_RV: Tensor, forks: Sequence[Fork]) -> None:
+    """Rows that must not draw a token draw from the others, renormalised."""
+    out = [(row, fork.without) for row, fork in enumerate(forks) if fork.without is not None]
+    if out:
+        rows, tokens = torch.tensor(out, device=logits_RV.device).T
+        logits_RV[rows, tokens] = -torch.inf
+
+
+def _responses(
+    policy: Policy, forks: Sequence[Fork], tokens: Tensor, logprobs: Tensor
+) -> list[Response]:
+    """Cut every row after its first end token, or at its limit; the rest is dropped."""
     responses = []
-    for row, row_logprobs in zip(tokens.cpu().numpy(), logprobs.cpu().numpy(), strict=True):
-        found = np.flatnonzero(np.isin(row, policy.end_tokens))
-        length = int(found[0]) + 1 if len(found) else len(row)
+    drawn = zip(forks, tokens.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
+    for fork, row, row_logprobs in drawn:
+        found = np.flatnonzero(np.isin(row[: fork.limit], policy.end_tokens))
+        length = int(found[0]) + 1 if len(found) else fork.limit
         kept = row[:length].astype(np.int32)
         responses.append(
             Response(

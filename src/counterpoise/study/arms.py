@@ -60,6 +60,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LEVEL = 0.95  # of all rates together
+FEWEST_SEEDS = 3  # for a verdict
 BESIDE = {  # what tells "no effect" from "nothing to cancel"
     "cancellation": "cancellation index",
     "split": "share of groups split",
@@ -149,9 +150,17 @@ class Comparison:
     rollouts: Mean  # at equal rollouts
     updates: Mean  # at equal updates
 
+    def above(self, bound: float) -> bool:
+        """Both intervals lie above `bound`."""
+        return self.decisive and min(self.rollouts.low, self.updates.low) > bound
+
+    def below(self, bound: float) -> bool:
+        return self.decisive and max(self.rollouts.high, self.updates.high) < bound
+
     @property
-    def both(self) -> tuple[Mean, Mean]:
-        return self.rollouts, self.updates
+    def decisive(self) -> bool:
+        """Two seeds may agree by chance: success is a multiple of 1 / samples."""
+        return self.rollouts.n >= FEWEST_SEEDS
 
 
 def rates(records: Records) -> list[float]:
@@ -198,41 +207,45 @@ def after(records: Records, arm: str, rate: float) -> Mean:
     return student(list(at_equal(records, rate, "rollouts")[arm].values()))
 
 
-def beside(records: Records, arm: str, rate: float, name: str) -> Mean | None:
+def beside(records: Records, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
+    """Mean, least and most of the seeds."""
     values = [
         r[name]
         for r in records
         if r["panel"] == "beside" and (r["arm"], r["rate"]) == (arm, rate) and r[name] is not None
     ]
-    return student(values) if values else None
+    return (fmean(values), min(values), max(values)) if values else None
 
 
 def numbers(records: Records, against: str = BASELINE) -> tuple[Number, ...]:
     """Success, differences, what could have been seen, and what happened besides, for all arms."""
     found: list[Number] = []
-    for i, rate in enumerate(rates(records)):
+    for place, rate in enumerate(rates(records)):
         for arm in arms(records):
-            end = after(records, arm, rate)
-            found.append(
-                Number(f"{arm}, lr {rate:g}: success", end.value, end.low, end.high, unit="share")
-            )
+            at = f"lr {rate:g}"
+            found.append(_number(f"{arm}, {at}: success", after(records, arm, rate)))
             if arm != against:
-                one = compare(records, arm, against)[i]
-                for cost, mean in (("rollouts", one.rollouts), ("updates", one.updates)):
-                    name = f"{arm} minus {against}, lr {rate:g}, equal {cost}"
-                    found.append(Number(name, mean.value, mean.low, mean.high, unit="share"))
-                name = f"{arm} minus {against}, lr {rate:g}: smallest difference seeds would show"
-                found.append(Number(name, one.rollouts.seen, unit="share"))
+                one, name = compare(records, arm, against)[place], f"{arm} minus {against}, {at}"
+                found.append(_number(f"{name}, equal rollouts", one.rollouts))
+                found.append(_number(f"{name}, equal updates", one.updates))
+                if one.rollouts.n > 1:
+                    name = f"{name}: smallest difference these seeds would show"
+                    found.append(Number(name, one.rollouts.seen, unit="share"))
             for key, label in BESIDE.items():
                 if seen := beside(records, arm, rate, key):
-                    name = f"{arm}, lr {rate:g}: {label}"
-                    found.append(Number(name, seen.value, seen.low, seen.high))
+                    found.append(Number(f"{arm}, {at}: {label}", seen[0]))
     return tuple(found)
+
+
+def _number(name: str, mean: Mean) -> Number:
+    """One seed has no interval."""
+    low, high = (mean.low, mean.high) if mean.n > 1 else (None, None)
+    return Number(name, mean.value, low, high, unit="share")
 
 
 def told(one: Comparison) -> str:
     """One comparison in words."""
-    a, b = one.both
+    a, b = one.rollouts, one.updates
     return (
         f"at lr {one.rate:g} {100 * a.value:+.1f} points [{100 * a.low:+.1f}, {100 * a.high:+.1f}] "
         f"at equal rollouts and {100 * b.value:+.1f} [{100 * b.low:+.1f}, {100 * b.high:+.1f}] at "

@@ -114,10 +114,10 @@ def _curve(records: Records, arm: str, rate: float) -> list[Record]:
 def _beside(records: Records, name: str) -> Figure:
     styles = _by_rate(records)
     points = [
-        point(arm, f"lr {rate:g}", (mean.value, mean.low, mean.high))
+        point(arm, f"lr {rate:g}", found)
         for arm in arms(records)
         for rate in rates(records)
-        if (mean := beside(records, arm, rate, name))
+        if (found := beside(records, arm, rate, name))
     ]
     label = BESIDE[name]
     drawn = forest(points, styles, label, f"{label} by arm", zero=True)
@@ -125,7 +125,8 @@ def _beside(records: Records, name: str) -> Figure:
         "cancellation": "1: what positive and negative rollouts push on a token undoes itself.",
         "largest_sum": "Largest advantage sum of a part of a group in one step; 0: groups whole.",
     }[name]
-    return Figure(drawn, label.capitalize(), note, _keys(styles))
+    title = label[0].upper() + label[1:]
+    return Figure(drawn, title, f"{note} Bars: range of the seeds.", _keys(styles))
 
 
 def _by_rate(records: Records) -> dict[str, str]:

@@ -20,7 +20,7 @@ from counterpoise.study.study import Record
 GROUPS_AT_ONCE = 12  # their states are sampled together, then saved
 VALUES_SHARE = 0.7  # of a study's time, for its progress bar
 SIZES = {  # the batch and the values that the four studies share; `continuations` is even
-    "quick": {"prompts": 96, "continuations": 16, "open": 8, "closed": 2},
+    "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }
 State = tuple[Candidate, Kind]  # a token, and what is continued: s + o, s, or s without o

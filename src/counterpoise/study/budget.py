@@ -28,7 +28,7 @@ from counterpoise.report.panel import Figure
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.bootstrap import Interval
 from counterpoise.study.fixed_batch import FixedBatch, recredit
-from counterpoise.study.gap import change, detectable, gap, strongest, told, verdict_of
+from counterpoise.study.gap import change, detectable, gap, pooled, strongest, told, verdict_of
 from counterpoise.study.gap_charts import along, at
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Finding, Number, Record, Records, Study
@@ -99,6 +99,11 @@ def judge(records: Records) -> Finding:
             numbers.append(
                 Number(f"from {sizes[0]} to {sizes[-1]} {unit}, {label}", *grown[axis, subset])
             )
+        smallest, *_, largest = _arms(records, axis, "all").values()
+        together = change(pooled(largest), pooled(smallest))
+        numbers.append(
+            Number(f"from {sizes[0]} to {sizes[-1]} {unit}, pooled over signs", *together)
+        )
     decided = [grown[axis, "all"] for axis in AXES]
     return Finding(
         verdict_of(decided),
@@ -143,7 +148,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
             unit,
             f"Value gap between boosted and suppressed tokens over {unit}",
         )
-        note = f"Boosted minus suppressed, 95 % intervals over prompts. {notes[axis]}"
+        note = f"Mean of both signs of rollouts, 95 % intervals over prompts. {notes[axis]}"
         keys = (("series", SUBSETS["all"]), ("soft", SUBSETS["strongest"]))
         figures.append(Figure(drawn, titles[axis], note, keys))
     return tuple(figures)

@@ -26,8 +26,8 @@ from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch, recredit
-from counterpoise.study.gap import change, detectable, gap, told, verdict_of
-from counterpoise.study.gap_charts import along, at
+from counterpoise.study.gap import change, detectable, gap, pooled, told, verdict_of
+from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Finding, Number, Record, Records, Study
 from counterpoise.types import Group, Prompt, Row
@@ -104,6 +104,10 @@ def judge(records: Records) -> Finding:
         Number(f"gap, {BALANCED} of {SIZE} right minus {right} of {SIZE}", *found)
         for right, found in ends.items()
     ]
+    numbers += [
+        Number(f"gap pooled over signs, {right} of {SIZE} right", *gap(pooled(arm)))
+        for right, arm in arms.items()
+    ]
     prompts = len({r["prompt"] for r in records})
     sparse, saturated = ends.values()
     return Finding(
@@ -123,12 +127,13 @@ def judge(records: Records) -> Finding:
 
 def draw(records: Records) -> tuple[Figure, ...]:
     points = [
-        at(f"{right} of {SIZE}", "gap", gap([r for r in records if r["right"] == right]))
+        point
         for right in RIGHT
+        for point in by_sign(f"{right} of {SIZE}", [r for r in records if r["right"] == right])
     ]
     drawn = along(
         points,
-        {"gap": "series"},
+        BY_SIGN,
         "right rollouts in every group",
         "Value gap between boosted and suppressed tokens by the share of right rollouts",
     )
@@ -136,7 +141,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         "Boosted minus suppressed on the same tokens; only the rollouts beside theirs are "
         "exchanged. 95 % intervals over prompts."
     )
-    return (Figure(drawn, "Gap by composition of the groups", note, wide=True),)
+    return (Figure(drawn, "Gap by composition of the groups", note, KEYS, wide=True),)
 
 
 STUDY = Study(

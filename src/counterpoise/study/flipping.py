@@ -104,7 +104,8 @@ def _counts(delta_N: np.ndarray) -> Record:
 
 def _runs(lab: Lab) -> list[Record]:
     """A record for each sign and iteration with an update: shares, and the mean |delta|."""
-    common = (f"model.name={lab.model}", f"loop.seed={lab.seed}", *COMMON)
+    model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
+    common = (*model, f"loop.seed={lab.seed}", *COMMON)
     length = f"loop.iterations={lab.sizes['iterations']}"
     given = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (given[arm] / "metrics.jsonl").is_file()]

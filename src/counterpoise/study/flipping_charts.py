@@ -37,7 +37,7 @@ def _classes(runs: Records, arm: str, sign: str, title: str) -> Figure | None:
         layers += _line(
             [{"iteration": r["iteration"], "value": r[name]} for r in mine], colour, "%"
         )
-    note = "Share of tokens by what an iteration's updates did to their probability."
+    note = "By iteration: share of tokens by what its updates did to their probability."
     return Figure(_layered(layers, title), title, note, KEYS)
 
 
@@ -50,7 +50,7 @@ def _sizes(runs: Records) -> Figure | None:
         layers += _line([{"iteration": r["iteration"], "value": r["moved"]} for r in mine], sign)
     title = "How far tokens move"
     keys = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
-    note = "Mean change of log-probability, either way, joint training."
+    note = "By iteration: mean change of log-probability, either way, joint training."
     return Figure(_layered(layers, title), title, note, keys)
 
 

@@ -1,15 +1,21 @@
 """The value gap: how much more the boosted tokens are worth than the suppressed ones.
 
-    gap = mean value of boosted - mean value of suppressed              |delta log p| > 1e-6
+    gap = 1/2 sum over signs of (mean value of boosted - mean value of suppressed)
 
-A record is one token under one update: `prompt`, `delta`, values, and `weight`, the number of
-tokens it stands for. Intervals resample prompts; two updates are compared on the same draws.
+within the rollouts of each sign; classes by |delta log p| > 1e-6. That is the gap of equal numbers
+of tokens from each of the four kinds, as the paper draws them, without throwing any away. Pooled
+over signs it would be large for an update that only follows the rollout's own reward: tokens of
+right rollouts are worth more, and are boosted more.
+
+A record is one token under one update: `prompt`, `sign`, `delta`, values, and `weight`, the number
+of tokens it stands for. Intervals resample prompts; two updates are compared on the same draws.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +26,49 @@ from counterpoise.study.study import Record, Records, Verdict
 
 POWER = (1.96 + 0.84) / (2 * 1.96)  # of an interval's width: 5 % two-sided, power 80 %
 BINS = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
-Statistic = Callable[[Weights], float]
 
 
 def gap(records: Records, field: str = "value") -> Interval:
-    return interval(_prompts(records), _gap(records, field))
+    """Of the rollouts of both signs, or of one where there is only one."""
+    return interval(_prompts(records), _Columns.of(records, field).gap)
 
 
 def change(later: Records, earlier: Records, field: str = "value") -> Interval:
     """gap(later) - gap(earlier)."""
-    one, other = _gap(later, field), _gap(earlier, field)
+    one, other = _Columns.of(later, field), _Columns.of(earlier, field)
     n = len(later)
-    return interval(_prompts([*later, *earlier]), lambda w_N: one(w_N[:n]) - other(w_N[n:]))
+    return interval(_prompts([*later, *earlier]), lambda w_N: one.gap(w_N[:n]) - other.gap(w_N[n:]))
+
+
+def pooled(records: Records) -> list[Record]:
+    """The same tokens as if all were of one sign."""
+    return [{**record, "sign": "any"} for record in records]
 
 
 def curve(
     records: Records, field: str, by: str, limits: Sequence[float]
 ) -> Callable[[Weights], list[float]]:
     """The gaps among the records with `by` up to each limit, as a function of their weights."""
-    columns = _columns(records, field)
+    columns = _Columns.of(records, field)
     by_N = np.array([r[by] for r in records], dtype=np.float64)
     within = [(by_N <= limit).astype(np.float64) for limit in limits]
-    return lambda w_N: [_sides(columns, w_N * inside)[0] for inside in within]
+    return lambda w_N: [columns.gap(w_N * inside_N) for inside_N in within]
 
 
 def matched_gap(records: Records, field: str = "value") -> Interval:
-    """The gap among tokens of like probability, averaged over bins of p(o).
+    """The gap among tokens of like probability and equal sign, averaged over bins of p(o).
 
     Likely tokens are boosted more often and are worth more, whatever the rewards say; within a bin
     that is no explanation. A bin weighs n+ n- / (n+ + n-), what gives the least variance.
     """
-    columns = _columns(records, field)
+    columns = _Columns.of(records, field)
     bin_N = np.searchsorted(BINS, [r["p"] for r in records])
+    cells = [sign_N * (bin_N == b) for sign_N in columns.signs for b in range(len(BINS) + 1)]
 
     def statistic(w_N: Weights) -> float:
         total = weights = 0.0
-        for b in range(len(BINS) + 1):
-            value, up, down = _sides(columns, w_N * (bin_N == b))
+        for cell_N in cells:
+            value, up, down = columns.sides(w_N * cell_N)
             if up and down:
                 weight = up * down / (up + down)
                 total += weight * value
@@ -88,42 +100,8 @@ def detectable(found: Interval) -> float:
     return POWER * (found[2] - found[1])
 
 
-def counts(records: Records) -> tuple[int, int]:
-    """(boosted, suppressed) records."""
-    class_N = classes(np.array([r["delta"] for r in records]))
-    return int((class_N > 0).sum()), int((class_N < 0).sum())
-
-
-def _prompts(records: Records) -> list[str]:
-    return [r["prompt"] for r in records]
-
-
-Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
-
-
-def _columns(records: Records, field: str) -> Columns:
-    """(values, weight if boosted else 0, weight if suppressed else 0), each [N]."""
-    value_N = np.array([r[field] for r in records], dtype=np.float64)
-    weight_N = np.array([r["weight"] for r in records], dtype=np.float64)
-    class_N = classes(np.array([r["delta"] for r in records]))
-    return value_N, weight_N * (class_N > 0), weight_N * (class_N < 0)
-
-
-def _sides(columns: Columns, w_N: Weights) -> tuple[float, float, float]:
-    """(gap, boosted weight, suppressed weight)."""
-    value_N, up_N, down_N = columns
-    up, down = up_N * w_N, down_N * w_N
-    value = weighted_mean(value_N, up) - weighted_mean(value_N, down)
-    return value, float(up.sum()), float(down.sum())
-
-
-def _gap(records: Records, field: str) -> Statistic:
-    columns = _columns(records, field)
-    return lambda w_N: _sides(columns, w_N)[0]
-
-
-def told(found: Interval, scale: float = 1.0, digits: int = 3) -> str:
-    value, low, high = (f"{scale * x:+.{digits}f}" for x in found)
+def told(found: Interval) -> str:
+    value, low, high = (f"{x:+.3f}" for x in found)
     return f"{value} [{low}, {high}]"
 
 
@@ -134,3 +112,39 @@ def verdict_of(found: Sequence[Interval]) -> Verdict:
     if any(high < 0 for _, _, high in found):
         return "not replicated"
     return "inconclusive"
+
+
+def _prompts(records: Records) -> list[str]:
+    return [r["prompt"] for r in records]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """What the statistics read, each [N]."""
+
+    value: NDArray[np.float64]
+    up: Weights  # the token's weight if it is boosted, else 0
+    down: Weights  # if it is suppressed
+    signs: tuple[Weights, ...]  # 1 for the tokens of one sign, else 0
+
+    @classmethod
+    def of(cls, records: Records, field: str) -> _Columns:
+        weight_N = np.array([r["weight"] for r in records], dtype=np.float64)
+        class_N = classes(np.array([r["delta"] for r in records], dtype=np.float64))
+        sign_N = np.array([r["sign"] for r in records])
+        return cls(
+            np.array([r[field] for r in records], dtype=np.float64),
+            weight_N * (class_N > 0),
+            weight_N * (class_N < 0),
+            tuple((sign_N == sign).astype(np.float64) for sign in sorted(set(sign_N.tolist()))),
+        )
+
+    def sides(self, w_N: Weights) -> tuple[float, float, float]:
+        """(mean of boosted - mean of suppressed, weight of boosted, weight of suppressed)."""
+        up_N, down_N = self.up * w_N, self.down * w_N
+        value = weighted_mean(self.value, up_N) - weighted_mean(self.value, down_N)
+        return value, float(up_N.sum()), float(down_N.sum())
+
+    def gap(self, w_N: Weights) -> float:
+        """nan where a sign lacks one of the two classes."""
+        return sum(self.sides(w_N * sign_N)[0] for sign_N in self.signs) / len(self.signs)

@@ -9,8 +9,17 @@ import altair as alt
 
 from counterpoise.report.series import chart
 from counterpoise.study.bootstrap import Interval
+from counterpoise.study.gap import gap
+from counterpoise.study.study import Records
 
 SPACING = 10  # pixels between the series at one place
+SIGNED = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
+BY_SIGN = {"both": "series", "positive": "positive", "negative": "negative"}
+KEYS = (
+    ("series", "mean of both signs"),
+    ("positive", "positive rollouts"),
+    ("negative", "negative rollouts"),
+)
 
 
 class Point(TypedDict):
@@ -24,6 +33,14 @@ class Point(TypedDict):
 def at(x: str, series: str, found: Interval) -> Point:
     value, low, high = found
     return {"x": x, "series": series, "value": value, "low": low, "high": high}
+
+
+def by_sign(x: str, records: Records) -> list[Point]:
+    """The gap, and that of positive and negative rollouts alone."""
+    return [
+        at(x, series, gap([r for r in records if series in ("both", r["sign"])]))
+        for series in BY_SIGN
+    ]
 
 
 def along(
@@ -41,7 +58,7 @@ def along(
         scale=alt.Scale(padding=0.5),
         axis=alt.Axis(title=title or None, labelAngle=0),
     )
-    y = alt.Y("value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(format="+.2~f", tickMinStep=0))
+    y = alt.Y("value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED, tickMinStep=0))
     tip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
     tip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
     zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)

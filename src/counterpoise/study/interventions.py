@@ -7,7 +7,7 @@ neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6, 7.2; Qwen3-
 The verdict is about QB+RB minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies above 0 both at equal rollouts and at equal updates. Not
 replicated: at every rate both intervals lie below +1.7 points, the smallest of the paper's gains.
-Inconclusive otherwise; the quick budget's two seeds can hardly be anything else.
+Inconclusive otherwise, and with fewer than three seeds: the quick budget's two cannot decide.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def measure(lab: Lab) -> Records:
 def judge(records: Records) -> Finding:
     found = compare(records, ARM)
     verdict: Verdict = "inconclusive"
-    if any(all(mean.low > 0 for mean in one.both) for one in found):
+    if any(one.above(0) for one in found):
         verdict = "replicated"
-    elif all(mean.high < SMALLEST for one in found for mean in one.both):
+    elif all(one.below(SMALLEST) for one in found):
         verdict = "not replicated"
     best = {arm: compare(records, arm) for arm in arms(records) if arm not in ("shuffled", ARM)}
     return Finding(
@@ -63,7 +63,8 @@ STUDY = Study(
     "(RB) stabilise training and end in better policies; together they do best.",
     rule="QB+RB minus shuffled, paired by seed: replicated when at some learning rate its interval "
     "lies above 0 both at equal rollouts and at equal updates; not replicated when at every rate "
-    "both lie below +1.7 points, the paper's smallest gain; otherwise inconclusive.",
+    "both lie below +1.7 points, the paper's smallest gain; otherwise, or with fewer than three "
+    "seeds, inconclusive.",
     budgets=BUDGETS,
     measure=measure,
     judge=judge,

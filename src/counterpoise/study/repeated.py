@@ -19,8 +19,8 @@ import numpy as np
 from counterpoise.report.panel import Figure
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch
-from counterpoise.study.gap import change, detectable, gap, told
-from counterpoise.study.gap_charts import along, at
+from counterpoise.study.gap import change, detectable, gap, pooled, told
+from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
 from counterpoise.update.optimizer import Optimizer
@@ -76,6 +76,7 @@ def judge(records: Records) -> Finding:
     numbers = [Number(f"gap after {step} steps", *found) for step, found in gaps.items()]
     numbers += [
         Number(f"gap, step {last} minus step 1", *grown),
+        Number("the same, pooled over signs", *change(pooled(arms[last]), pooled(arms[1]))),
         Number("rank correlation of gap and step", rising),
     ]
     return Finding(
@@ -88,8 +89,8 @@ def judge(records: Records) -> Finding:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's, of values with their order; nan when they are fewer than two or all equal."""
-    if len(set(values)) < 2:
+    """Spearman's, of values with their order; nan where one is missing or all are equal."""
+    if len(set(values)) < 2 or not np.isfinite(values).all():
         return float("nan")
     sorted_N = np.sort(values)
     low, high = (np.searchsorted(sorted_N, values, side=side) for side in ("left", "right"))
@@ -102,10 +103,10 @@ def _arms(records: Records) -> dict[int, list[Record]]:
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    points = [at(str(step), "gap", gap(arm)) for step, arm in _arms(records).items()]
+    points = [point for step, arm in _arms(records).items() for point in by_sign(str(step), arm)]
     drawn = along(
         points,
-        {"gap": "series"},
+        BY_SIGN,
         "steps on the same batch",
         "Value gap between boosted and suppressed tokens after repeated steps",
     )
@@ -113,7 +114,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         "Boosted minus suppressed by displacement since the start, 95 % intervals over prompts. "
         "The tokens are the same at every step."
     )
-    return (Figure(drawn, "Gap after repeated steps", note, wide=True),)
+    return (Figure(drawn, "Gap after repeated steps", note, KEYS, wide=True),)
 
 
 STUDY = Study(

@@ -7,8 +7,8 @@ substantial from 2 points on, chosen beforehand.
 
 The verdict is about by_sign minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies below 0 both at equal rollouts and at equal updates. Not
-replicated: at every rate both intervals lie above -2 points. Inconclusive otherwise; the quick
-budget's two seeds can hardly be anything else.
+replicated: at every rate both intervals lie above -2 points. Inconclusive otherwise, and with fewer
+than three seeds: the quick budget's two cannot decide.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def measure(lab: Lab) -> Records:
 def judge(records: Records) -> Finding:
     found = compare(records, ARM)
     verdict: Verdict = "inconclusive"
-    if any(all(mean.high < 0 for mean in one.both) for one in found):
+    if any(one.below(0) for one in found):
         verdict = "replicated"
-    elif all(mean.low > -SUBSTANTIAL for one in found for mean in one.both):
+    elif all(one.above(-SUBSTANTIAL) for one in found):
         verdict = "not replicated"
     return Finding(
         verdict,
@@ -55,7 +55,7 @@ STUDY = Study(
     "cancellation, and performance drops substantially.",
     rule="by_sign minus shuffled, paired by seed: replicated when at some learning rate its "
     "interval lies below 0 both at equal rollouts and at equal updates; not replicated when at "
-    "every rate both lie above -2 points; otherwise inconclusive.",
+    "every rate both lie above -2 points; otherwise, or with fewer than three seeds, inconclusive.",
     budgets=BUDGETS,
     measure=measure,
     judge=judge,

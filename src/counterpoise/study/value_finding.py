@@ -49,8 +49,8 @@ def judge(records: Records) -> Finding:
         for sign in SIGNS
     ]
     numbers += [
-        Number("gap, both signs, among tokens of like probability", *matched),
-        Number("gap, both signs, advantages shuffled within groups", *control),
+        Number("gap of both signs, among tokens of like probability", *matched),
+        Number("gap of both signs, advantages shuffled within groups", *control),
         Number("gap beyond that of shuffled advantages", *excess),
         Number("gap over all tokens", *gap(everything)),
         Number("share of tokens by entropy where the gap peaks", *peak, paper=PEAK, unit="share"),
@@ -119,7 +119,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         for way in ("boosted", "suppressed")
     ]
     over_entropy = [
-        at(f"{100 * k:.0f} %", name, gap([r for r in everything if r["top"] <= k], field))
+        at(f"{100 * k:.0f}", name, gap([r for r in everything if r["top"] <= k], field))
         for k in SHARES
         for field, name in (("value", "value"), ("plain", "Q - V"))
     ]
@@ -151,12 +151,12 @@ def draw(records: Records) -> tuple[Figure, ...]:
             along(
                 over_entropy,
                 {"value": "series", "Q - V": "soft"},
-                "tokens with the highest entropy",
+                "top k % of tokens by entropy",
                 "Value gap among the tokens with the highest entropy",
             ),
             "Gap over entropy",
-            "Boosted minus suppressed among the top k % of tokens by entropy. The paper's peak is "
-            "at about 40 %.",
+            "Boosted minus suppressed among the tokens with the highest entropy, mean of both "
+            "signs. The paper's peak is at about 40 %.",
             (("series", "value"), ("soft", "Q - V = (1 - p) value")),
         ),
         Figure(

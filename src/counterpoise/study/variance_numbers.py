@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from counterpoise.microscope.variance import spread
+from counterpoise.microscope.variance import factor, spread
 from counterpoise.study.bootstrap import Interval, Weights, interval, mean_interval, ratio_interval
 from counterpoise.study.study import Number, Records
 
@@ -42,7 +42,13 @@ class Measured:
         return self.per_square(w) / spread(self.mean, self.within, self.G, w).s2
 
     def predicted(self, w: Weights) -> float:
-        return 1 + self.rho(w) * self.C(w)
+        squares, sums = float((w * self.squares).sum()), float((w * self.sums).sum())
+        return factor(squares, sums, self.rho(w))
+
+    def largest_prompt(self) -> float:
+        """Its share of all sum X^2: how heavy the tails are."""
+        squares_P = self.within + self.G * np.square(self.mean)
+        return float(squares_P.max() / squares_P.sum())
 
     def C(self, w: Weights) -> float:
         return float((w * self.sums).sum() / (w * self.squares).sum()) - 1
