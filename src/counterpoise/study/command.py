@@ -13,7 +13,7 @@ from rich.table import Table
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
-from counterpoise.study.run import BUDGETS, load_study, run_study
+from counterpoise.study.run import BUDGETS, load_study, measured, run_study
 from counterpoise.study.study import Finding, Study
 
 COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
@@ -32,12 +32,14 @@ def run_studies(name: str, model: str, budget: str, out: Path, *, again: bool) -
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
     studies = [load_study(each) for each in (STUDIES if name == "all" else [name])]
+    console = Console()
+    lab = Lab(model, budget, out)
+    if again or any(not measured(study, lab) for study in studies):
+        _ = lab.policy  # a model that cannot be loaded is found before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
-    console = Console()
-    lab = Lab(model, budget, out)
     try:
         for study in studies:
             finding = _run(study, lab, console, again=again)

@@ -6,6 +6,7 @@ by sign             |---o---|        one mark a series, side by side within a li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -58,7 +59,14 @@ def forest(
         axis=alt.Axis(minExtent=labels, maxExtent=labels, labelLimit=labels, grid=False),
     )
     scale = alt.Scale(zero=zero, nice=True)
-    scaled = alt.Axis(title=title, format=axis, grid=True, tickMinStep=0, tickCount=6)
+    scaled = alt.Axis(
+        title=title,
+        format=axis,
+        labelExpr="datum.value === 0 ? replace(datum.label, '+', '') : datum.label",
+        grid=True,
+        tickMinStep=0,
+        tickCount=6,
+    )
     x = alt.X("value:Q", scale=scale, axis=scaled)
     tip = [alt.Tooltip("line:N", title=" "), alt.Tooltip("series:N", title=" ")]
     tip += [alt.Tooltip(f"{name}:Q", format=number) for name in ("value", "low", "high")]
@@ -68,19 +76,25 @@ def forest(
         layers.append(dashed.encode(x=x))
     for place, (series, style) in enumerate(styles.items()):
         shift = SPACING * (place - (len(styles) - 1) / 2)
-        mine = chart([dict(p) for p in points if p["series"] == series])
-        layers += [
-            mine.mark_rule(style=style, yOffset=shift, strokeWidth=1.75)
-            .encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
-            .transform_filter("isValid(datum.low)"),
-            mine.mark_tick(style=style, yOffset=shift, size=10, thickness=2, orient="vertical")
-            .encode(x=alt.X("expected:Q", scale=scale), y=y)
-            .transform_filter("isValid(datum.expected)"),
-            mine.mark_point(style=style, yOffset=shift, size=44).encode(x=x, y=y, tooltip=tip),
-        ]
+        mine = [dict(p) for p in points if p["series"] == series]
+        if ranges := [p for p in mine if _known(p["low"])]:
+            rule = chart(ranges).mark_rule(style=style, yOffset=shift, strokeWidth=1.75)
+            layers.append(rule.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y))
+        if expected := [p for p in mine if _known(p["expected"])]:
+            tick = chart(expected).mark_tick(
+                style=style, yOffset=shift, size=10, thickness=2, orient="vertical"
+            )
+            layers.append(tick.encode(x=alt.X("expected:Q", scale=scale), y=y))
+        dot = chart(mine).mark_point(style=style, yOffset=shift, size=44)
+        layers.append(dot.encode(x=x, y=y, tooltip=tip))
     return alt.LayerChart(
         layer=layers,
         width="container",
         height=max(70, len(lines) * (16 + SPACING * len(styles))),
         description=description,
     )
+
+
+def _known(value: object) -> bool:
+    """A number, and not nan; Vega warns of a scale made of nothing else."""
+    return isinstance(value, float | int) and math.isfinite(value)

@@ -46,6 +46,7 @@ class Lab:
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
     _groups: dict[tuple[int, int, int], list[Group]] = field(default_factory=dict)
+    _rows: dict[tuple[int, int, int, str], list[Row]] = field(default_factory=dict)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -97,8 +98,11 @@ class Lab:
     def rows(
         self, prompts: int, group_size: int = 8, batch: int = 1, credit: str = "grpo"
     ) -> list[Row]:
-        """The rows of `groups`, those without signal left out."""
-        return self.credited(self.groups(prompts, group_size, batch), credit)
+        """The rows of `groups`, those without signal left out; scored once."""
+        key = (prompts, group_size, batch, credit)
+        if key not in self._rows:
+            self._rows[key] = self.credited(self.groups(prompts, group_size, batch), credit)
+        return list(self._rows[key])
 
     def credited(self, groups: Sequence[Group], credit: str = "grpo") -> list[Row]:
         """Rows with advantages and the trainer's log-probabilities under the loaded model."""

@@ -229,7 +229,7 @@ STUDY = Study(
     "above 0; not replicated when under both layers that interval lies below 12 points; otherwise "
     "inconclusive.",
     budgets={
-        "quick": {"prompts": 16, "candidates": 400, "real": 48, "rows": 16},
+        "quick": {"prompts": 16, "candidates": 400, "real": 24, "rows": 12},
         "full": {"prompts": 64, "candidates": 2048, "real": 512, "rows": 128},
     },
     measure=measure,

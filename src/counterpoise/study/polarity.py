@@ -270,7 +270,7 @@ STUDY = Study(
     "intervals off 0; not replicated when either moves the other way, its interval off 0; "
     "otherwise inconclusive.",
     budgets={
-        "quick": {"prompts": 16, "batches": 4},
+        "quick": {"prompts": 16, "batches": 3},
         "full": {"prompts": 64, "batches": 8},
     },
     measure=measure,

@@ -62,6 +62,11 @@ def run_study(
     return finding
 
 
+def measured(study: Study, lab: Lab) -> bool:
+    """Whether its records are there, at the settings of this lab."""
+    return read_records(lab.out / f"{study.name}.parquet", settings_of(study, lab)) is not None
+
+
 def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
     """What the records depend on; measured again when any of it changes."""
     return {

@@ -165,7 +165,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
                 {"gap": "series"},
                 "value gap",
                 "The value gap by other estimators and under two controls",
-                axis="+.2~f",
+                axis=".2~f",
                 number="+.3f",
                 guide=0,
                 labels=180,
