@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import pytest
-from study.made_up import run
 
 from counterpoise.runfile import load_config
 from counterpoise.store.folder import RunFolder
@@ -23,6 +22,7 @@ from counterpoise.study.arms import (
 from counterpoise.study.lab import Lab
 from counterpoise.study.student import quantile
 from counterpoise.study.study import Record
+from study.made_up import run
 
 
 def test_at_equal_rollouts_and_updates_by_hand() -> None:
