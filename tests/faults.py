@@ -111,6 +111,7 @@ SMALL_RUN = "train {w}/small.toml --out {o}"
 JSONL = SMALL_RUN + " -s task.name=jsonl -s task.heldout=0 -s task.path={w}/"
 MODEL = SMALL_RUN + " -s model.name="
 ODD = " -s balance.tau=0.5 -s balance.target=7"
+EXPERIMENT = "experiment smollm2-interventions --out {o}"
 DRY = "train {w}/small.toml --dry-run -s model.name={w}/"
 
 # (name, command, what the line says). {w}: the files above; {o}: a folder that does not exist.
@@ -244,6 +245,13 @@ FAULTS: list[tuple[str, str, str]] = [
     ("study: budget", "study proxy --budget tiny --out {o}/s", "unknown budget 'tiny'"),
     ("study: out", "study proxy --out {w}/a_file", "cannot be used"),
     ("study: model", "study proxy --model nowhere --out {o}/s", "no model 'nowhere'"),
+    ("experiment: a run", "experiment {w}/small.toml --out {o}", "no section .experiment."),
+    ("experiment: file", "experiment {w}/none.toml --out {o}", "no such file, and unknown preset"),
+    ("experiment: seeds", EXPERIMENT + " --seeds 99:", "none of the experiment's 16 seeds"),
+    ("experiment: rate", EXPERIMENT + " --rates 7", "not a rate of the experiment"),
+    ("experiment: arm", EXPERIMENT + " --arms shufled", "did you mean 'shuffled'"),
+    ("experiment: no out", "experiment smollm2-interventions", "--out is missing"),
+    ("experiment: out", "experiment smollm2-pilot --out {w}/a_file", "cannot be used"),
     ("look: missing", "look {w}/nowhere", "holds no run"),
     ("look: no tokens", "look {w}/run", "stored no tokens"),
     ("report: bad out", "report {w}/run --out {o}/no/where.html", "cannot be written"),

@@ -171,6 +171,8 @@ HELP = {
     "report": ["--out", "HTML"],
     "options": ["option"],
     "doctor": ["machine"],
+    "bench": ["--parts", "--json", "TRL"],
+    "experiment": ["--jobs", "--minutes", "--seeds", "--dry-run"],
 }
 
 
@@ -214,6 +216,10 @@ PARAMETERS = {
     "qwen3-4b-base": 4022.5,
     "demo": 1.27,
     "embedded": None,  # a model that does not exist yet has no shape to read
+    "smollm2-warmup": 134.5,
+    "smollm2-gsm8k-warmup": 134.5,
+    "smollm2-pilot": None,  # the folder that a warm-up would write
+    "smollm2-interventions": None,
 }
 
 

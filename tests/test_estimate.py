@@ -74,6 +74,12 @@ def test_memory_by_the_formula() -> None:
     assert told == pytest.approx([x / 1e9 for x in expected], abs=0.006)
 
 
+def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
+    text = describe_run(load_config("qwen3-1.7b-base", ["update.checkpointing=true"]))
+    live = 9216 * (28 * 2048 + 10 * 2048 + 3 * 6144) * 2
+    assert f"activations {live / 1e9:.2f} GB" in text
+
+
 def test_an_unknown_shape_is_said() -> None:
     text = describe_run(from_tables({"model": {"name": "nobody/nothing"}}))
     assert "memory         unknown: the shape of nobody/nothing" in text

@@ -180,6 +180,10 @@ def test_the_trace_has_a_line_for_every_trained_token() -> None:
     assert trace["pull"].tolist() == [0.25, 0.25] + [-0.125] * 4
 
 
+def test_without_the_monitor_there_are_no_pushes() -> None:
+    assert metrics.push_trace(iteration([step()])) is None
+
+
 def test_a_trace_without_tokens_has_its_columns() -> None:
     trace = metrics.token_trace(iteration([SILENT])).columns
     assert tuple(trace) == metrics.TRACED

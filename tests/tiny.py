@@ -23,6 +23,13 @@ class Words:
     def decode(self, ids: list[int], **_: object) -> str:
         return " ".join(str(i) for i in ids if i != self.eos_token_id)
 
+    @property
+    def backend_tokenizer(self) -> Words:
+        return self
+
+    def decode_batch(self, rows: list[list[int]], **_: object) -> list[str]:
+        return [self.decode(row) for row in rows]
+
 
 def policy(architecture: str = "qwen3", seed: int = 0, **changes: object) -> Policy:
     """A two-layer random model with grouped key/value heads."""

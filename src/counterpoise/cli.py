@@ -182,7 +182,7 @@ def report(
 def study(
     name: Annotated[str, typer.Argument(help="A study by name, or 'all'. Without: the list.")] = "",
     model: Annotated[
-        str, typer.Option("--model", "-m", help="'embedded', a folder, or a hub id.")
+        str, typer.Option("--model", "-m", help="'embedded', 'smollm2', a folder, or a hub id.")
     ] = "embedded",
     budget: Annotated[
         str, typer.Option("--budget", "-b", help="'quick' (CPU) or 'full' (a GPU).")
@@ -209,6 +209,47 @@ def study(
         run_studies(name, model, budget, out, again=again)
     else:
         list_studies()
+
+
+@app.command()
+def experiment(
+    file: Annotated[str, typer.Argument(help="A run file with [experiment], or a preset's name.")],
+    out: Out = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one a core.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="Stop after so long; the same command goes on."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Only these, by place: 0:4 is the first four.")
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option("--rates", help="Only these learning rates: 1e-5,4e-5.")
+    ] = None,
+    arms: Annotated[
+        str | None, typer.Option("--arms", help="Only these arms: shuffled,QB.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Where the model lies on this machine.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what its seeds can show.")
+    ] = False,
+) -> None:
+    """Train the arms of an experiment, seed by seed, and compare them by the file's rule.
+
+    Every run is a process of its own and is taken up where it stopped. DIR/curves.parquet holds all
+    finished runs; put that of another folder into DIR/pieces/ to add its runs.
+
+    - `poise experiment smollm2-interventions --dry-run`
+    - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
+    """
+    from counterpoise.study.experiment_command import Part, run_experiment
+
+    part = Part(seeds, rates, arms)
+    run_experiment(file, out, part, jobs=jobs, minutes=minutes, model=model, dry_run=dry_run)
 
 
 @app.command()
@@ -263,6 +304,53 @@ def options(
 
 
 @app.command()
+def bench(
+    parts: Annotated[
+        str, typer.Option("--parts", help="Of peer, sampler, update, agreement, monitor, growth.")
+    ] = "peer,sampler,update,agreement,monitor",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", help="Default: 'embedded' on a CPU, 'shape:smollm2-135m' on a GPU."
+        ),
+    ] = "",
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="What has not begun by then is skipped.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--json", help="Every repeat, the versions, and the tables.")
+    ] = Path("out/bench.json"),
+    profile: Annotated[
+        str, typer.Option("--profile", help="List the kernels of this part instead.")
+    ] = "",
+    micro_tokens: Annotated[
+        int, typer.Option("--micro-tokens", help="Instead of update.micro_tokens' default.")
+    ] = 0,
+) -> None:
+    """Measure this machine: how fast, how large and how exact, against peers and floors.
+
+    - **peer** a whole GRPO iteration, ours and TRL's where `trl==1.16.0` is installed
+    - **sampler** against transformers' generate, and against bytes over the copy rate
+    - **update** against a padded one, and against FLOP over the matrix rate
+    - **agreement** of sampler and trainer, and of the gradient with float32
+    - **monitor** what the microscope adds to an iteration
+    - **growth** with rollouts, response length and model size
+
+    Sizes are those of the machine: the embedded model on a CPU (a few minutes on two cores), 64 x 8
+    rollouts of SmolLM2-135M's shape and the update of Qwen3-1.7B's on a GPU (about four minutes on
+    an H200, growth another four). On a GPU each bar of docs/benchmarks.md is a pass or a miss.
+
+    - `poise bench --parts sampler,update`
+    - `poise bench --parts growth --minutes 5`
+    - `poise bench --model smollm2 --parts agreement`
+    """
+    from counterpoise.bench.run import Options, run
+    from counterpoise.bench.table import make_console
+
+    run(Options(parts.split(","), model, minutes, out, profile, micro_tokens), make_console())
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can run, and check the whole path on a tiny run."""
     from counterpoise.doctor import examine
@@ -277,15 +365,18 @@ def _train(run: RunConfig, out: Path, *, resume: bool) -> None:
     with console.status("loading") if console.is_terminal else nullcontext():
         from counterpoise.display import LiveDisplay
         from counterpoise.evaluate.heldout import Success
+        from counterpoise.evaluate.settings import by_setting
         from counterpoise.loop import train as train_run
         from counterpoise.report.page import write_report
     with LiveDisplay(console) as display:
         folder = train_run(run, out, resume=resume, watch=display)
-    page = write_report(folder.path)
-    if judged := folder.read("evaluations"):
+    for setting, judged in by_setting(folder.read("evaluations")).items():
         first, last = (Success.of(record) for record in (judged[0], judged[-1]))
-        console.print(f"held-out success {first} -> [bold]{last}[/]", highlight=False)
-    console.print(f"run    {folder.path}\nreport {page}", highlight=False, markup=False)
+        at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
+        console.print(f"held-out success{at} {first} -> [bold]{last}[/]", highlight=False)
+    console.print(f"run    {folder.path}", highlight=False, markup=False)
+    if run.store.report:
+        console.print(f"report {write_report(folder.path)}", highlight=False, markup=False)
 
 
 def _fresh(base: Path) -> Path:

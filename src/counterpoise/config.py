@@ -48,7 +48,8 @@ class LoopConfig:
 class ModelConfig:
     name: str = option(
         "embedded",
-        "'embedded', 'scratch' (warm-up only), a folder, or a hub id (Llama, Qwen2, Qwen3)",
+        "'embedded', 'smollm2' (a package), 'scratch' (warm-up only), a folder, a hub id (Llama, "
+        "Qwen2, Qwen3), or 'shape:NAME' (a published shape with random weights)",
     )
     device: str = option(
         "auto", "'auto' takes a CUDA device when there is one", choices=("auto", "cpu", "cuda")
@@ -91,6 +92,10 @@ class TaskConfig:
     problem_field: str = option("problem", "jsonl, hub: name of the problem's field")
     answer_field: str = option("answer", "jsonl, hub: name of the answer's field")
     id_field: str = option("id", "jsonl, hub: name of the id's field")
+    solution_field: str = option(
+        "solution",
+        "jsonl, hub: name of the worked solution's field, if there is one; read by `poise warmup`",
+    )
     dataset: str = option("", "reasoning_gym: name of its dataset")
     seed: int = option(
         0, "word_problems, reasoning_gym: seed of the generator, apart from the run's", at_least=0
@@ -183,12 +188,17 @@ class UpdateConfig:
     )
     old_logprobs: str = option(
         "trainer",
-        "whose log-probabilities are 'old': the trainer's own, taken when the rows are sampled "
-        "(ratio 1 at the first step), or the sampler's (one pass cheaper)",
+        "whose log-probabilities are 'old': the trainer's own, by the weights that sampled the "
+        "row (ratio 1 at the first step; only rows of later steps need a pass), or the sampler's",
         choices=("trainer", "sampler"),
     )
     micro_tokens: int = option(
-        16384, "tokens of one forward pass: memory only, never the gradient", at_least=1
+        20480,
+        "tokens of one forward pass: memory only, never the gradient. Halved where memory runs out",
+        at_least=1,
+    )
+    checkpointing: bool = option(
+        False, "compute each layer again in the backward pass: far less memory, a third more time"
     )
 
 
@@ -197,8 +207,11 @@ class EvaluateConfig:
     prompts: int = option(
         128, "held-out problems judged before and after training; 0 is off", at_least=0
     )
-    samples: int = option(
-        4, "responses for each, at the sampling temperature of training", at_least=1
+    samples: int = option(4, "responses for each", at_least=1)
+    settings: list[str] = option(
+        ["training"],
+        "how they are sampled: 'training' (its temperature and top-p) or TEMPERATURE/TOP_P such as "
+        "'0.6/0.95'; the first one counts, every one costs the same",
     )
     every: int = option(0, "also every so many iterations; 0 is off", at_least=0)
 
@@ -208,7 +221,20 @@ class WarmupConfig:
     steps: int = option(400, "supervised steps on worked solutions", at_least=1)
     batch: int = option(128, "problems per step", at_least=1)
     lr: float = option(
-        1e-3, "peak learning rate; linear warm-up over 5 %, cosine decay to a tenth", at_least=0.0
+        5e-5,
+        "peak learning rate; linear warm-up over 5 %, cosine decay to a tenth. The default suits "
+        "a pretrained model; one from nothing learns at about 2e-3",
+        at_least=0.0,
+    )
+    evaluate_every: int = option(
+        0, "steps between looks at held-out success; 0 looks at the end only", at_least=0
+    )
+    until: float = option(
+        0.0,
+        "stop as soon as held-out success is this high and keep that model: RL learns best from "
+        "0.25 to 0.6; 0 is off",
+        at_least=0.0,
+        at_most=1.0,
     )
     hidden: int = option(160, "scratch model: hidden size", at_least=16)
     layers: int = option(4, "scratch model: layers", at_least=1)
@@ -235,6 +261,12 @@ class MonitorConfig:
 class StoreConfig:
     rollouts: bool = option(True, "write every rollout to rollouts/")
     tokens: bool = option(True, "write every trained token to tokens/ (parquet)")
+    model: bool = option(
+        True, "keep the trained model, and the last checkpoint; false leaves neither at the end"
+    )
+    report: bool = option(
+        True, "write report.html, and for it vocabulary.json and the rows of every plan"
+    )
 
 
 @dataclass(frozen=True)

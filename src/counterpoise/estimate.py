@@ -3,7 +3,10 @@
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
                 bfloat16 (2 + 2, and float32 masters, their gradient and moments)
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
-    activations micro_tokens * layers * (10 hidden + 3 intermediate), kept for the backward pass
+    activations micro_tokens * layers * what a layer keeps for the backward pass: by autograd about
+                10 hidden + 3 intermediate; on a GPU (`policy/layer.py`) 2 hidden + 2 intermediate
+                + (2 heads + 2 key/value heads) * head size; with checkpointing only its input, and
+                one layer as above
 
 Estimates, not promises: attention workspaces and the allocator's waste come on top.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
@@ -50,23 +54,16 @@ KNOWN = {
 
 
 def shape_of(name: str) -> Shape | None:
-    """From the table above, or from the model's own config.json on this machine."""
+    """From the table above, a shape by name, or the model's own config.json on this machine."""
     if name in KNOWN:
         return KNOWN[name]
-    from counterpoise.policy.load import EMBEDDED
+    from counterpoise.policy.shapes import PREFIX, shape_config
 
-    path = EMBEDDED if name == "embedded" else Path(name)
-    if not (path / "config.json").is_file():
+    if name == "smollm2":
+        name = f"{PREFIX}smollm2-135m"
+    c = shape_config(name) if name.startswith(PREFIX) else _config_of(name)
+    if c is None:
         return None
-    from transformers import AutoConfig
-
-    from counterpoise.policy.decoder import check_architecture
-
-    try:
-        c = AutoConfig.from_pretrained(path)
-    except Exception as fault:  # transformers raises as it pleases
-        raise PoiseError(f"{path / 'config.json'}: {str(fault).splitlines()[0]}") from fault
-    check_architecture(c)
     return Shape(
         hidden=c.hidden_size,
         layers=c.num_hidden_layers,
@@ -77,6 +74,24 @@ def shape_of(name: str) -> Shape | None:
         vocabulary=c.vocab_size,
         tied=c.tie_word_embeddings,
     )
+
+
+def _config_of(name: str) -> Any:
+    """None where the model is not on this machine."""
+    from transformers import AutoConfig
+
+    from counterpoise.policy.decoder import check_architecture
+    from counterpoise.policy.load import EMBEDDED
+
+    path = EMBEDDED if name == "embedded" else Path(name)
+    if not (path / "config.json").is_file():
+        return None
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except Exception as fault:  # transformers raises as it pleases
+        raise PoiseError(f"{path / 'config.json'}: {str(fault).splitlines()[0]}") from fault
+    check_architecture(config)
+    return config
 
 
 def describe_run(config: RunConfig) -> str:
@@ -105,7 +120,13 @@ def _memory(config: RunConfig) -> list[str]:
     width = 4 if single else 2
     training = (16 if single else 20) * shape.parameters
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
-    activations = config.update.micro_tokens * shape.layers * per_layer * width
+    if not single:
+        heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        per_layer = 2 * shape.hidden + 2 * shape.intermediate + heads
+    kept = shape.layers * per_layer  # numbers a token
+    if config.update.checkpointing:
+        kept = shape.layers * shape.hidden + per_layer
+    activations = config.update.micro_tokens * kept * width
     length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
     row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     return [

@@ -6,10 +6,12 @@ import math
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate.settings import settings_of
 
 
 def checked(config: RunConfig) -> RunConfig:
     """The same configuration, or the first reason why it cannot run."""
+    settings_of(config.evaluate.settings, config.sample)
     for check in (_levels, _steps, _balance, _scratch):
         if reason := check(config):
             raise PoiseError(reason)

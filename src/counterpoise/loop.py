@@ -23,21 +23,28 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
+from counterpoise.evaluate.settings import settings_of
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.seeds import rng_for, seed_for
-from counterpoise.state import State, new_state, restore, save
+from counterpoise.state import State, new_state, refill, restore, save
+from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.load import load_task
 from counterpoise.types import BatchPlan, Group, Ints, Prompt, Response, Rollout, Row, StepResult
-from counterpoise.update.forward import score
+from counterpoise.update.fit import PROMPTS, MicroBatch, explained
+from counterpoise.update.old_logprobs import first_step, score_before_update
 from counterpoise.update.step import take_step
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 
 MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
+NO_MEMORY = (  # outside the passes of the update, which grow smaller by themselves
+    "go on with --resume and --set monitor.every=0, or start anew with fewer sample.prompts, "
+    "a lower sample.max_new_tokens or a smaller model"
+)
 Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
 
 
@@ -46,7 +53,9 @@ def train(
 ) -> RunFolder:
     """Run `config` to its last iteration in the folder `out`."""
     watch = watch or Watch()
-    if not resume:
+    if resume:
+        check_unfinished(out, config)
+    else:
         RunFolder.check_free(out)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
@@ -54,23 +63,26 @@ def train(
     task = load_task(config.task)
     prompts = encode(policy, task.train, config, watch)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    folder.write_vocabulary(policy.pieces())
+    if config.store.report or config.store.tokens:
+        folder.write_vocabulary(policy.pieces())
     if resume:
         state = restore(folder, policy, config, watch.say)
         folder.write_config(config)  # the few options that may change have their new values
     else:
         state = new_state(policy, config)
+    state.micro.tell = state.drawn.tell = watch.say
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
-        watch.started(config, policy.num_parameters, state.iteration)
-        evaluate(state, task.heldout, config, verifier, folder, watch)
-        while state.iteration < config.loop.iterations:
-            watch.iterated(iterate(state, prompts, config, verifier, folder))
-            last = state.iteration == config.loop.iterations
-            if last or state.iteration % config.loop.checkpoint_every == 0:
-                save(folder, state, config.loop.keep_checkpoints)
+        with explained(NO_MEMORY):
+            watch.started(config, policy.num_parameters, state.iteration)
             evaluate(state, task.heldout, config, verifier, folder, watch)
+            while state.iteration < config.loop.iterations:
+                watch.iterated(iterate(state, prompts, config, verifier, folder))
+                last = state.iteration == config.loop.iterations and config.store.model
+                if last or state.iteration % config.loop.checkpoint_every == 0:
+                    save(folder, state, config.loop.keep_checkpoints)
+                evaluate(state, task.heldout, config, verifier, folder, watch)
     finally:
         verifier.close()
     if not any(record["steps"] for record in folder.read("metrics")):
@@ -78,7 +90,11 @@ def train(
             "no optimizer step was taken: no batch had signal, or none was balanced; "
             "lower balance.target or balance.tau, or sample more"
         )
-    save_policy(policy, folder.path / "model")
+    if config.store.model:
+        with folder.writing("model"):
+            save_policy(policy, folder.path / "model")
+    with folder.writing("finished.json"):
+        finish(folder, config)
     watch.finished(folder.path)
     return folder
 
@@ -95,7 +111,7 @@ def iterate(
     clock = metrics.Clock()
 
     prompts = pick_prompts(train_set, config, now)
-    responses_PG = draw(state.policy, prompts, config, now)
+    responses_PG = draw(state.policy, prompts, config, now, state.drawn)
     clock.lap("sample")
 
     texts = [response.text for responses in responses_PG for response in responses]
@@ -105,9 +121,6 @@ def iterate(
     clock.lap("verify")
 
     credited = assign(groups, config.credit.name, config.credit.weights)
-    credited = with_old_logprobs(state.policy, credited, config)
-    clock.lap("score")
-
     batch = balance(state, credited, config, now)
     rule = config.batch
     plan = (
@@ -116,7 +129,11 @@ def iterate(
     description = describe(batch, plan) if plan else None
     clock.lap("compose")
 
-    monitor = watch_groups(batch, config, now)
+    if plan:
+        batch = with_old_logprobs(state, batch, plan, config)
+    clock.lap("score")
+
+    monitor = watch_groups(state, batch, config)
     results = update(state, batch, plan, config, monitor) if plan else []
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
@@ -132,8 +149,10 @@ def iterate(
         folder.write_table("tokens", now, metrics.token_trace(made))
         if pushed := metrics.push_trace(made):
             folder.write_table("pushes", now, pushed)
-    if plan:
-        folder.append("plans", metrics.plan_record(made))
+    if plan and description:
+        numbers = {k: v for k, v in description.items() if not isinstance(v, list)}
+        short = {"iteration": now, "describe": numbers}  # without the rows and steps
+        folder.append("plans", metrics.plan_record(made) if config.store.report else short)
     folder.append("metrics", record)
     state.iteration = now
     return record
@@ -171,15 +190,28 @@ def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> l
 
 
 def draw(
-    policy: Policy, prompts: Sequence[Encoded], config: RunConfig, now: int
+    policy: Policy,
+    prompts: Sequence[Encoded],
+    config: RunConfig,
+    now: int,
+    at_once: MicroBatch | None = None,
 ) -> list[list[Response]]:
-    """G responses for every prompt, each from a seed of its own."""
-    G = config.sample.group_size
+    """G responses for every prompt, each from a seed of its own; a part at a time if need be."""
+    P, G = len(prompts), config.sample.group_size
     seeds_PG = [
-        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)]
-        for p in range(len(prompts))
+        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)] for p in range(P)
     ]
-    return sample(policy, [tokens for _, tokens in prompts], seeds_PG, config.sample)
+    tokens = [tokens for _, tokens in prompts]
+
+    def parts(size: int) -> list[list[Response]]:
+        drawn: list[list[Response]] = []
+        for start in range(0, P, size):
+            part = slice(start, start + size)
+            drawn += sample(policy, tokens[part], seeds_PG[part], config.sample)
+        return drawn
+
+    at_once = at_once or MicroBatch(P, what=PROMPTS)
+    return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)
 
 
 def gather(
@@ -213,20 +245,6 @@ def gather(
     ]
 
 
-def with_old_logprobs(
-    policy: Policy, groups: list[list[Row]], config: RunConfig
-) -> list[list[Row]]:
-    """Score the rows that carry signal by the policy that sampled them, before it changes."""
-    if config.update.old_logprobs == "sampler":
-        return groups
-    signal = [row for group in groups for row in group if row.sign]
-    scored = iter(score(policy, signal, config.sample.temperature, config.update.micro_tokens))
-    return [
-        [replace(row, scored_T=next(scored)) if row.sign else row for row in group]
-        for group in groups
-    ]
-
-
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
     """The rows of this iteration's update; none while no balanced batch can be taken."""
     if config.balance.tau == 0:
@@ -236,17 +254,30 @@ def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) 
     return list(taken.rows) if taken else []
 
 
-def watch_groups(batch: Sequence[Row], config: RunConfig, now: int) -> Monitor | None:
+def with_old_logprobs(
+    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig
+) -> list[Row]:
+    """Score what is trained after the weights have changed: in the batch, and in the buffer."""
+    if config.update.old_logprobs == "sampler":
+        return batch
+    scored, waiting = score_before_update(
+        state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro
+    )
+    refill(state, waiting)
+    return scored
+
+
+def watch_groups(state: State, batch: Sequence[Row], config: RunConfig) -> Monitor | None:
     """The microscope for this iteration, on its first groups with both signs; None: not now."""
     every = config.monitor.every
-    if not every or now % every:
+    if not every or (state.iteration + 1) % every:
         return None
     signs: dict[str, set[int]] = {}
     for row in batch:
         signs.setdefault(row.group, set()).add(row.sign)
     mixed = [group for group, found in signs.items() if {1, -1} <= found]
     watched = frozenset(mixed[: config.monitor.watch])
-    return Monitor(config.sample.temperature, config.update.micro_tokens, watched)
+    return Monitor(config.sample.temperature, state.micro, watched)
 
 
 def update(
@@ -258,7 +289,9 @@ def update(
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
-    for step in plan.steps:
+    sampled = config.update.old_logprobs == "sampler"
+    first = first_step(batch, plan)
+    for s, step in enumerate(plan.steps):
         result = take_step(
             state.policy,
             state.optimizer,
@@ -267,6 +300,8 @@ def update(
             temperature=config.sample.temperature,
             max_new_tokens=config.sample.max_new_tokens,
             look=monitor,
+            on_policy=s == first and not sampled,
+            micro=state.micro,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
@@ -287,14 +322,23 @@ def evaluate(
     folder: RunFolder,
     watch: Watch,
 ) -> None:
-    """Held-out success before training, after it, and every `evaluate.every` iterations."""
-    options, at = config.evaluate, state.iteration
+    """Held-out success before training, after it, and every `evaluate.every` iterations.
+
+    Every setting samples with the same seeds, and a resumed run repeats none that was judged.
+    """
+    options, at, seed = config.evaluate, state.iteration, config.loop.seed
     due = at in (0, config.loop.iterations) or (options.every and at % options.every == 0)
     prompts = heldout[: options.prompts]
-    if not due or not prompts or any(r["iteration"] == at for r in folder.read("evaluations")):
+    if not due or not prompts:
         return
-    start, seed = time.perf_counter(), config.loop.seed
-    success = judge(state.policy, prompts, options.samples, config.sample, verifier, seed)
-    seconds = time.perf_counter() - start
-    folder.append("evaluations", {"iteration": at, **asdict(success), "evaluate_seconds": seconds})
-    watch.evaluated(at, success)
+    judged = [line for line in folder.read("evaluations") if line["iteration"] == at]
+    for setting in settings_of(options.settings, config.sample)[len(judged) :]:
+        start = time.perf_counter()
+        sampled = setting.of(config.sample)
+        success = judge(state.policy, prompts, options.samples, sampled, verifier, seed)
+        seconds = time.perf_counter() - start
+        folder.append(
+            "evaluations",
+            {"iteration": at, **asdict(setting), **asdict(success), "evaluate_seconds": seconds},
+        )
+        watch.evaluated(at, success, setting)

@@ -152,31 +152,35 @@ def token_trace(made: Iteration) -> TokenTrace:
 
     Where the monitor looked, also what the step did to the token and who pushed it.
     """
-    table: dict[str, list[np.ndarray]] = {name: [] for name in TRACED}
-    for step, result in enumerate(made.results):
-        for place, row in enumerate(result.rows):
-            tokens = made.batch[row].content.response_tokens
-            size = len(tokens)
-            values: tuple[np.ndarray, ...] = (
-                np.full(size, step, np.int16),
-                np.full(size, row, np.int32),
-                np.arange(size, dtype=np.int32),
-                tokens,
-                result.advantages[place],
-                result.old_logprobs[place],
-                result.logprobs[place],
-                result.entropies[place],
-                result.pulls[place],
-            )
-            for name, value in zip(TRACED, values, strict=True):
-                table[name].append(value)
-    traced = {k: np.concatenate(v) if v else np.empty(0) for k, v in table.items()}
+    results = made.results
+    rows = [row for result in results for row in result.rows]
+    steps = np.repeat(np.arange(len(results), dtype=np.int16), [len(r.rows) for r in results])
+    lengths = [made.batch[row].num_tokens for row in rows]
+    starts = np.cumsum([0, *lengths])
+    values: tuple[np.ndarray, ...] = (
+        np.repeat(steps, lengths),
+        np.repeat(np.array(rows, dtype=np.int32), lengths),
+        (np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)).astype(np.int32),
+        _joined([made.batch[row].content.response_tokens for row in rows]),
+        _joined([x for result in results for x in result.advantages]),
+        _joined([x for result in results for x in result.old_logprobs]),
+        _joined([x for result in results for x in result.logprobs]),
+        _joined([x for result in results for x in result.entropies]),
+        _joined([x for result in results for x in result.pulls]),
+    )
+    traced = dict(zip(TRACED, values, strict=True))
     seen = columns(made.views)
     skipped = any(result.skipped == "not finite" for result in made.results)
     return TokenTrace(traced if skipped else {**traced, **seen})  # a skipped step has no view
 
 
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
 def push_trace(made: Iteration) -> TokenTrace | None:
     """Who pushed the watched tokens; None where nothing was watched."""
+    if not made.views:
+        return None
     taken = [result.rows for result in made.results if not result.skipped]
     return pushes(made.views, taken)

@@ -25,13 +25,16 @@ PRESETS = (Path(__file__).parent / "runs", Path(__file__).parents[2] / "runs")  
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A TOML file, or the name of a preset in runs/, with `section.option=value` on top."""
     path = find_run(source)
+    return from_tables(read_tables(path), overrides, where=str(path))
+
+
+def read_tables(path: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise PoiseError(f"{path}: not a TOML file: {fault}") from fault
     except OSError as fault:
         raise PoiseError(f"{path}: cannot be read: {fault.strerror}") from fault
-    return from_tables(tables, overrides, where=str(path))
 
 
 def find_run(source: str | Path) -> Path:
@@ -60,6 +63,8 @@ def from_tables(
                     f"{where}: schema {table} is not one this version reads ({SCHEMA})"
                 )
             continue
+        if name == "experiment":  # arms, rates and seeds: study/experiment_file.py reads them
+            continue
         if name not in sections:
             raise PoiseError(f"{where}: {unknown('section', name, sections)}")
         if not isinstance(table, Mapping):
@@ -71,9 +76,8 @@ def from_tables(
         merged.setdefault(section, {})[key] = value
         given[f"{section}.{key}"] = f"--set {override}"
     hints = get_type_hints(RunConfig)
-    return checked(
-        RunConfig(**{n: _section(hints[n], n, merged.get(n, {}), where, given) for n in sections})
-    )
+    read = {n: read_section(hints[n], n, merged.get(n, {}), where, given) for n in sections}
+    return checked(RunConfig(**read))
 
 
 def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
@@ -91,9 +95,10 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     return section, key, value
 
 
-def _section(
+def read_section(
     kind: type, name: str, table: Mapping[str, Any], where: str, given: Mapping[str, str]
 ) -> Any:
+    """One section's options, checked against the fields of `kind` (made by `config.option`)."""
     known = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values = {}

@@ -13,41 +13,60 @@ from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Row
+from counterpoise.update.fit import PROMPTS, MicroBatch
 from counterpoise.update.optimizer import Optimizer
 
 
 @dataclass(slots=True)
 class State:
-    """Weights, optimizer, buffer and two counters: a checkpoint is this and nothing else."""
+    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else."""
 
     policy: Policy
     optimizer: Optimizer
     buffer: RewardBalancedBuffer
+    micro: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
+    drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
     iteration: int = 0  # finished
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
 
 def new_state(policy: Policy, config: RunConfig) -> State:
-    return State(policy, Optimizer(policy.model, config.update), _buffer(config))
+    options = config.update
+    return State(
+        policy,
+        Optimizer(policy.model, options),
+        _buffer(config),
+        MicroBatch(options.micro_tokens),
+        MicroBatch(config.sample.prompts, what=PROMPTS),
+    )
 
 
 def save(folder: RunFolder, state: State, keep: int) -> None:
     rows, tensors = rows_to_tensors(state.buffer.state())
-    checkpoint.save(
-        folder.checkpoints,
-        checkpoint.Checkpoint(
-            iteration=state.iteration,
-            model=checkpoint.weights_of(state.policy.model),
-            optimizer=state.optimizer.state(),
-            buffer=tensors,
-            state={
-                "rows": rows,
-                "counts": asdict(state.buffer.counts),
-                "skipped_in_a_row": state.skipped_in_a_row,
-            },
-        ),
-        keep,
+    made = checkpoint.Checkpoint(
+        iteration=state.iteration,
+        model=checkpoint.weights_of(state.policy.model),
+        optimizer=state.optimizer.state(),
+        buffer=tensors,
+        state={
+            "rows": rows,
+            "counts": asdict(state.buffer.counts),
+            "skipped_in_a_row": state.skipped_in_a_row,
+            "micro_tokens": state.micro.size,
+            "prompts_at_once": state.drawn.size,
+        },
     )
+    with folder.writing(f"checkpoints/{checkpoint.name(state.iteration)}"):
+        checkpoint.save(folder.checkpoints, made, keep)
+
+
+def refill(state: State, rows: list[Row]) -> None:
+    """Give the buffer back its waiting rows, as they are now."""
+    old = state.buffer
+    state.buffer = RewardBalancedBuffer(
+        tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age, rows=rows,
+        counts=old.counts,
+    )  # fmt: skip
 
 
 def restore(
@@ -72,6 +91,8 @@ def restore(
     rows = rows_from_tensors(saved.state["rows"], saved.buffer)
     state.buffer = _buffer(config, rows, BufferCounts(**saved.state["counts"]))
     state.skipped_in_a_row = saved.state["skipped_in_a_row"]
+    for size, name in ((state.micro, "micro_tokens"), (state.drawn, "prompts_at_once")):
+        size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
     state.iteration = saved.iteration
     folder.rewind(saved.iteration)
     tell(f"resuming after iteration {saved.iteration}")

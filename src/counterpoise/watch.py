@@ -7,6 +7,7 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.evaluate.heldout import Success
+from counterpoise.evaluate.settings import Setting
 
 
 class Watch:
@@ -18,6 +19,6 @@ class Watch:
     def iterated(self, record: dict[str, Any]) -> None:
         """A finished iteration: its line of metrics.jsonl."""
 
-    def evaluated(self, iteration: int, success: Success) -> None: ...
+    def evaluated(self, iteration: int, success: Success, setting: Setting) -> None: ...
 
     def finished(self, path: Path) -> None: ...

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.microscope import coupling
+from counterpoise.microscope import errors, walk
 from counterpoise.microscope.coupling import Coupling, decompose
 from counterpoise.microscope.tokens import snapshot
 
@@ -76,15 +76,16 @@ def test_equals_the_pairwise_sum(shape: tuple[int, int, int, int]) -> None:
     torch.testing.assert_close(found.total, whole, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize(("chunk", "block"), [(1, 1), (37 * 50, 8), (37 * 1000, 64)])
+@pytest.mark.parametrize("base", [1, 8, 64])
+@pytest.mark.parametrize("chunk", [1, 50, 1000])
 def test_any_chunking_gives_the_same(
-    chunk: int, block: int, monkeypatch: pytest.MonkeyPatch
+    chunk: int, base: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sets larger than a chunk, as large as it, and far smaller take different paths."""
     batch = made_up(300, 37, 16, 4)
     own, parts = by_the_book(*batch, eta=1.0)
-    monkeypatch.setattr(coupling, "CHUNK_ELEMENTS", chunk)
-    monkeypatch.setattr(coupling, "BLOCK", block)
+    monkeypatch.setitem(errors.MEMORY, "cpu", chunk * 37 * 8)
+    monkeypatch.setitem(walk.BASE, "cpu", base)
     assert worst(decompose(*batch), own, parts) < 1e-10
 
 
@@ -99,6 +100,20 @@ def test_float32_and_bfloat16_inputs_are_summed_in_float32() -> None:
     half = decompose(*rounded)
     assert half.total.dtype == torch.float32
     assert worst(half, own, parts) < 1e-4  # of the rounded inputs, nothing is lost on top
+
+
+@pytest.mark.parametrize(("precision", "most"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
+def test_half_precision_rounds_and_overflows_nowhere(
+    precision: torch.dtype, most: float, unit: float
+) -> None:
+    """A float16 ends at 65504 and at 6e-8; advantages of any size must fit."""
+    hidden, W, tokens, A, groups = made_up(400, 50, 24, 5)
+    own, parts = by_the_book(hidden, W, tokens, unit * A, groups, eta=1 / unit)
+    single = (hidden.float(), W.float(), tokens, (unit * A).float(), groups)
+    found = decompose(*single, eta=1 / unit, precision=precision)
+    assert found.total.dtype == torch.float32
+    assert worst(found, own, parts) < most
 
 
 def test_signs_own_and_cancellation_fit_together() -> None:
@@ -187,5 +202,7 @@ def test_the_same_on_a_gpu() -> None:
     found = decompose(*(x.cuda() for x in batch))
     assert found.total.is_cuda
     assert worst(found.cpu(), own, parts) < 1e-10
-    single = decompose(*(x.float().cuda() if x.is_floating_point() else x.cuda() for x in batch))
-    assert worst(single.cpu(), own, parts) < 1e-3
+    single = [x.float().cuda() if x.is_floating_point() else x.cuda() for x in batch]
+    assert worst(decompose(*single).cpu(), own, parts) < 1e-3
+    for precision, most in ((torch.float16, 4e-3), (torch.bfloat16, 4e-2)):
+        assert worst(decompose(*single, precision=precision).cpu(), own, parts) < most

@@ -11,7 +11,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.microscope.iteration import NUMBERS, columns, numbers, pushes
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.tokens import snapshot
-from counterpoise.policy.load import Policy
+from counterpoise.policy.load import Policy, as_policy
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
@@ -177,3 +177,27 @@ def test_the_index_of_a_type_is_the_cancelled_share_of_its_row() -> None:
     assert found.types.tolist() == [5, 7]
     assert found.left.tolist() == pytest.approx([0.25, 1.5])
     assert found.gross.tolist() == pytest.approx([0.75, 1.5])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_half_precision_sees_the_same_to_a_few_per_cent() -> None:
+    """The step computes in bfloat16 there; its layers are few, so it stays near float32."""
+    rows = tiny.rows(groups=4, size=8, shortest=8)
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    here = tiny.policy("llama", initializer_range=0.05, **sizes)
+    here.model.bfloat16().float()  # both have the same weights
+    there = tiny.policy("llama", initializer_range=0.05, **sizes)
+    there = as_policy("tiny", there.model.to("cuda", torch.bfloat16), there.tokenizer)
+    views = []
+    for policy in (here, there):
+        monitor = Monitor(TEMPERATURE, 10_000, {"p0"})
+        step(policy, rows, monitor, lr=0.0, micro_tokens=10_000)
+        assert monitor.seconds > 0
+        views += monitor.views
+    on_cpu, on_gpu = (view.coupling for view in views)
+    assert not on_gpu.total.is_cuda
+    for name in ("total", "own", "positive"):
+        exact, found = getattr(on_cpu, name), getattr(on_gpu, name)
+        assert float((found - exact).norm() / exact.norm()) < 0.05
+    assert numbers(views[1:])["stable_positive"] == 1.0  # an update of nothing, by the same kernels

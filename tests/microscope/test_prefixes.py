@@ -101,3 +101,10 @@ def test_like_a_dictionary_of_prefixes(seed: int) -> None:
     assert found.both == sum(len(p) for p in together if min(p) < 0 < max(p))
     assert found.left == pytest.approx(sum(abs(sum(p)) for p in together), rel=1e-5)
     assert found.gross == pytest.approx(sum(sum(map(abs, p)) for p in together), rel=1e-5)
+
+
+def test_rollouts_of_one_sign_share_nothing_between_signs() -> None:
+    """Nodes that one rollout passes alone are numbered too: there are more than shared tokens."""
+    lonely = [row("a", 1.0, [first, 1]) for first in range(2, 9)]
+    found = shared([*lonely, row("b", 1.0, [3, 4]), row("b", 1.0, [3, 5])])
+    assert (found.tokens, found.both) == (2, 0)

@@ -10,9 +10,9 @@ import numpy as np
 import tiny
 from safetensors.torch import load_file, save_file
 
-from counterpoise.store.lines import rollout_line
+from counterpoise.store.lines import rollout_lines
 from counterpoise.store.records import rows_from_tensors, rows_to_tensors
-from counterpoise.types import Rollout, Row
+from counterpoise.types import Group, Rollout, Row
 
 
 def assert_same(a: Row, b: Row) -> None:
@@ -93,7 +93,7 @@ def test_the_line_of_a_rollout() -> None:
         sampled_logprobs=np.array([-0.12345678, -1e-9, -30.0], np.float32),
         finished=False,
     )
-    line = rollout_line(rollout, "3:w/1")
+    (line,) = rollout_lines([Group("3:w/1", 3, (rollout,))])
     assert "\n" not in line
     assert json.loads(line) == {
         "schema": 1,
@@ -108,3 +108,40 @@ def test_the_line_of_a_rollout() -> None:
         "response_tokens": [7, 8, 1],
         "sampled_logprobs": [-0.123457, -0.0, -30.0],
     }
+
+
+def test_lines_are_those_of_json_one_number_at_a_time() -> None:
+    rng = np.random.default_rng(0)
+    groups = []
+    for g in range(3):
+        rollouts = []
+        for i in range(4):
+            size = int(rng.integers(1, 40))
+            logprobs = -(10.0 ** rng.uniform(-8, 2, size)).astype(np.float32)
+            if (g, i) == (2, 3):
+                logprobs[0] = -np.inf  # then JSON's own words are written
+            rollouts.append(
+                Rollout(
+                    f"p{g}",
+                    "?",
+                    "1",
+                    "é",
+                    1.0,
+                    np.arange(g + 1, dtype=np.int32),
+                    rng.integers(0, 50_000, size).astype(np.int32),
+                    logprobs,
+                )
+            )
+        groups.append(Group(f"1:p{g}", 1, tuple(rollouts)))
+    for chosen in (groups[:2], groups):
+        found = [json.loads(line) for line in rollout_lines(chosen)]
+        rollouts = [r for group in chosen for r in group.rollouts]
+        assert [r["prompt_tokens"] for r in found] == [r.prompt_tokens.tolist() for r in rollouts]
+        assert [r["response_tokens"] for r in found] == [
+            r.response_tokens.tolist() for r in rollouts
+        ]
+        for record, rollout in zip(found, rollouts, strict=True):
+            assert record["sampled_logprobs"] == [
+                round(float(x), 6) for x in rollout.sampled_logprobs
+            ]
+    assert rollout_lines([]) == []

@@ -6,14 +6,18 @@ from counterpoise.study.study import Record
 
 
 def run(
-    arm: str, seed: int, heldout: list[float], updates: int, rate: float = 1e-4
+    arm: str,
+    seed: int,
+    heldout: list[float],
+    updates: int,
+    rate: float = 1e-4,
+    **columns: float,
 ) -> list[Record]:
-    """Two iterations of 64 rollouts, `updates` each, evaluated at every one."""
+    """Iterations of 64 rollouts, `updates` each, evaluated at every one; success is 0.5."""
     about = {"arm": arm, "rate": rate, "seed": seed}
-    curve = [
-        {**about, "panel": "curve", "iteration": i, "updates": i * updates, "rollouts": 64 * i,
-         "success": 0.5 if i else None, "heldout": h}
+    beside = {"split": 0.5, "largest_sum": 1.0, "entropy": 0.2, "dropped": 0, **columns}
+    return [
+        {**about, "iteration": i, "updates": i * updates, "rollouts": 64 * i, "heldout": h,
+         "success": 0.5 if i else None, **beside}
         for i, h in enumerate(heldout)
     ]  # fmt: skip
-    rest = {"cancellation": None, "split": 0.5, "largest_sum": 1.0, "entropy": 0.2}
-    return [*curve, {**about, "panel": "beside", **rest, "updates": 2 * updates}]

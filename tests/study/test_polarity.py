@@ -35,7 +35,7 @@ def simulated(positive: dict[str, float], joint: dict[str, float]) -> list[Recor
             "suppressed": 3,
             "flipped": 2 if update == "positive" else 4,
         }
-        for optimizer in polarity.RATES
+        for optimizer in polarity.OPTIMIZERS
         for update, mass in (("positive", positive), ("joint", joint))
         for prompt in range(40)
         for category in CATEGORIES
@@ -95,7 +95,7 @@ def test_every_token_is_counted_once_in_each_update(measured) -> None:
     tokens = dict.fromkeys(polarity.SIGNS, 0)
     for row in lab.rows(3):
         tokens["positive" if row.advantage > 0 else "negative"] += row.num_tokens
-    for optimizer in polarity.RATES:
+    for optimizer in polarity.OPTIMIZERS:
         for update in polarity.UPDATES:
             for sign in polarity.SIGNS:
                 mine = polarity._where(records, optimizer=optimizer, update=update, sign=sign)

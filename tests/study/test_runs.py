@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
 from counterpoise.store.folder import RunFolder
-from counterpoise.study.runs import ALWAYS, number_of_jobs, train_runs
+from counterpoise.study.runs import ALWAYS, Fleet, Standing, number_of_jobs, train_runs
 
 SMALL = (
     "loop.iterations=2", "sample.prompts=4", "batch.steps=2", "balance.tau=0", "task.size=16",
@@ -27,7 +28,8 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
     runs = {"a": SMALL, "b": (*SMALL, "loop.seed=1")}
     first = train_runs(runs, tmp_path, lambda *what: told.append(what))
     assert list(first) == ["a", "b"]
-    assert told == [("1 of 2 runs", 0.5), ("2 of 2 runs", 1.0)]
+    assert told[-1] == ("2 of 2 runs", 1.0)
+    assert [share for _, share in told] == sorted(share for _, share in told)
     metrics = {name: run.read("metrics") for name, run in first.items()}
     assert [len(m) for m in metrics.values()] == [2, 2]
     assert metrics["a"][0]["old_logprob"] != metrics["b"][0]["old_logprob"]
@@ -71,3 +73,43 @@ def test_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POISE_JOBS", wrong)
         with pytest.raises(PoiseError, match="POISE_JOBS"):
             number_of_jobs()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
+
+    def stop(standing: Standing) -> None:
+        if standing.running.get("a", 0) >= 2:
+            raise KeyboardInterrupt
+
+    first = Fleet({"a": options}, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        first.train(1, stop)
+    assert not first.finished("a")
+    assert not first.failures
+    behind = RunFolder.open(tmp_path / "a").read("metrics")
+    assert 2 <= len(behind) < 9
+
+    told: list[Standing] = []
+    Fleet({"a": options}, tmp_path).train(1, told.append)
+    folder = RunFolder.open(tmp_path / "a")
+    assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 10))
+    assert min(s.running["a"] for s in told if "a" in s.running) >= len(behind) - 1  # not from 0
+    assert told[-1].ended == 1
+    assert not (tmp_path / "a" / "checkpoints").exists()
+    assert not (tmp_path / "a" / "model").exists()
+    assert not (tmp_path / "a.log").exists()
+
+
+def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    fleet.train(1, minutes=0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_commands_do_not_train_one_folder(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(PoiseError, match="are being trained"):
+            Fleet({"a": SMALL}, tmp_path).train(1)

@@ -49,7 +49,7 @@ def test_two_splits(folder):
     assert (task.train[3].id, task.train[3].answer, task.train[3].solution) == (
         "train/3",
         "4",
-        "4.",
+        "4.\nThe answer is \\boxed{4}.",
     )
 
 

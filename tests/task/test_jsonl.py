@@ -34,15 +34,38 @@ def test_records_become_prompts(tmp_path):
     assert task.name == "sums"
     assert task.heldout == []
     assert task.train == [
-        Prompt(id="7", problem="1 + 1 = ?", answer="2", solution="2."),
+        Prompt(id="7", problem="1 + 1 = ?", answer="2", solution="2.\nThe answer is \\boxed{2}."),
         Prompt(id="b", problem="½?", answer="0.10"),
     ]
 
 
 def test_fields_can_have_other_names(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"key": 1, "q": "1 + 1 = ?", "a": "2"}])
-    task = load(path, heldout=0, problem_field="q", answer_field="a", id_field="key")
-    assert task.train == [Prompt(id="1", problem="1 + 1 = ?", answer="2")]
+    path = write(
+        tmp_path / "a.jsonl", [{"key": 1, "q": "1 + 1 = ?", "a": "2", "how": "\\boxed{2}"}]
+    )
+    names = {"problem_field": "q", "answer_field": "a", "id_field": "key"}
+    assert load(path, heldout=0, **names).train == [Prompt("1", "1 + 1 = ?", "2")]
+    task = load(path, heldout=0, **names, solution_field="how")
+    assert task.train == [Prompt("1", "1 + 1 = ?", "2", "\\boxed{2}")]
+
+
+@pytest.mark.parametrize(
+    ("solution", "kept"),
+    [
+        ("So 3 + 4 = 7. ", "So 3 + 4 = 7.\nThe answer is \\boxed{7}."),
+        ("So \\boxed{7}.", "So \\boxed{7}."),
+        ("So \\boxed{3 + \\boxed{4}}.", "So \\boxed{3 + \\boxed{4}}."),  # the author's own affair
+        ("They boxed 7 pears.", "They boxed 7 pears.\nThe answer is \\boxed{7}."),
+        ("Cut off: \\boxed{7", "Cut off: \\boxed{7\nThe answer is \\boxed{7}."),
+        (" \n", ""),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_solutions_end_in_a_box_that_the_verifier_reads(tmp_path, solution, kept):
+    record = {"id": 1, "problem": "3 + 4 = ?", "answer": 7, "solution": solution}
+    (prompt,) = load(write(tmp_path / "a.jsonl", [record]), heldout=0).train
+    assert prompt.solution == kept
 
 
 @pytest.mark.parametrize(

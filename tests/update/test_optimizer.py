@@ -7,12 +7,14 @@ import math
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from counterpoise.config import UpdateConfig
 from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import accumulate
 
 
 class Weights(nn.Module):
@@ -25,7 +27,7 @@ class Weights(nn.Module):
 
 
 def push(model: Weights, a: list[float], b: float = 0.0) -> None:
-    model.a.grad = torch.tensor(a, dtype=model.a.dtype)
+    model.a.grad = torch.tensor(a, dtype=model.a.dtype, device=model.a.device)
     model.b.grad = torch.full_like(model.b, b)
 
 
@@ -185,3 +187,85 @@ def test_a_restored_state_is_a_copy() -> None:
     restored.restore(state)
     advance(twin, restored, [5.0, 5.0, 5.0])
     assert all(torch.equal(state[name], kept[name]) for name in state)
+
+
+# -- passes that add up ---------------------------------------------------------------------------
+
+
+def test_gradients_of_half_precision_add_up_in_float32() -> None:
+    """1 and 255 times 1/512: in bfloat16 every single addition would be rounded away."""
+    model = Weights(torch.bfloat16)
+    optimizer = Optimizer(model, plain())
+    optimizer.zero_grad()
+    push(model, [1.0, 0.0, 0.0])
+    optimizer.collect()
+    assert all(p.grad is None for p in model.parameters())
+    for _ in range(255):
+        push(model, [1 / 512, 0.0, 0.0])
+        optimizer.collect()
+    assert optimizer.masters[0].grad is not None
+    assert optimizer.masters[0].grad[0].item() == 1 + 255 / 512
+    assert optimizer.grad_norm() == pytest.approx(1 + 255 / 512)
+    optimizer.step(optimizer.grad_norm())
+    assert optimizer.masters[0][0].item() == pytest.approx(1 - 0.1 * (1 + 255 / 512))
+    optimizer.zero_grad()
+    assert all(m.grad is None for m in optimizer.masters)
+    assert optimizer.grad_norm() == 0.0
+
+
+def test_collecting_or_not_is_the_same_for_one_pass() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        ends = []
+        for collect in (False, True):
+            model = Weights(dtype)
+            optimizer = Optimizer(model, UpdateConfig(lr=0.01))
+            push(model, [0.3, -0.7, 0.1], b=0.2)
+            if collect:
+                optimizer.collect()
+            optimizer.step(optimizer.grad_norm())
+            ends.append((model.a, model.b))
+        assert torch.equal(ends[0][0], ends[1][0])
+        assert torch.equal(ends[0][1], ends[1][1])
+
+
+def test_the_sum_over_many_passes_is_no_worse_than_one() -> None:
+    """A bfloat16 model cut into single rows, against the same weights in float32."""
+    half, full = tiny.policy("llama"), tiny.policy("llama")
+    half.model.to(torch.bfloat16)
+    for p, q in zip(full.model.parameters(), half.model.parameters(), strict=True):
+        p.data.copy_(q.data)
+    rows = tiny.rows(groups=1, size=6, off_policy=0.0)
+    found = {}
+    for name, policy, size in (("full", full, 10_000), ("one", half, 10_000), ("many", half, 1)):
+        config = UpdateConfig(surrogate="reinforce", micro_tokens=size)
+        optimizer = Optimizer(policy.model, config)
+        accumulate(
+            policy, rows, config, temperature=1.0, max_new_tokens=17, after_pass=optimizer.collect
+        )
+        found[name] = torch.cat([m.grad.flatten() for m in optimizer.masters if m.grad is not None])
+        optimizer.zero_grad()
+    error = {name: (found[name] - found["full"]).norm() for name in ("one", "many")}
+    assert error["many"] < 1.3 * error["one"]
+    assert error["one"] < 0.1 * found["full"].norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_takes_the_steps_of_the_cpu(dtype: torch.dtype) -> None:
+    """One fused kernel there, a loop here; a state goes from one to the other and back."""
+    config = UpdateConfig(lr=0.01, weight_decay=0.1)
+    here, there = Weights(dtype), Weights(dtype).cuda()
+    mine, theirs = Optimizer(here, config), Optimizer(there, config)
+    assert theirs.fused
+    for k in range(6):
+        for model, optimizer in ((here, mine), (there, theirs)):
+            push(model, [0.1 * k, -1.0, 0.3], b=0.7)
+            optimizer.step(optimizer.grad_norm())
+            optimizer.zero_grad()
+        for a, b in zip(mine.masters, theirs.masters, strict=True):
+            torch.testing.assert_close(a, b.cpu(), rtol=1e-6, atol=1e-7)
+        assert mine.state().keys() == theirs.state().keys()
+        if k == 2:
+            theirs.restore(mine.state())
+            mine.restore({name: value.cpu() for name, value in theirs.state().items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,15 @@ from safetensors.torch import load_file
 
 from counterpoise.config import WarmupConfig
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate.heldout import Success
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import from_tables
 from counterpoise.types import Prompt
-from counterpoise.warmup import scratch
+from counterpoise.update.fit import MicroBatch
+from counterpoise.warmup import run, scratch
 from counterpoise.warmup.run import run_warmup
 from counterpoise.warmup.scratch import build_model
-from counterpoise.warmup.supervise import _backward, encode_example, schedule, supervise
+from counterpoise.warmup.supervise import as_row, backward, schedule, supervise
 
 PROMPTS = [
     Prompt(f"p{i}", f"what is {i} and {i}", str(2 * i), f"so {i} makes {2 * i} . " * (1 + i % 3))
@@ -54,17 +57,20 @@ def test_the_schedule_rises_then_falls_to_a_tenth() -> None:
 
 def test_an_example_ends_with_the_end() -> None:
     policy = tiny.policy()
-    prompt, solution = encode_example(policy, PROMPTS[1])
-    assert prompt.tolist() == policy.encode(PROMPTS[1].problem).tolist()
+    row = as_row(policy, PROMPTS[1])
+    solution = row.content.response_tokens
+    assert row.content.prompt_tokens.tolist() == policy.encode(PROMPTS[1].problem).tolist()
     assert solution.tolist() == [*policy.tokenizer.encode(PROMPTS[1].solution), 1]
     assert solution.dtype == np.int32
+    assert row.num_tokens == len(solution)
 
 
 def plain_loss(policy: Policy, prompts: list[Prompt]) -> torch.Tensor:
     """Mean over all solution tokens, one sequence at a time, by transformers."""
     total, tokens = torch.zeros(()), 0
     for prompt in prompts:
-        a, b = encode_example(policy, prompt)
+        row = as_row(policy, prompt).content
+        a, b = row.prompt_tokens, row.response_tokens
         ids = torch.from_numpy(np.concatenate((a, b)).astype(np.int64))[None]
         logprobs = policy.model(input_ids=ids).logits[0, len(a) - 1 : -1].log_softmax(-1)
         total = total - logprobs.gather(1, ids[0, len(a) :, None]).sum()
@@ -83,7 +89,7 @@ def test_loss_and_gradient_are_those_of_a_plain_mean(micro_tokens: int) -> None:
     expected.backward()
     theirs = gradient(policy)
     policy.model.zero_grad()
-    loss = _backward(policy, [encode_example(policy, p) for p in PROMPTS], micro_tokens)
+    loss = backward(policy, [as_row(policy, p) for p in PROMPTS], micro_tokens)
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
     assert float((gradient(policy) - theirs).norm() / theirs.norm()) < 1e-5
 
@@ -93,7 +99,7 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
     for _ in range(2):
         policy, losses = tiny.policy(), []
         supervise(
-            policy, PROMPTS, WarmupConfig(steps=30, batch=8, lr=3e-3), seed=0, micro_tokens=4096,
+            policy, PROMPTS, WarmupConfig(steps=30, batch=8, lr=3e-3), 0, MicroBatch(4096),
             progress=lambda step, loss, seen=losses: seen.append(loss),
         )  # fmt: skip
         assert len(losses) == 30
@@ -107,8 +113,31 @@ def test_a_missing_solution_is_named_before_anything_moves() -> None:
     before = policy.model.lm_head.weight.detach().clone()
     prompts = [*PROMPTS[:2], replace(PROMPTS[2], solution="")]
     with pytest.raises(PoiseError, match="prompt p2 has no worked solution"):
-        supervise(policy, prompts, WarmupConfig(steps=1), seed=0, micro_tokens=4096)
+        supervise(policy, prompts, WarmupConfig(steps=1), 0, MicroBatch(4096))
     assert torch.equal(policy.model.lm_head.weight, before)
+
+
+def test_it_stops_when_told_to_and_not_before() -> None:
+    asked: list[int] = []
+
+    def done(step: int) -> bool:
+        asked.append(step)
+        return step == 9
+
+    config = WarmupConfig(steps=20, batch=2, lr=1e-3, evaluate_every=3)
+    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), done=done) == 9
+    assert asked == [3, 6, 9]
+    config = replace(config, evaluate_every=0)
+    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), done=done) == 20
+    assert asked == [3, 6, 9]
+
+
+def test_a_loss_that_is_not_finite_stops_the_warm_up() -> None:
+    policy = tiny.policy()
+    with torch.no_grad():
+        policy.model.model.norm.weight[0] = math.nan
+    with pytest.raises(PoiseError, match=r"not finite at step 1: lower warmup\.lr"):
+        supervise(policy, PROMPTS, WarmupConfig(steps=2, batch=2), 0, MicroBatch(4096))
 
 
 SMALL = from_tables(
@@ -143,6 +172,48 @@ def test_from_nothing_to_a_folder_that_can_be_trained(
     first, second = (load_file(path / "model.safetensors") for path in (out, tmp_path / "again"))
     assert first.keys() == second.keys()
     assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_success_is_looked_at_and_the_model_of_that_moment_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter([0.1, 0.5, 0.5])
+
+    def judge(*_: object) -> Success:
+        mean = next(found)
+        return Success(mean, mean, mean, pass_any=1.0, mixed=0.75, prompts=2, samples=2)
+
+    monkeypatch.setattr(scratch, "SURVEY", 200)
+    monkeypatch.setattr(run, "judge", judge)
+    options = replace(SMALL.warmup, steps=9, evaluate_every=2, until=0.4)
+    run_warmup(replace(SMALL, warmup=options), tmp_path / "model")
+    told = capsys.readouterr().out
+    assert "step 2: held-out success at temperature 1: 10.0 %" in told
+    assert "mixed groups of 2: 75.0 %" in told
+    assert "stayed below" not in told
+    record = json.loads((tmp_path / "model" / "warmup.json").read_text())
+    assert record["steps"] == 4
+    assert [(look["step"], look["mean"]) for look in record["judged"]] == [(2, 0.1), (4, 0.5)]
+    assert record["saved"]["mean"] == 0.5
+    assert record["config"]["warmup"]["until"] == 0.4
+
+    found = iter([0.1, 0.2, 0.2])
+    run_warmup(replace(SMALL, warmup=replace(options, steps=4)), tmp_path / "other")
+    assert "success stayed below warmup.until=0.4 in 4 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"evaluate_every": 0}, "evaluate_every"), ({"evaluate_every": 3}, "evaluate_every")],
+)
+def test_a_target_nobody_looks_at_is_refused(tmp_path: Path, changes: dict, reason: str) -> None:
+    options = replace(SMALL.warmup, until=0.4, **changes)
+    with pytest.raises(PoiseError, match=reason):
+        run_warmup(replace(SMALL, warmup=options), tmp_path / "model")
+    options = replace(SMALL.warmup, until=0.4, evaluate_every=1)
+    unjudged = replace(SMALL, warmup=options, evaluate=replace(SMALL.evaluate, prompts=0))
+    with pytest.raises(PoiseError, match="held-out problems"):
+        run_warmup(unjudged, tmp_path / "model")
 
 
 def test_a_folder_in_use_is_refused_at_once(tmp_path: Path) -> None:

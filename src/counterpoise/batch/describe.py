@@ -15,7 +15,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.types import BatchPlan, Row
+from counterpoise.types import BatchPlan, Ints, Row
 
 
 class Description(TypedDict):
@@ -82,9 +82,18 @@ def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
         return None
     shares = []
     for step in plan.steps:
-        right = [rows[i].content.response_tokens for i in step if rows[i].sign > 0]
-        wrong = [rows[i].content.response_tokens for i in step if rows[i].sign < 0]
-        types = np.unique(np.concatenate(right)) if right else np.empty(0)
-        if len(types):
-            shares.append(float(np.isin(types, np.concatenate(wrong)).mean()) if wrong else 0.0)
+        right = _types([rows[i].content.response_tokens for i in step if rows[i].sign > 0])
+        wrong = _types([rows[i].content.response_tokens for i in step if rows[i].sign < 0])
+        shorter = min(len(right), len(wrong))
+        if right.any():
+            both = int((right[:shorter] & wrong[:shorter]).sum())
+            shares.append(both / int(right.sum()))
     return sum(shares) / len(shares) if shares else None
+
+
+def _types(responses: Sequence[Ints]) -> NDArray[np.bool_]:
+    """Whether token v occurs, up to the largest that does."""
+    tokens = np.concatenate(responses) if responses else np.empty(0, np.int32)
+    occurs = np.zeros(int(tokens.max(initial=-1)) + 1, dtype=bool)
+    occurs[tokens] = True
+    return occurs

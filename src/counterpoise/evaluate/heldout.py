@@ -25,7 +25,7 @@ from counterpoise.verify.scores import Verifier
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """Success at the sampling temperature.
+    """Success at one way of sampling (`evaluate/settings.py`).
 
     Example:
         Success(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)

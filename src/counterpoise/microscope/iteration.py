@@ -83,7 +83,7 @@ def pushes(views: Sequence[StepView], row_of: Sequence[Sequence[int]]) -> TokenT
             continue
         row_N = np.repeat(np.asarray(rows, dtype=np.int32), view.lengths)
         position_N = np.concatenate([np.arange(n, dtype=np.int32) for n in view.lengths])
-        by, push = view.pushes.places.cpu().numpy(), view.pushes.pushes.cpu().numpy()
+        by, push = view.pushes.places.numpy(), view.pushes.pushes.numpy()
         at, rank = np.nonzero(push)
         pushed, by = view.watched[at], by[at, rank]
         tables["row"].append(row_N[pushed])
@@ -118,16 +118,16 @@ def _pooled(views: Sequence[StepView]) -> dict[str, NDArray[np.float64]]:
 
 def _types(views: Sequence[StepView]) -> list[list[float]]:
     """[token, cancellation, share of the gross pull] of the heaviest types, pooled over steps."""
-    left: dict[int, float] = {}
-    gross: dict[int, float] = {}
-    for view in views:
-        for v, rest, all_ in zip(*(x.tolist() for x in view.types), strict=True):
-            left[v] = left.get(v, 0.0) + rest
-            gross[v] = gross.get(v, 0.0) + all_
-    whole = sum(gross.values())
-    heaviest = sorted(gross, key=lambda v: -gross[v])[:TYPES]
+    seen, left_U, gross_U = (
+        np.concatenate(parts)
+        for parts in zip(*(map(np.asarray, v.types) for v in views), strict=True)
+    )
+    types, number = np.unique(seen, return_inverse=True)
+    left, gross = np.bincount(number, left_U), np.bincount(number, gross_U)
+    heaviest = np.argsort(-gross, kind="stable")[:TYPES]
+    whole = gross.sum()
     return [
-        [v, max(0.0, 1 - left[v] / gross[v]), gross[v] / whole]  # rounding may leave -1e-8
+        [int(types[v]), max(0.0, 1 - left[v] / gross[v]), gross[v] / whole]  # rounding: -1e-8
         for v in heaviest
         if gross[v] > 0
     ]

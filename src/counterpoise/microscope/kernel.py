@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from counterpoise.errors import PoiseError
+from counterpoise.microscope.errors import HALF
 from counterpoise.microscope.tokens import check_rows
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
@@ -30,7 +31,7 @@ def kernel_row(
     candidate: tuple[int, int],
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> Tensor:
     """<g_c, g_k> of the token `candidate` = (row, position) with every response token k: [N]."""
     gradient = token_gradient(policy, rows, candidate, temperature=temperature)
@@ -56,15 +57,18 @@ def along(
     direction: Direction,
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> Tensor:
     """<g_k, direction> for every response token k, row after row: [N], in forward mode."""
     check_rows(rows)
+    if policy.device.type == "cuda" and policy.decoder.dtype in HALF:
+        raise PoiseError("kernels in half precision have no forward mode: set model.dtype=float32")
     moved: list[Tensor] = [torch.empty(0)] * len(rows)
     for batch in micro_batches(rows, micro_tokens):
         members = [rows[i] for i in batch]
-        # only the plain kernel of attention has a forward-mode derivative
-        with torch.no_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+        # only the plain kernel of attention has a forward-mode derivative; without gradients passes
+        # may write in place and read joined weights, and a tangent would be lost on the way
+        with torch.enable_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
             result = _forward_along(policy, members, direction, temperature)
             tangent_M = forward_ad.unpack_dual(result.logprobs_M).tangent
             lengths = result.lengths
@@ -78,11 +82,9 @@ def along(
 def _forward_along(
     policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
 ) -> Forward:
-    parameters = dict(policy.model.named_parameters())
-    lent = {
-        name: forward_ad.make_dual(parameters[name].detach(), tangent.to(parameters[name]))
-        if name in parameters
-        else tangent
-        for name, tangent in direction.items()
-    }
+    """All weights are lent without a gradient, so that no graph is built."""
+    lent = {name: weight.detach() for name, weight in policy.model.named_parameters()}
+    for name, tangent in direction.items():
+        was = lent.get(name)
+        lent[name] = tangent if was is None else forward_ad.make_dual(was, tangent.to(was))
     return forward_with(policy, lent, rows, temperature)

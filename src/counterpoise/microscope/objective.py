@@ -30,7 +30,7 @@ def gradient(
     chosen: Tensor | None = None,
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> dict[str, Tensor]:
     """grad J_S for the tokens `chosen`, as places of the flat batch [n]; None takes them all."""
     check_rows(rows)

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.tokens import errors
-
-CHUNK = 1 << 22  # errors r of one chunk of the batch
+from counterpoise.microscope.errors import Errors, product
+from counterpoise.microscope.tokens import errors as errors_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +35,7 @@ class Pairs:
 def pairs(hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Tensor) -> Pairs:
     """For the n pairs (j, k); the caller keeps n to a chunk."""
     h_j, h_k, W = wide(hidden[j]), wide(hidden[k]), wide(unembedding)
-    r_j, r_k = errors(h_j, W, tokens[j]), errors(h_k, W, tokens[k])
+    r_j, r_k = errors_of(h_j, W, tokens[j]), errors_of(h_k, W, tokens[k])
     phi = (r_j * r_k).sum(dim=1)
     equal = tokens[j] == tokens[k]
     unsure_j = r_j.gather(1, tokens[j, None]).squeeze(1)
@@ -46,26 +45,18 @@ def pairs(hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Ten
 
 
 @torch.no_grad()
-def kernel(
-    hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor, *, chunk: int = CHUNK
-) -> Tensor:
+def kernel(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
     """K_jk of each of the `watched` [n] with every token of the batch: [n, N]."""
-    return torch.cat(
-        [K for _, K in _blocks(hidden, unembedding, tokens, watched, chunk)],
-        dim=1,
-    )
+    errors = Errors(hidden, unembedding, tokens)
+    rows = [torch.cat([K for _, K in _kernels(errors, part)], 1) for part in _few(errors, watched)]
+    return torch.cat(rows)
 
 
 @torch.no_grad()
-def norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor, *, chunk: int = CHUNK) -> Tensor:
+def norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
     """|g_k| = |r_k| |h_k| of every token, so that K_jk / (|g_j| |g_k|) is a cosine: [N]."""
-    W = wide(unembedding)
-    return torch.cat(
-        [
-            errors(wide(hidden[part]), W, tokens[part]).norm(dim=1) * wide(hidden[part]).norm(dim=1)
-            for part in _parts(tokens, len(unembedding), chunk)
-        ]
-    )
+    stretches = Errors(hidden, unembedding, tokens).stretches()
+    return torch.cat([R.norm(dim=1) * H.norm(dim=1) for _, R, H in stretches])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,35 +66,35 @@ class Pushes:
     places: Tensor  # [n, 2 top], indices of the batch; first those that push up, then down
     pushes: Tensor  # [n, 2 top], A_k K_jk times eta / N; 0 where there are no more
 
+    def cpu(self) -> Pushes:
+        return Pushes(self.places.cpu(), self.pushes.cpu())
+
 
 @torch.no_grad()
 def strongest(
-    hidden: Tensor,
-    unembedding: Tensor,
-    tokens: Tensor,
-    advantages: Tensor,
-    watched: Tensor,
-    *,
-    top: int = 6,
-    eta: float = 1.0,
-    chunk: int = CHUNK,
+    errors: Errors, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
 ) -> Pushes:
     """The `top` tokens of the batch that push each of the `watched` [n] up most, and down most."""
-    N, top = len(tokens), min(top, len(tokens) - 1)
-    best_value = wide(hidden).new_zeros(2, len(watched), top)
-    best_place = torch.zeros(2, len(watched), top, dtype=torch.long, device=hidden.device)
-    for part, K in _blocks(hidden, unembedding, tokens, watched, chunk):
-        push = K * (advantages[part] * eta / N).to(K.dtype)
-        push[watched[:, None] == part[None]] = 0  # the token itself
-        for side, sign in enumerate((1.0, -1.0)):
-            values = torch.cat((best_value[side], (sign * push).clamp(min=0)), dim=1)
-            places = torch.cat((best_place[side], part.expand(len(watched), -1)), dim=1)
-            best_value[side], at = values.topk(top, dim=1)
-            best_place[side] = places.gather(1, at)
-    return Pushes(
-        torch.cat((best_place[0], best_place[1]), dim=1),
-        torch.cat((best_value[0], -best_value[1]), dim=1),
-    )
+    top = min(top, len(errors) - 1)
+    scale_N = errors.here(advantages).to(errors.wide) * (eta / len(errors))
+    found = [_strongest(errors, scale_N, part, top) for part in _few(errors, watched)]
+    return Pushes(torch.cat([p.places for p in found]), torch.cat([p.pushes for p in found]))
+
+
+def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pushes:
+    """The best so far, with every chunk of the batch."""
+    values = scale_N.new_zeros(2, len(watched), top)
+    places = torch.zeros(2, len(watched), top, dtype=torch.long, device=errors.device)
+    for part, K in _kernels(errors, watched):
+        push = K * scale_N[part]
+        at = torch.arange(part.start, part.stop, device=errors.device)
+        push.masked_fill_(watched[:, None] == at, 0)  # the token itself
+        for side, signed in enumerate((push, -push)):
+            best = signed.topk(min(top, len(at)), dim=1)
+            both = torch.cat((values[side], best.values.clamp(min=0)), dim=1)
+            values[side], chosen = both.topk(top, dim=1)
+            places[side] = torch.cat((places[side], at[best.indices]), dim=1).gather(1, chosen)
+    return Pushes(torch.cat(places.unbind(), dim=1), torch.cat((values[0], -values[1]), dim=1))
 
 
 def wide(x: Tensor) -> Tensor:
@@ -111,17 +102,13 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _blocks(
-    hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor, chunk: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """(places of a chunk of the batch, K [n, chunk]), chunk after chunk."""
-    W, H_w = wide(unembedding), wide(hidden[watched])
-    R_w = errors(H_w, W, tokens[watched])
-    for part in _parts(tokens, len(W), chunk):
-        H = wide(hidden[part])
-        yield part, (R_w @ errors(H, W, tokens[part]).T) * (H_w @ H.T)
+def _few(errors: Errors, watched: Tensor) -> tuple[Tensor, ...]:
+    """A chunk of the batch leaves room for one of the watched."""
+    return errors.here(watched).split(errors.chunk)
 
 
-def _parts(tokens: Tensor, vocabulary: int, chunk: int) -> tuple[Tensor, ...]:
-    step = max(1, chunk // vocabulary)
-    return torch.arange(len(tokens), device=tokens.device).split(step)
+def _kernels(errors: Errors, watched: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(a stretch of the batch, K [n, stretch]), chunk after chunk."""
+    R_n, H_n = errors.of(watched)
+    for part, R, H in errors.stretches():
+        yield part, product(R_n, R.mT) * product(H_n, H.mT)

@@ -53,8 +53,9 @@ def shared(rows: Sequence[Row], pulls: Sequence[NDArray[np.floating]] | None = N
     sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
     in_N = node_N >= 0
     node, pull, sign = node_N[in_N], pull_N[in_N], sign_N[in_N]
-    both = (np.bincount(node[sign > 0], minlength=len(node)) > 0) & (
-        np.bincount(node[sign < 0], minlength=len(node)) > 0
+    made = int(node.max(initial=-1)) + 1
+    both = (np.bincount(node[sign > 0], minlength=made) > 0) & (
+        np.bincount(node[sign < 0], minlength=made) > 0
     )
     return Shared(
         of=len(node_N),

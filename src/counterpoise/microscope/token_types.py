@@ -24,7 +24,11 @@ class TypePull(NamedTuple):
 
 
 def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePull:
-    types, type_N = torch.unique(tokens, return_inverse=True)
+    """On the device of `hidden`; tokens on the CPU spare a wait for it."""
+    types, type_N = (
+        x.to(hidden.device, non_blocking=True)
+        for x in torch.unique(tokens.cpu(), return_inverse=True)
+    )
     weight_N = advantages * -torch.expm1(logprobs)
     pulled = hidden.new_zeros(len(types), hidden.shape[1], dtype=weight_N.dtype)
     pulled.index_add_(0, type_N, weight_N[:, None] * hidden)

@@ -60,7 +60,7 @@ def score_direction(
     weights: Sequence[ArrayLike],
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> dict[str, Tensor]:
     """sum_it w_it grad log pi(o_it), scaled to length 1; `weights` are a number or [T] a row."""
     return score_directions(
@@ -74,7 +74,7 @@ def score_directions(
     weights: Mapping[str, Sequence[ArrayLike]],
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> dict[str, dict[str, Tensor]]:
     """Several of them by name, from one forward pass."""
     check_rows(rows)
@@ -124,7 +124,7 @@ def rollout_scores(
     direction: Direction,
     *,
     temperature: float = 1.0,
-    micro_tokens: int = 16384,
+    micro_tokens: int = 8192,
 ) -> Array:
     """X_i = <u, g_i> of every row: [R], from one forward-mode pass."""
     moved_N = along(policy, rows, direction, temperature=temperature, micro_tokens=micro_tokens)

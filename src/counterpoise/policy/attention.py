@@ -1,23 +1,48 @@
 """Attention inside a packed batch: prompts look at themselves, responses at their prompt too.
 
-The linear layers run on unpadded tokens; only here are segments laid side by side, padded to the
-longest, because that is the shape torch's attention kernels take. A token maps to one padded slot
-and back, so padding can reach neither outputs nor gradients.
+On a GPU in half precision flash attention takes the packed tokens as they are (`policy/flash.py`).
+Elsewhere segments are laid side by side, padded to the longest, because that is the shape torch's
+attention takes. A token maps to one padded slot and back, so padding can reach neither outputs nor
+gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from counterpoise.policy.flash import Segments, flash_forward, segments
+from counterpoise.policy.kernels import fused
 from counterpoise.policy.packing import Packing
 
 
 class PackedAttention:
     """An `attend` for `Decoder`: causal within each sequence, blind to its neighbours."""
+
+    def __init__(self, packing: Packing) -> None:
+        self.packing = packing
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if fused(q) and self.segments is not None:
+            return flash_forward(q, k, v, self.segments)[0]
+        return self._padded(layer, q, k, v)
+
+    @cached_property
+    def segments(self) -> Segments | None:
+        """For flash attention; None where the packing does not suit it."""
+        return segments(self.packing)
+
+    @cached_property
+    def _padded(self) -> PaddedAttention:
+        return PaddedAttention(self.packing)
+
+
+class PaddedAttention:
+    """The same by torch's own attention, segments padded to the longest."""
 
     def __init__(self, packing: Packing) -> None:
         device = packing.tokens_N.device

@@ -17,15 +17,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
+from counterpoise.policy.attention import PackedAttention
+from counterpoise.policy.flash import Segments
+from counterpoise.policy.gate import gate
+from counterpoise.policy.heads import heads
+from counterpoise.policy.joint import lay_side_by_side, product
+from counterpoise.policy.kernels import on_gpu
+from counterpoise.policy.layer import Layer, Shape, parameters
+from counterpoise.policy.norm import rms_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 
 class Decoder:
-    """Reads a transformers causal language model; owns no weights."""
+    """Reads a transformers causal language model; owns no weights, but lays some side by side."""
 
     def __init__(self, model: Any) -> None:  # transformers publishes no types
         config = model.config
@@ -33,12 +42,14 @@ class Decoder:
         self.config = config
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
-        self.norm: nn.Module = model.model.norm
+        lay_side_by_side(self.layers)
+        self.norm: Any = model.model.norm
         self.head: nn.Linear = model.lm_head
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon: float = config.rms_norm_eps
+        self.shape = Shape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
         self._rotary: nn.Module = model.model.rotary_emb
         self._angles: tuple[Tensor, Tensor] | None = None
 
@@ -55,32 +66,39 @@ class Decoder:
         """W [V, D]; the embedding's own tensor where the model ties them."""
         return self.head.weight
 
-    def __call__(self, tokens_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [N, D]: the input of the unembedding."""
+    def __call__(
+        self, tokens_N: Tensor, positions_N: Tensor, attend: Attend, *, checkpoint: bool = False
+    ) -> Tensor:
+        """Hidden states [N, D]: the input of the unembedding.
+
+        With `checkpoint` the backward pass computes every layer again instead of keeping it.
+        """
         x = F.embedding(tokens_N, self.embedding.weight)
         cos, sin = self._rotation(positions_N)
-        for index, layer in enumerate(self.layers):
-            h = self._normed(x, layer.input_layernorm)
-            x = x + self._attention(layer.self_attn, index, h, cos, sin, attend)
-            h = self._normed(x, layer.post_attention_layernorm)
-            mlp = layer.mlp
-            x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
-        return self._normed(x, self.norm)
+        for index in range(len(self.layers)):
+            if checkpoint:
+                x = recompute(self._layer, index, x, cos, sin, attend, use_reentrant=False)
+            else:
+                x = self._layer(index, x, cos, sin, attend)
+        return rms_norm(x, self.norm.weight, self.epsilon)
 
-    def _attention(
-        self, part: Any, index: int, h: Tensor, cos: Tensor, sin: Tensor, attend: Attend
-    ) -> Tensor:
-        q = part.q_proj(h).view(-1, self.heads, self.head_dim)
-        k = part.k_proj(h).view(-1, self.kv_heads, self.head_dim)
-        v = part.v_proj(h).view(-1, self.kv_heads, self.head_dim)
-        if hasattr(part, "q_norm"):  # Qwen3 normalises queries and keys head by head
-            q, k = self._normed(q, part.q_norm), self._normed(k, part.k_norm)
-        mixed = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
-        out: Tensor = part.o_proj(mixed.reshape(-1, self.heads * self.head_dim))
-        return out
-
-    def _normed(self, x: Tensor, norm: Any) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), norm.weight, self.epsilon)
+    def _layer(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        layer = self.layers[index]
+        if torch.is_grad_enabled() and on_gpu(x) and (at := _segments(attend)) is not None:
+            z: Tensor = Layer.apply(x, cos, sin, at, self.shape, *parameters(layer))
+            return z
+        H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
+        attention, mlp = layer.self_attn, layer.mlp
+        h = rms_norm(x, layer.input_layernorm.weight, epsilon)
+        qkv = product(h, (attention.q_proj, attention.k_proj, attention.v_proj))
+        norms = None
+        if self.config.model_type == "qwen3":  # normalises queries and keys head by head
+            norms = attention.q_norm.weight, attention.k_norm.weight
+        q, k, v = heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+        mixed = attend(index, q, k, v).reshape(-1, H * d)
+        y = _added(x, attention.o_proj, mixed)
+        m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
+        return _added(y, mlp.down_proj, gate(product(m, (mlp.gate_proj, mlp.up_proj))))
 
     def reserve(self, length: int) -> None:
         """Make the rotary table long enough for positions below `length`; call before a pass."""
@@ -93,12 +111,12 @@ class Decoder:
         self._angles = (cos[0], sin[0])
 
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [N, 1, d] from a table of the model's own rotary embedding."""
+        """cos and sin [N, d] from a table of the model's own rotary embedding."""
         if self._angles is None:
             self.reserve(1)
             assert self._angles is not None
         cos_L, sin_L = self._angles
-        return cos_L[positions_N].unsqueeze(1), sin_L[positions_N].unsqueeze(1)
+        return cos_L[positions_N], sin_L[positions_N]
 
 
 def check_architecture(config: Any) -> None:
@@ -118,8 +136,15 @@ def check_architecture(config: Any) -> None:
         )
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in the half-split layout that these three architectures share."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+def _segments(attend: Attend) -> Segments | None:
+    """Where flash attention, and with it a layer written out, can be used."""
+    return attend.segments if isinstance(attend, PackedAttention) else None
+
+
+def _added(x: Tensor, layer: nn.Linear, y: Tensor) -> Tensor:
+    """x + layer(y), the sum taken inside the product; where no gradient is taken, inside x."""
+    if layer.bias is not None:
+        x = x + layer.bias
+    if torch.is_grad_enabled():
+        return torch.addmm(x, y, layer.weight.T)
+    return x.addmm_(y, layer.weight.T)

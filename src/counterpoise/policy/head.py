@@ -6,6 +6,9 @@ The forward walks over chunks of tokens and keeps two numbers for each; the back
 chunk's probabilities from h:  d log pi(o) / dz = e_o - pi. The entropy is reported, not trained:
 no gradient flows through it. Forward mode is exact too: along (dh, dW),
 d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
+
+On a GPU in half precision a chunk of logits is read once in the forward pass, and read and written
+once in the backward pass (`policy/kernels/head.py`); torch's own operations take six passes.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 22  # logits of one chunk: 16 MB in float32
+from counterpoise.policy.kernels import fused
+
+CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
+CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
 
 
 def token_logprobs(
@@ -26,16 +32,34 @@ def token_logprobs(
     return logprobs, entropies
 
 
-def _chunks(n: int, vocabulary: int) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
+def _chunks(hidden: Tensor, unembedding: Tensor) -> list[slice]:
+    elements = CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS
+    n, size = len(hidden), max(1, elements // len(unembedding))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def _logits(hidden: Tensor, unembedding: Tensor, temperature: float) -> Tensor:
-    logits = hidden @ unembedding.T
+def _wide(logits: Tensor, temperature: float) -> Tensor:
+    """At the temperature, in float32 at least."""
     if logits.dtype != torch.float64:
         logits = logits.float()
     return logits if temperature == 1.0 else logits / temperature
+
+
+def _summarise(
+    logits: Tensor, targets: Tensor, temperature: float, out: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Fill (log pi(o), entropy, logsumexp), each [n], from the logits of a chunk [n, V]."""
+    if fused(logits):
+        from counterpoise.policy.kernels.head import summarise
+
+        return summarise(logits, targets, temperature, out)
+    z = _wide(logits, temperature)
+    logprobs_all = torch.log_softmax(z, dim=-1)
+    logprobs, entropies, lse = out
+    torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
+    torch.sub(z.gather(1, targets[:, None]).squeeze(1), logprobs, out=lse)
+    torch.neg((logprobs_all.exp() * logprobs_all).sum(dim=-1), out=entropies)
+    return None
 
 
 class _Head(torch.autograd.Function):
@@ -43,29 +67,26 @@ class _Head(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        logprobs, entropies = [], []
-        for chunk in _chunks(len(targets), unembedding.shape[0]):
-            logprobs_all = torch.log_softmax(
-                _logits(hidden[chunk], unembedding, temperature), dim=-1
-            )
-            logprobs.append(logprobs_all.gather(1, targets[chunk, None]).squeeze(1))
-            entropies.append(-(logprobs_all.exp() * logprobs_all).sum(dim=-1))
-        ctx.save_for_backward(hidden, unembedding, targets)
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        for chunk in _chunks(hidden, unembedding):
+            out = (logprobs[chunk], entropies[chunk], lse[chunk])
+            _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
+        ctx.save_for_backward(hidden, unembedding, targets, lse)
         ctx.save_for_forward(hidden, unembedding, targets)
         ctx.temperature = temperature
-        entropy = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy)
-        return torch.cat(logprobs), entropy
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, unembedding, targets = ctx.saved_tensors
+        hidden, unembedding, targets, lse = ctx.saved_tensors
         wanted_h, wanted_w = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wanted_h else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
-        for chunk in _chunks(len(targets), unembedding.shape[0]):
-            error = _errors(hidden[chunk], unembedding, targets[chunk], ctx.temperature)
-            error *= grad[chunk, None] / ctx.temperature
+        for chunk in _chunks(hidden, unembedding):
+            logits = hidden[chunk] @ unembedding.T
+            error = _pushed(logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature)
             if grad_hidden is not None:
                 grad_hidden[chunk] = error.to(hidden.dtype) @ unembedding
             if grad_weight is not None:
@@ -79,8 +100,8 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, None]:
         hidden, unembedding, targets = ctx.saved_tensors
         moved = []
-        for chunk in _chunks(len(targets), unembedding.shape[0]):
-            error = _errors(hidden[chunk], unembedding, targets[chunk], ctx.temperature)
+        for chunk in _chunks(hidden, unembedding):
+            error = _errors(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
             pushed = torch.zeros_like(error)
             if hidden_t is not None:
                 pushed += hidden_t[chunk] @ unembedding.T
@@ -90,7 +111,18 @@ class _Head(torch.autograd.Function):
         return torch.cat(moved), None
 
 
-def _errors(hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float) -> Tensor:
+def _pushed(
+    logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
+) -> Tensor:
+    """(e_o - pi) * grad / temperature for every token of a chunk: [n, V]."""
+    if fused(logits):
+        from counterpoise.policy.kernels.head import error_
+
+        return error_(logits, targets, lse, grad.contiguous(), temperature)
+    return _errors(logits, targets, temperature).mul_(grad[:, None] / temperature)
+
+
+def _errors(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """e_o - pi for every token of a chunk: [n, V]."""
-    error = torch.softmax(_logits(hidden, unembedding, temperature), dim=-1).neg_()
+    error = torch.softmax(_wide(logits, temperature), dim=-1).neg_()
     return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))

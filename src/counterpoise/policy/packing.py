@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.policy.transfer import to_device
 from counterpoise.types import Ints
 
 
@@ -67,7 +68,7 @@ def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.devic
         start += kept
 
     def flat(parts: Sequence[np.ndarray]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+        return to_device(np.concatenate(parts), device, np.int64)
 
     return Packing(
         tokens_N=flat(tokens),
@@ -87,10 +88,8 @@ def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
     starts = np.cumsum([0, *(len(prompt) for prompt in prompts)])
     nothing = torch.empty(0, dtype=torch.long, device=device)
     return Packing(
-        tokens_N=torch.from_numpy(np.concatenate(prompts).astype(np.int64)).to(device),
-        positions_N=torch.from_numpy(np.concatenate([np.arange(len(p)) for p in prompts])).to(
-            device
-        ),
+        tokens_N=to_device(np.concatenate(prompts), device, np.int64),
+        positions_N=to_device(np.concatenate([np.arange(len(p)) for p in prompts]), device),
         prompts=tuple((int(s), len(p)) for s, p in zip(starts[:-1], prompts, strict=True)),
         responses=(),
         parents=(),

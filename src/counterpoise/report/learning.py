@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import altair as alt
 
+from counterpoise.evaluate.settings import by_setting
 from counterpoise.report.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.series import (
@@ -17,6 +19,8 @@ from counterpoise.report.series import (
     x_axis,
     y_axis,
 )
+
+HELDOUT = ("ink", "muted")  # of the first two settings
 
 
 class Quantity(NamedTuple):
@@ -114,19 +118,27 @@ def _success(run: RunData) -> Figure:
         [("success", "training", ".1%"), ("smoothed", "smoothed", ".1%")],
         run.last,
         f"Success over iterations; training success ends at {100 * means[-1]:.0f} percent",
-        above=_heldout(run, x),
+        above=[
+            layer
+            for style, (_, judged) in zip(HELDOUT, _settings(run), strict=False)
+            for layer in _heldout(judged, x, style)
+        ],
         height=240,
     )
     keys = [("soft", "training"), ("series", f"training, mean of {width} iterations")]
-    if run.evaluations:
-        keys.append(("ink", "held-out, with 95 % interval"))
+    for style, (name, _) in zip(HELDOUT, _settings(run), strict=False):
+        keys.append((style, f"held-out{name}, with 95 % interval"))
     return Figure(drawn, "Success", keys=tuple(keys), wide=True)
 
 
-def _heldout(run: RunData, x: alt.X) -> list[alt.Chart]:
-    if not run.evaluations:
-        return []
-    records = [{k: e[k] for k in ("iteration", "mean", "low", "high")} for e in run.evaluations]
+def _settings(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """(how it was sampled, its evaluations); a run with one way of sampling need not name it."""
+    found = by_setting(run.evaluations)
+    return [(f" at {setting}" if len(found) > 1 else "", e) for setting, e in found.items()]
+
+
+def _heldout(judged: list[Mapping[str, Any]], x: alt.X, style: str) -> list[alt.Chart]:
+    records = [{k: e[k] for k in ("iteration", "mean", "low", "high")} for e in judged]
     tooltip = tips(
         [
             ("iteration", "after iteration", "d"),
@@ -135,8 +147,8 @@ def _heldout(run: RunData, x: alt.X) -> list[alt.Chart]:
             ("high", "to", ".1%"),
         ]
     )
-    bar = chart(records).mark_rule(style="ink", strokeWidth=1.5)
-    dot = chart(records).mark_point(style="ink", size=70)
+    bar = chart(records).mark_rule(style=style, strokeWidth=1.5)
+    dot = chart(records).mark_point(style=style, size=70)
     return [
         bar.encode(x=x, y="low:Q", y2="high:Q", tooltip=tooltip),
         dot.encode(x=x, y="mean:Q", tooltip=tooltip),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate.settings import by_setting
 from counterpoise.report.texts import RolloutText, read_texts
 from counterpoise.store.folder import RunFolder
 
@@ -38,6 +40,11 @@ class RunData:
     def name(self) -> str:
         """Of the folder; where it lies is nobody's business but the machine's."""
         return self.path.resolve().name
+
+    @property
+    def heldout(self) -> list[Mapping[str, Any]]:
+        """The evaluations of the first setting, which titles go by."""
+        return next(iter(by_setting(self.evaluations).values()), [])
 
     @property
     def last(self) -> int:

@@ -92,6 +92,10 @@ def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
     """(figures, why there are none); they are drawn from the table, without a model."""
     from counterpoise.study.run import load_study, read_records
 
+    if (folder / f"{name}.toml").is_file():
+        from counterpoise.study.experiment_charts import figures_of
+
+        return figures_of(folder, name), ""
     if name not in STUDIES:
         return (), f"This version knows no study {name}, so its figures cannot be drawn."
     records = read_records(folder / f"{name}.parquet")

@@ -11,7 +11,7 @@ Fact = tuple[str, str]  # value, what it counts
 
 
 def panel(run: RunData) -> Panel:
-    ordered = sorted(run.evaluations, key=lambda e: e["iteration"])
+    ordered = sorted(run.heldout, key=lambda e: e["iteration"])
     return Panel(
         "",
         "",

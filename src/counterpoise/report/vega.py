@@ -11,7 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-COLOURS = ("positive", "negative", "series", "soft", "ink", "muted", "line")
+COLOURS = (
+    "positive", "negative", "series", "soft", "ink", "muted", "line", "green", "violet", "gold",
+)  # fmt: skip
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
 

@@ -13,9 +13,11 @@ from counterpoise.config import SampleConfig
 from counterpoise.policy.load import Policy
 from counterpoise.sample.cache import Cache, Prefill, prefill
 from counterpoise.sample.choose import choose
+from counterpoise.sample.graph import bytes_held, decode_rows
 from counterpoise.types import Ints, Response
 
-ROWS_AT_ONCE = 512  # rows decoded together; more only lengthen the queue
+ROWS_AT_ONCE = 512  # rows decoded together on the CPU; more only lengthen the queue
+ROWS_AT_ONCE_CUDA = 4096  # where a step costs nearly the same for few rows as for many
 CACHE_BYTES = 4 << 30  # keys and values on the CPU; on a GPU half of what is free
 LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
 
@@ -69,30 +71,43 @@ def decode(
     policy: Policy, done: Prefill, forks: Sequence[Fork], config: SampleConfig
 ) -> list[Response]:
     """One response a fork, all decoded together: the caller sees to it that the cache fits."""
-    decoder, device = policy.decoder, policy.device
-    R, room = len(forks), max(fork.limit for fork in forks)
+    device, room = policy.device, max(fork.limit for fork in forks)
     firsts_R = torch.tensor([done.firsts[fork.sequence] for fork in forks], device=device)
-    positions_R = torch.tensor([fork.length for fork in forks], device=device)
-    hidden_R = done.hidden_N[firsts_R + positions_R - 1]
-    cache = Cache(done, firsts_R, positions_R, room)
-
+    lengths_R = torch.tensor([fork.length for fork in forks], device=device)
+    logits = done.hidden_N[firsts_R + lengths_R - 1] @ policy.decoder.unembedding.T
+    _leave_out(logits, forks)
     uniforms = torch.from_numpy(_uniforms([fork.seed for fork in forks], room)).to(device)
+    if device.type == "cuda":
+        tokens, logprobs = decode_rows(
+            policy, done, [fork.sequence for fork in forks], [fork.length for fork in forks],
+            [fork.limit for fork in forks], uniforms, logits, config,
+        )  # fmt: skip
+    else:
+        cache = Cache(done, firsts_R, lengths_R, room)
+        tokens, logprobs = _decode(policy, cache, lengths_R, uniforms, logits, config)
+    return _responses(policy, forks, tokens, logprobs)
+
+
+def _decode(
+    policy: Policy, cache: Cache, positions_R: Tensor, uniforms: Tensor, logits: Tensor,
+    config: SampleConfig,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One token a row and pass; rows leave once enough of them have finished."""
+    decoder, device = policy.decoder, policy.device
+    R, room = uniforms.shape
     tokens = torch.zeros(R, room, dtype=torch.long, device=device)
     logprobs = torch.zeros(R, room, dtype=torch.float32, device=device)
     ends = torch.tensor(policy.end_tokens, device=device)
     alive = torch.arange(R, device=device)  # rows still in the batch, by their place in the output
     running = torch.ones(R, dtype=torch.bool, device=device)  # of those, the ones not finished
     for t in range(room):
-        logits = (hidden_R @ decoder.unembedding.T).float()
-        if t == 0:
-            _leave_out(logits, forks)
         chosen, chosen_logprobs = choose(
-            logits, uniforms[alive, t], config.temperature, config.top_p, config.top_k
+            logits.float(), uniforms[alive, t], config.temperature, config.top_p, config.top_k
         )
         tokens[alive, t] = chosen
         logprobs[alive, t] = chosen_logprobs
         running &= ~torch.isin(chosen, ends)
-        left = int(running.sum()) if device.type == "cpu" or t % 16 == 15 else len(running)
+        left = int(running.sum())
         if left == 0 or t == room - 1:
             break
         if len(running) - left >= max(1, len(running) // LEAVE_SHARE):
@@ -105,18 +120,22 @@ def decode(
                 running[rows],
             )
         cache.advance()
-        hidden_R = decoder(chosen, positions_R, cache)
+        logits = decoder(chosen, positions_R, cache) @ decoder.unembedding.T
         positions_R = positions_R + 1
-    return _responses(policy, forks, tokens, logprobs)
+    return tokens, logprobs
 
 
 def rows_at_once(policy: Policy, longest: int) -> int:
-    """As many rows as their keys and values have room for, ROWS_AT_ONCE at most."""
-    budget = CACHE_BYTES
+    """As many rows as their keys and values have room for, and no more than are of use."""
+    budget, most = CACHE_BYTES, ROWS_AT_ONCE
     if policy.device.type == "cuda":
-        budget = torch.cuda.mem_get_info(policy.device)[0] // 2
+        unused = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(
+            policy.device
+        )
+        free = torch.cuda.mem_get_info(policy.device)[0] + unused + bytes_held(policy.decoder)
+        budget, most = free // 2, ROWS_AT_ONCE_CUDA
     per_row = longest * cache_bytes_per_token(policy)
-    return max(1, min(ROWS_AT_ONCE, budget // per_row))
+    return max(1, min(most, budget // per_row))
 
 
 def cache_bytes_per_token(policy: Policy) -> int:
@@ -142,18 +161,12 @@ def _responses(
     policy: Policy, forks: Sequence[Fork], tokens: Tensor, logprobs: Tensor
 ) -> list[Response]:
     """Cut every row after its first end token, or at its limit; the rest is dropped."""
-    responses = []
-    drawn = zip(forks, tokens.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
-    for fork, row, row_logprobs in drawn:
-        found = np.flatnonzero(np.isin(row[: fork.limit], policy.end_tokens))
-        length = int(found[0]) + 1 if len(found) else fork.limit
-        kept = row[:length].astype(np.int32)
-        responses.append(
-            Response(
-                tokens=kept,
-                logprobs=row_logprobs[:length].copy(),
-                text=policy.decode(kept),
-                finished=bool(len(found)),
-            )
-        )
-    return responses
+    limits = np.array([fork.limit for fork in forks])
+    drawn, drawn_logprobs = tokens.cpu().numpy(), logprobs.cpu().numpy()
+    within = np.arange(drawn.shape[1])[None] < limits[:, None]
+    ended = np.isin(drawn, policy.end_tokens) & within
+    finished = np.asarray(ended.any(axis=1))
+    lengths = np.where(finished, ended.argmax(axis=1) + 1, limits)
+    kept = [row[:n].astype(np.int32) for row, n in zip(drawn, lengths, strict=True)]
+    parts = zip(kept, drawn_logprobs, policy.texts(kept), finished, strict=True)
+    return [Response(row, lp[: len(row)].copy(), text, bool(done)) for row, lp, text, done in parts]

@@ -1,4 +1,5 @@
-"""Files and folders that are complete or absent: written under another name, then renamed."""
+"""Files and folders that are complete or absent: written under another name, then renamed.
+Lines that are there or not."""
 
 from __future__ import annotations
 
@@ -21,6 +22,19 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         remove(temporary)
+
+
+def append_line(path: Path, line: str) -> None:
+    """A whole line or none: what a full disk cut short is taken back."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        left = memoryview(f"{line}\n".encode())
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def remove(path: Path) -> None:

@@ -47,19 +47,23 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """Write one, then remove all but the newest `keep`."""
     folder.mkdir(exist_ok=True)
-    final = folder / f"{PREFIX}{checkpoint.iteration:05d}"
+    final = folder / name(checkpoint.iteration)
     for left in folder.glob(f".{PREFIX}*.part"):  # of a process that was killed while saving
         remove(left)
     with replacing(final) as temporary:
         temporary.mkdir()
-        for name in ("model", "optimizer", "buffer"):
-            save_file(getattr(checkpoint, name), temporary / f"{name}.safetensors")
+        for part in ("model", "optimizer", "buffer"):
+            save_file(getattr(checkpoint, part), temporary / f"{part}.safetensors")
         state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
         manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
         (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
     for old in available(folder)[:-keep]:
         shutil.rmtree(old)
+
+
+def name(iteration: int) -> str:
+    return f"{PREFIX}{iteration:05d}"
 
 
 def available(folder: Path) -> list[Path]:
@@ -76,8 +80,8 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = {
-            name: load_file(path / f"{name}.safetensors")
-            for name in ("model", "optimizer", "buffer")
+            part: load_file(path / f"{part}.safetensors")
+            for part in ("model", "optimizer", "buffer")
         }
         return Checkpoint(iteration=state["iteration"], state=state, **tensors)
     return None
@@ -92,11 +96,11 @@ def _fault(path: Path) -> str:
             return f"manifest.json does not list {missing[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
-        for name, digest in digests.items():
-            if not (path / name).is_file():
-                return f"{name} is missing"
-            if _digest(path / name) != digest:
-                return f"{name} has changed"
+        for file, digest in digests.items():
+            if not (path / file).is_file():
+                return f"{file} is missing"
+            if _digest(path / file) != digest:
+                return f"{file} has changed"
     except (OSError, ValueError, KeyError, TypeError) as fault:
         return f"manifest.json cannot be read: {fault}"
     return ""

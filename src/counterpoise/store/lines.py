@@ -1,29 +1,64 @@
-"""A rollout as one line of JSON: the format that everything outside reads."""
+"""Rollouts as lines of JSON: the format that everything outside reads.
+
+Numbers are put into text for all rollouts at once (an iteration on a GPU has tens of thousands of
+them); `json.dumps` would take one after the other.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from counterpoise.types import Rollout
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make one for every line
 
 
-def rollout_line(rollout: Rollout, group: str) -> str:
-    """One line of rollouts/step_00012.jsonl; log-probabilities to six digits."""
-    return json.dumps(
-        {
-            "schema": SCHEMA,
-            "group": group,
-            "prompt_id": rollout.prompt_id,
-            "prompt": rollout.prompt,
-            "response": rollout.response,
-            "answer": rollout.answer,
-            "reward": rollout.reward,
-            "finished": rollout.finished,
-            "prompt_tokens": rollout.prompt_tokens.tolist(),
-            "response_tokens": rollout.response_tokens.tolist(),
-            "sampled_logprobs": [round(float(x), 6) for x in rollout.sampled_logprobs],
-        },
-        ensure_ascii=False,
-    )
+def rollout_lines(groups: Sequence[Group]) -> list[str]:
+    """The lines of rollouts/step_00012.jsonl; log-probabilities to six digits."""
+    rollouts = [(group.key, rollout) for group in groups for rollout in group.rollouts]
+    prompts = _as_text([rollout.prompt_tokens for _, rollout in rollouts])
+    responses = _as_text([rollout.response_tokens for _, rollout in rollouts])
+    logprobs = _as_text([rollout.sampled_logprobs for _, rollout in rollouts])
+    return [
+        f'{_start(rollout, key)}, "prompt_tokens": [{prompt}], "response_tokens": [{response}], '
+        f'"sampled_logprobs": [{logprob}]}}'
+        for (key, rollout), prompt, response, logprob in zip(
+            rollouts, prompts, responses, logprobs, strict=True
+        )
+    ]
+
+
+def _start(rollout: Rollout, group: str) -> str:
+    """The line up to its lists, the closing brace left out."""
+    record = {
+        "schema": SCHEMA,
+        "group": group,
+        "prompt_id": rollout.prompt_id,
+        "prompt": rollout.prompt,
+        "response": rollout.response,
+        "answer": rollout.answer,
+        "reward": rollout.reward,
+        "finished": rollout.finished,
+    }
+    return _encode(record)[:-1]
+
+
+def _as_text(lists: Sequence[np.ndarray]) -> list[str]:
+    """Each list of numbers as JSON, without its brackets; fractions to six digits."""
+    if not lists:
+        return []
+    flat = np.concatenate(lists)
+    if flat.dtype.kind == "f":
+        flat = np.round(flat.astype(np.float64), 6)
+    ends = np.cumsum([0, *(len(values) for values in lists)])
+    if not np.isfinite(flat).all():  # JSON's words for them are not Arrow's
+        return [json.dumps(values.tolist())[1:-1] for values in np.split(flat, ends[1:-1])]
+    numbers = pa.ListArray.from_arrays(ends.astype(np.int32), pa.array(flat).cast(pa.string()))
+    texts: list[str] = pc.binary_join(numbers, ", ").to_pylist()
+    return texts

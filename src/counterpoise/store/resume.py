@@ -10,8 +10,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
 from counterpoise.store.folder import RunFolder
 
-# Options that change how a run goes on, not what it computes.
-FREE = {"loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers"}
+# Options that change how a run goes on, not what it computes (by rounding at most).
+FREE = {
+    "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
+    "update.micro_tokens", "update.checkpointing", "monitor.every",
+}  # fmt: skip
 
 
 def config_to_resume(out: Path, given: RunConfig | None, overrides: list[str]) -> RunConfig:

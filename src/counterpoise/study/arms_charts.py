@@ -8,7 +8,9 @@ import altair as alt
 
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart, smoothed
-from counterpoise.study.arms import BASELINE, BESIDE, after, arms, beside, compare, rates
+from counterpoise.study.arms import BASELINE, BESIDE, after, beside
+from counterpoise.study.compare import compare
+from counterpoise.study.curves import Runs, arms, by_run, rates
 from counterpoise.study.forest import forest, point
 from counterpoise.study.study import Record, Records
 
@@ -17,40 +19,41 @@ DASHES = ([1, 0], [5, 3])
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
+    runs = by_run(records)
     return (
-        _results(records),
-        _differences(records),
-        *(_curves(records, arm) for arm in arms(records) if arm != BASELINE),
-        *(_beside(records, name) for name in ("cancellation", "largest_sum")),
+        _results(runs),
+        _differences(runs),
+        *(_curves(runs, arm) for arm in arms(runs) if arm != BASELINE),
+        *(_beside(runs, name) for name in ("cancellation", "largest_sum")),
     )
 
 
-def _results(records: Records) -> Figure:
-    styles = _by_rate(records)
+def _results(runs: Runs) -> Figure:
+    styles = _by_rate(runs)
     points = [
         point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
-        for arm in arms(records)
-        for rate in rates(records)
-        for end in [after(records, arm, rate)]
+        for arm in arms(runs)
+        for rate in rates(runs)
+        for end in [after(runs, arm, rate)]
     ]
     drawn = forest(
         points, styles, "held-out success", "Held-out success after training, by arm",
         axis="%", number=".1%",
     )  # fmt: skip
-    n = after(records, BASELINE, rates(records)[0]).n
+    n = after(runs, BASELINE, rates(runs)[0]).n
     note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
     return Figure(drawn, "After training", note, _keys(styles))
 
 
-def _differences(records: Records) -> Figure:
+def _differences(runs: Runs) -> Figure:
     points, styles = [], {}
-    for place, rate in enumerate(rates(records)):
+    for place, rate in enumerate(rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
-            series = f"equal {cost}" + (f", lr {rate:g}" if len(rates(records)) > 1 else "")
+            series = f"equal {cost}" + (f", lr {rate:g}" if len(rates(runs)) > 1 else "")
             styles[series] = colours[place]
-            for arm in arms(records):
+            for arm in arms(runs):
                 if arm != BASELINE:
-                    mean = getattr(compare(records, arm)[place], cost)
+                    mean = getattr(compare(runs, arm, BASELINE)[place], cost)
                     points.append(point(arm, series, (mean.value, mean.low, mean.high)))
     drawn = forest(
         points, styles, f"success minus {BASELINE}", "Success against shuffled, paired by seed",
@@ -60,16 +63,16 @@ def _differences(records: Records) -> Figure:
     return Figure(drawn, "Against shuffled", note, _keys(styles))
 
 
-def _curves(records: Records, arm: str) -> Figure:
+def _curves(runs: Runs, arm: str) -> Figure:
     """Training success, smoothed, with the range of the seeds; held-out success as points."""
     layers: list[alt.Chart] = []
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
     x = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    for place, rate in enumerate(rates(records)):
+    for place, rate in enumerate(rates(runs)):
         for who, colour in ((BASELINE, "soft"), (arm, COLOURS[place])):
-            line = chart(_over_seeds(records, who, rate))
-            points = chart(_heldout(records, who, rate))
+            line = chart(_over_seeds(runs, who, rate))
+            points = chart(_heldout(runs, who, rate))
             layers += [
                 line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
                 line.mark_line(style=colour, strokeDash=DASHES[place]).encode(x=x, y=y),
@@ -78,14 +81,14 @@ def _curves(records: Records, arm: str) -> Figure:
     drawn = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
-    keys = [(COLOURS[i], f"{arm}, lr {rate:g}") for i, rate in enumerate(rates(records))]
+    keys = [(COLOURS[i], f"{arm}, lr {rate:g}") for i, rate in enumerate(rates(runs))]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
     return Figure(drawn, arm, note, (*keys, ("soft", BASELINE)))
 
 
-def _over_seeds(records: Records, arm: str, rate: float) -> list[Record]:
+def _over_seeds(runs: Runs, arm: str, rate: float) -> list[Record]:
     by_seed: dict[int, list[Record]] = {}
-    for r in _curve(records, arm, rate):
+    for r in _curve(runs, arm, rate):
         if r["success"] is not None:
             by_seed.setdefault(r["seed"], []).append(r)
     smooth = {seed: smoothed([r["success"] for r in mine])[0] for seed, mine in by_seed.items()}
@@ -99,27 +102,27 @@ def _over_seeds(records: Records, arm: str, rate: float) -> list[Record]:
     return line
 
 
-def _heldout(records: Records, arm: str, rate: float) -> list[Record]:
+def _heldout(runs: Runs, arm: str, rate: float) -> list[Record]:
     found: dict[int, list[float]] = {}
-    for r in _curve(records, arm, rate):
+    for r in _curve(runs, arm, rate):
         if r["heldout"] is not None:
             found.setdefault(r["rollouts"], []).append(r["heldout"])
     return [{"rollouts": at, "value": fmean(values)} for at, values in found.items()]
 
 
-def _curve(records: Records, arm: str, rate: float) -> list[Record]:
-    return [r for r in records if r["panel"] == "curve" and (r["arm"], r["rate"]) == (arm, rate)]
+def _curve(runs: Runs, arm: str, rate: float) -> list[Record]:
+    return [r for key, c in runs.items() if (key.arm, key.rate) == (arm, rate) for r in c]
 
 
-def _beside(records: Records, name: str) -> Figure:
-    styles = _by_rate(records)
+def _beside(runs: Runs, name: str) -> Figure:
+    styles = _by_rate(runs)
     points = [
         point(arm, f"lr {rate:g}", found)
-        for arm in arms(records)
-        for rate in rates(records)
-        if (found := beside(records, arm, rate, name))
+        for arm in arms(runs)
+        for rate in rates(runs)
+        if (found := beside(runs, arm, rate, name))
     ]
-    label = BESIDE[name]
+    label = BESIDE[name][0]
     drawn = forest(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: what positive and negative rollouts push on a token undoes itself.",
@@ -129,8 +132,8 @@ def _beside(records: Records, name: str) -> Figure:
     return Figure(drawn, title, f"{note} Bars: range of the seeds.", _keys(styles))
 
 
-def _by_rate(records: Records) -> dict[str, str]:
-    return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(rates(records))}
+def _by_rate(runs: Runs) -> dict[str, str]:
+    return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(rates(runs))}
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

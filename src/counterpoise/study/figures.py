@@ -55,8 +55,9 @@ def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
 def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
     """The chart under its title and its legend; its data goes into `data`."""
     chart = specification(figure)
-    chart.update(width=WIDTH[figure.wide])
-    chart.setdefault("height", 200)
+    if "concat" not in chart:  # small multiples have sizes of their own
+        chart.update(width=WIDTH[figure.wide])
+        chart.setdefault("height", 200)
     chart.pop("autosize", None)
     data |= chart.pop("datasets", {})
     title = {"text": _plain(figure.title), "anchor": "start", "fontSize": 14, "offset": 8}

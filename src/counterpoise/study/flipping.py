@@ -50,7 +50,6 @@ from counterpoise.study.study import Finding, Number, Record, Records, Study, Ve
 from counterpoise.types import Row
 
 MOST_DIFFERENT, LEAST_FLIPPED = 0.10, 0.35
-RATES = {"adamw": 1e-4, "sgd": 0.1}
 CHANGES = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
 COMMON = (
     "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=1",
@@ -72,7 +71,7 @@ def _steps(lab: Lab) -> list[Record]:
         rows = lab.rows(lab.sizes["prompts"], batch=batch)
         before = snapshot(lab.policy, rows)
         group_N, A_N = before.groups.cpu().numpy(), before.advantages.cpu().numpy()
-        for optimizer, lr in RATES.items():
+        for optimizer, lr in lab.rates.items():
             for arm, trained in (("joint", rows), ("positive_only", _without_negative(rows))):
                 with lab.unchanged():
                     lab.update(trained, optimizer=optimizer, lr=lr)
@@ -105,7 +104,8 @@ def _counts(delta_N: np.ndarray) -> Record:
 def _runs(lab: Lab) -> list[Record]:
     """A record for each sign and iteration with an update: shares, and the mean |delta|."""
     model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
-    common = (*model, f"loop.seed={lab.seed}", *COMMON)
+    rate = f"update.lr={lab.config.update.lr}"
+    common = (*model, rate, f"loop.seed={lab.seed}", *COMMON)
     length = f"loop.iterations={lab.sizes['iterations']}"
     given = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (given[arm] / "metrics.jsonl").is_file()]

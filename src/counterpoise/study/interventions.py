@@ -1,8 +1,8 @@
 """Fig. 8, Table 2: do query-preserved and reward-balanced batches train better policies?
 
-Arms, costs and comparisons are those of `study/arms.py`. The paper's gains of QB, RB and QB+RB over
-neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6, 7.2; Qwen3-1.7B-Base 1.8, 3.6,
-4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
+Arms are those of `study/arms.py`, costs and comparisons those of `study/compare.py`. The paper's
+gains of QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6,
+7.2; Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
 
 The verdict is about QB+RB minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies above 0 both at equal rollouts and at equal updates. Not
@@ -12,10 +12,12 @@ Inconclusive otherwise, and with fewer than three seeds: the quick budget's two 
 
 from __future__ import annotations
 
-from counterpoise.study.arms import BUDGETS, arms, compare, measure_arms, numbers, told
+from counterpoise.study.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.study.arms_charts import draw
+from counterpoise.study.compare import compare, points, told, verdict
+from counterpoise.study.curves import arms, by_run
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Records, Study, Verdict
+from counterpoise.study.study import Finding, Records, Study
 
 TESTED = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
 ARM = "QB+RB"
@@ -27,25 +29,20 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    found = compare(records, ARM)
-    verdict: Verdict = "inconclusive"
-    if any(one.above(0) for one in found):
-        verdict = "replicated"
-    elif all(one.below(SMALLEST) for one in found):
-        verdict = "not replicated"
-    best = {arm: compare(records, arm) for arm in arms(records) if arm not in ("shuffled", ARM)}
+    runs = by_run(records)
+    found = compare(runs, ARM, BASELINE)
+    others = {a: compare(runs, a, BASELINE) for a in arms(runs) if a not in (BASELINE, ARM)}
     return Finding(
-        verdict,
+        verdict(found, "better", SMALLEST),
         f"QB+RB minus shuffled: {'; '.join(told(one) for one in found)}.",
-        numbers(records),
+        numbers(runs),
         (
             "The paper's gains of QB+RB are 7.2, 4.2 and 1.7 points for models of 7, 1.7 and 4 "
             "billion parameters; these runs say nothing about that scale.",
             "The other arms minus shuffled, at equal rollouts: "
             + "; ".join(
-                f"{arm} at lr {one.rate:g} {100 * one.rollouts.value:+.1f} points "
-                f"[{100 * one.rollouts.low:+.1f}, {100 * one.rollouts.high:+.1f}]"
-                for arm, comparisons in best.items()
+                f"{arm} at lr {one.rate:g} {points(one.rollouts)}"
+                for arm, comparisons in others.items()
                 for one in comparisons
             )
             + ".",

@@ -5,6 +5,7 @@ Everything is a function of (model, seed, sizes), and is made once for all studi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,18 +15,22 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.loop import Encoded, draw, encode, gather, pick_prompts, with_old_logprobs
+from counterpoise.loop import Encoded, draw, encode, gather, pick_prompts
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
 from counterpoise.task.load import load_task
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.lend import unchanged
+from counterpoise.update.old_logprobs import scored
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
+
+LR = 1e-5  # AdamW on a pretrained model; the embedded one is smaller and takes the demo's
+MICRO_TOKENS = 8192  # 12 GB of a 135 M parameter model's activations in float32
 
 
 @dataclass
@@ -54,8 +59,16 @@ class Lab:
 
         In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding.
         """
-        changes = (f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32")
-        return load_config("demo", list(changes))
+        changes = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
+        changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
+        if self.model != "embedded":
+            changes += [f"update.lr={LR}", f"update.micro_tokens={MICRO_TOKENS}"]
+        return load_config("demo", changes)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rates of single steps by optimizer: the trainer's, and the paper's for SGD."""
+        return {"adamw": self.config.update.lr, "sgd": 0.1}
 
     @cached_property
     def policy(self) -> Policy:
@@ -106,8 +119,9 @@ class Lab:
 
     def credited(self, groups: Sequence[Group], credit: str = "grpo") -> list[Row]:
         """Rows with advantages and the trainer's log-probabilities under the loaded model."""
-        rows = with_old_logprobs(self.policy, assign(groups, credit), self.config)
-        return [row for group in rows for row in group if row.sign]
+        rows = [row for group in assign(groups, credit) for row in group if row.sign]
+        temperature, options = self.config.sample.temperature, self.config.update
+        return scored(self.policy, rows, temperature, options.micro_tokens)
 
     # -- updates -------------------------------------------------------------------------------
 

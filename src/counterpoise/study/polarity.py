@@ -39,7 +39,6 @@ from counterpoise.study.forest import Point, forest, point
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
 
-RATES = {"adamw": 1e-4, "sgd": 0.1}
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 UPDATES = ("positive", "joint")
 NAMES = {"positive": "positive-only", "joint": "joint"}
@@ -65,7 +64,7 @@ def measure(lab: Lab) -> Records:
         rows = lab.rows(lab.sizes["prompts"], batch=batch)
         texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
         category_N = np.concatenate([token_categories(each, tagger) for each in texts])
-        for optimizer, lr in RATES.items():
+        for optimizer, lr in lab.rates.items():
             step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
             found = polarity(lab.policy, rows, step)
             for update, delta in (("positive", found.positive), ("joint", found.joint)):
@@ -111,7 +110,7 @@ def judge(records: Records) -> Finding:
     numbers: list[Number] = []
     changes: dict[tuple[str, str], Interval] = {}
     flips: list[float] = []
-    for optimizer in RATES:
+    for optimizer in OPTIMIZERS:
         mine = _where(records, optimizer=optimizer)
         prompts = [r["prompt"] for r in mine]
         for name, wanted in KINDS.items():
@@ -190,7 +189,7 @@ def _rate(records: Records, column: str) -> Interval:
 
 def draw(records: Records) -> tuple[Figure, ...]:
     return (
-        *(_shares(records, optimizer) for optimizer in RATES),
+        *(_shares(records, optimizer) for optimizer in OPTIMIZERS),
         _means(records),
         _flips(records),
     )
@@ -233,7 +232,7 @@ def _means(records: Records) -> Figure:
 def _flips(records: Records) -> Figure:
     points = [
         point(f"{sign}, {OPTIMIZERS[optimizer]}", NAMES[update], _rate(members, "flipped"))
-        for optimizer in RATES
+        for optimizer in OPTIMIZERS
         for sign in SIGNS
         for update in UPDATES
         for members in [_where(records, optimizer=optimizer, sign=sign, update=update)]

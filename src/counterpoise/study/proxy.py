@@ -24,7 +24,7 @@ from counterpoise.study.lab import Lab
 from counterpoise.study.study import Finding, Number, Records, Study, Verdict
 
 LOW, HIGH, PAPER = 0.6, 0.8, 0.7
-RATES = {"sgd": 0.1, "adamw": 1e-4}
+OPTIMIZERS = ("sgd", "adamw")
 
 
 def measure(lab: Lab) -> Records:
@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Records:
         before = snapshot(lab.policy, rows)
         W = lab.policy.decoder.unembedding.detach().clone()
         gradient = output_gradient(before, W)
-        for optimizer, lr in RATES.items():
+        for optimizer, lr in lab.rates.items():
             with lab.unchanged():
                 lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
                 full = snapshot(lab.policy, rows).logprobs - before.logprobs
@@ -59,7 +59,9 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    found = {name: _agreement([r for r in records if r["optimizer"] == name]) for name in RATES}
+    found = {
+        name: _agreement([r for r in records if r["optimizer"] == name]) for name in OPTIMIZERS
+    }
     value, low, high = found["adamw"]
     verdict: Verdict = "inconclusive"
     if low >= LOW and high <= HIGH:
@@ -74,7 +76,7 @@ def judge(records: Records) -> Finding:
         f"{100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
             Number(f"sign agreement, {name}", *found[name], paper=PAPER, unit="share")
-            for name in RATES
+            for name in OPTIMIZERS
         ),
     )
 
@@ -89,7 +91,7 @@ def _agreement(records: Records) -> tuple[float, float, float]:
 
 def draw(records: Records) -> tuple[Figure, ...]:
     points = []
-    for optimizer in RATES:
+    for optimizer in OPTIMIZERS:
         for batch in sorted({r["batch"] for r in records}):
             value, low, high = _agreement(
                 [r for r in records if r["optimizer"] == optimizer and r["batch"] == batch]

@@ -1,9 +1,9 @@
 """Fig. 7 a: does keeping positive and negative rollouts in different updates harm?
 
 `by_sign` puts them into different optimizer steps, so no signal of one can cancel one of the other
-within a step. Runs, costs and comparisons are those of `study/arms.py`, shared with
-`study/interventions.py`. The paper draws a substantial drop and prints no number; a drop counts as
-substantial from 2 points on, chosen beforehand.
+within a step. Runs are those of `study/arms.py`, shared with `study/interventions.py`, costs and
+comparisons those of `study/compare.py`. The paper draws a substantial drop and prints no number; a
+drop counts as substantial from 2 points on, chosen beforehand.
 
 The verdict is about by_sign minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies below 0 both at equal rollouts and at equal updates. Not
@@ -13,10 +13,12 @@ than three seeds: the quick budget's two cannot decide.
 
 from __future__ import annotations
 
-from counterpoise.study.arms import BUDGETS, compare, measure_arms, numbers, told
+from counterpoise.study.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.study.arms_charts import draw
+from counterpoise.study.compare import compare, told, verdict
+from counterpoise.study.curves import by_run
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Records, Study, Verdict
+from counterpoise.study.study import Finding, Records, Study
 
 TESTED = ("shuffled", "by_sign", "QB")
 ARM = "by_sign"
@@ -28,19 +30,15 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    found = compare(records, ARM)
-    verdict: Verdict = "inconclusive"
-    if any(one.below(0) for one in found):
-        verdict = "replicated"
-    elif all(one.above(-SUBSTANTIAL) for one in found):
-        verdict = "not replicated"
+    runs = by_run(records)
+    found = compare(runs, ARM, BASELINE)
     return Finding(
-        verdict,
+        verdict(found, "worse", SUBSTANTIAL),
         f"by_sign minus shuffled: {'; '.join(told(one) for one in found)}.",
-        numbers(records),
+        numbers(runs),
         (
             "The paper prints no number for this figure.",
-            f"by_sign minus QB: {'; '.join(told(one) for one in compare(records, ARM, 'QB'))}.",
+            f"by_sign minus QB: {'; '.join(told(one) for one in compare(runs, ARM, 'QB'))}.",
             "Signs kept apart within an iteration still follow each other closely: the steps of "
             "one iteration are taken one after another from the same rollouts.",
         ),

@@ -6,6 +6,10 @@ Two arms that ran the same seeds saw the same prompts and start, so their differ
 by seed: what a seed does to both cancels. The smallest difference a comparison could have shown,
 with a chance of 80 %, is (t_{1-a/2} + t_{0.8}) s / sqrt(n).
 
+Of m comparisons one or another is wide of 0 by chance. Bonferroni: intervals at 1 - (1 - level) / m
+hold all together. Holm: the smallest p times m, the next times m - 1, and so on, each at least the
+one before.
+
 P(|T| < t) has a closed form for whole degrees of freedom v, with x = atan(t / sqrt(v)):
 
     odd     2/pi (x + sin x (cos x + 2/3 cos^3 x + 2*4/(3*5) cos^5 x + ...))    up to cos^(v-2)
@@ -35,6 +39,7 @@ class Mean:
     high: float
     seen: float  # the smallest true difference from 0 that these seeds would show, 4 times in 5
     n: int
+    p: float = math.nan  # of so large a mean, either way, were the true one 0
 
 
 def student(values: Sequence[float], level: float = 0.95) -> Mean:
@@ -45,7 +50,38 @@ def student(values: Sequence[float], level: float = 0.95) -> Mean:
     error = statistics.stdev(values) / math.sqrt(n)
     t = quantile((1 + level) / 2, n - 1)
     half = t * error
-    return Mean(mean, mean - half, mean + half, half + quantile(POWER, n - 1) * error, n)
+    p = 1 - _within(abs(mean) / error, n - 1) if error else float(mean == 0)
+    return Mean(mean, mean - half, mean + half, half + quantile(POWER, n - 1) * error, n, p)
+
+
+def shown(n: int, spread: float, level: float) -> float:
+    """The smallest difference that n seeds would show whose differences have std `spread`.
+
+    Example:
+        >>> round(shown(16, 0.03, 0.95), 4)
+        0.0225
+    """
+    factor = quantile((1 + level) / 2, n - 1) + quantile(POWER, n - 1)
+    return factor * spread / math.sqrt(n)
+
+
+def together(level: float, comparisons: int) -> float:
+    """The level of each interval, so that all of them hold at `level` (Bonferroni)."""
+    return 1 - (1 - level) / comparisons
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Adjusted p-values, in the order given.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    adjusted, least = [0.0] * len(ps), 0.0
+    for place, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        least = max(least, min(1.0, (len(ps) - place) * ps[i]))
+        adjusted[i] = least
+    return adjusted
 
 
 def quantile(p: float, v: int) -> float:

@@ -30,13 +30,14 @@ def load(
     problem_field: str = "problem",
     answer_field: str = "answer",
     id_field: str = "id",
+    solution_field: str = "solution",
 ) -> Task:
     """Both sides in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = (problem_field, answer_field, id_field)
+    fields = (problem_field, answer_field, id_field, solution_field)
     prompts = read(path, train_split, *fields)
     if heldout_split:
         kept = read(path, heldout_split, *fields)
@@ -46,7 +47,12 @@ def load(
 
 
 def read(
-    path: str, split: str, problem_field: str, answer_field: str, id_field: str
+    path: str,
+    split: str,
+    problem_field: str,
+    answer_field: str,
+    id_field: str,
+    solution_field: str = "solution",
 ) -> list[Prompt]:
     """The rows of one split as prompts."""
     rows = _open_split(path, split)
@@ -61,7 +67,9 @@ def read(
         row_id = row[id_field] if id_field in columns else index
         record = {**row, id_field: f"{split}/{row_id}"}
         where = f"{path} [{split}] row {index}"
-        prompts.append(to_prompt(record, where, problem_field, answer_field, id_field))
+        prompts.append(
+            to_prompt(record, where, problem_field, answer_field, id_field, solution_field)
+        )
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
             f"{path}: column '{id_field}' repeats values; set task.id_field to another"

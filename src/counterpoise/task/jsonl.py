@@ -1,8 +1,11 @@
 r"""A file of problems, one JSON object a line: {"id": ..., "problem": ..., "answer": ...}.
 
-Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept, other
-fields are ignored. Held-out problems come from a second file, or are the `heldout` records whose
-ids hash lowest: the same ones however the file is ordered, and whatever is added to it moves few.
+Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept for
+`poise warmup`, other fields are ignored. A solution without a \boxed{} gets its answer in one,
+because that is what the verifier reads: a model must be shown the form it will be paid for.
+
+Held-out problems come from a second file, or are the `heldout` records whose ids hash lowest: the
+same ones however the file is ordered, and whatever is added to it moves few.
 No problem text is on both sides: a training record that repeats a held-out one is dropped.
 """
 
@@ -17,6 +20,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.task.prompts import Task
 from counterpoise.task.split import hold_out, without
 from counterpoise.types import Prompt
+from counterpoise.verify.boxed import boxed
 
 
 def load(
@@ -27,11 +31,12 @@ def load(
     problem_field: str = "problem",
     answer_field: str = "answer",
     id_field: str = "id",
+    solution_field: str = "solution",
 ) -> Task:
     """Training problems in the order of the file, held-out ones in theirs or in hash order."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = (problem_field, answer_field, id_field)
+    fields = (problem_field, answer_field, id_field, solution_field)
     prompts = read(path, *fields)
     if heldout_path:
         kept = read(heldout_path, *fields)
@@ -45,6 +50,7 @@ def read(
     problem_field: str = "problem",
     answer_field: str = "answer",
     id_field: str = "id",
+    solution_field: str = "solution",
 ) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
     prompts: list[Prompt] = []
@@ -52,7 +58,7 @@ def read(
     for line, text in _lines(path):
         where = f"{path}:{line}"
         record = _parse(text, where)
-        prompt = to_prompt(record, where, problem_field, answer_field, id_field)
+        prompt = to_prompt(record, where, problem_field, answer_field, id_field, solution_field)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = line
@@ -63,7 +69,12 @@ def read(
 
 
 def to_prompt(
-    record: Mapping[str, Any], where: str, problem_field: str, answer_field: str, id_field: str
+    record: Mapping[str, Any],
+    where: str,
+    problem_field: str,
+    answer_field: str,
+    id_field: str,
+    solution_field: str = "solution",
 ) -> Prompt:
     """A record's fields as a prompt, each checked.
 
@@ -84,8 +95,22 @@ def to_prompt(
         found[role] = str(value).strip()
         if not found[role]:
             raise PoiseError(f"{where}: field '{name}' is empty")
-    solution = record.get("solution")
-    return Prompt(**found, solution=solution if isinstance(solution, str) else "")
+    solution = record.get(solution_field)
+    if not isinstance(solution, str):
+        return Prompt(**found)
+    return Prompt(**found, solution=with_box(solution.strip(), found["answer"]))
+
+
+def with_box(solution: str, answer: str) -> str:
+    r"""The solution, with a last line that boxes the answer if it boxes none itself.
+
+    Example:
+        >>> with_box("4 * 3 = 12 pens.", "12")
+        '4 * 3 = 12 pens.\nThe answer is \\boxed{12}.'
+    """
+    if not solution or boxed(solution) is not None:
+        return solution
+    return f"{solution}\nThe answer is \\boxed{{{answer}}}."
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import pack
 from counterpoise.types import Floats, Row
+from counterpoise.update.fit import MicroBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,17 +25,19 @@ class Forward:
     hidden_M: Tensor  # [M, D], the input of the unembedding
     lengths: tuple[int, ...]
 
-    def by_row(self, values_M: Tensor) -> list[Floats]:
-        return [part.detach().float().cpu().numpy() for part in values_M.split(self.lengths)]
 
-
-def forward(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+def forward(
+    policy: Policy, rows: Sequence[Row], temperature: float, *, checkpointing: bool = False
+) -> Forward:
+    """`checkpointing`: the backward pass computes each layer again instead of keeping it."""
     contents = [row.content for row in rows]
     packing = pack(
         [c.prompt_tokens for c in contents], [c.response_tokens for c in contents], policy.device
     )
     policy.decoder.reserve(packing.longest)
-    hidden_N = policy.decoder(packing.tokens_N, packing.positions_N, PackedAttention(packing))
+    hidden_N = policy.decoder(
+        packing.tokens_N, packing.positions_N, PackedAttention(packing), checkpoint=checkpointing
+    )
     hidden_M = hidden_N.index_select(0, packing.predictors_M)
     logprobs, entropies = token_logprobs(
         hidden_M, policy.decoder.unembedding, packing.targets_M, temperature
@@ -45,24 +48,26 @@ def forward(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
     """Positions of the rows of each pass: groups together (they share a prompt), then by length.
 
-    A row longer than `micro_tokens` gets a pass of its own.
+    No more passes than needed, and those about equally long: a short last one would leave a GPU
+    idle. A row longer than `micro_tokens` gets a pass of its own.
     """
     heaviest = {row.group: 0 for row in rows}
     for row in rows:
         heaviest[row.group] = max(heaviest[row.group], row.num_tokens)
     order = sorted(range(len(rows)), key=lambda i: (heaviest[rows[i].group], rows[i].group, i))
+    prompts = {row.group: len(row.content.prompt_tokens) for row in rows}
+    total = sum(prompts.values()) + sum(row.num_tokens for row in rows)
+    share = total / -(-total // micro_tokens) if rows else 0
     batch: list[int] = []
     tokens = 0
     prompt = ""
     for i in order:
         row = rows[i]
-        cost = row.num_tokens + (
-            len(row.content.prompt_tokens) if row.group != prompt or not batch else 0
-        )
-        if batch and tokens + cost > micro_tokens:
+        alone = row.num_tokens + prompts[row.group]
+        cost = row.num_tokens if batch and row.group == prompt else alone
+        if batch and (tokens >= share or tokens + cost > micro_tokens):
             yield batch
-            batch, tokens = [], 0
-            cost = row.num_tokens + len(row.content.prompt_tokens)
+            batch, tokens, cost = [], 0, alone
         batch.append(i)
         tokens += cost
         prompt = row.group
@@ -70,14 +75,32 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
         yield batch
 
 
-@torch.no_grad()
 def score(
-    policy: Policy, rows: Sequence[Row], temperature: float, micro_tokens: int
+    policy: Policy, rows: Sequence[Row], temperature: float, micro_tokens: int | MicroBatch
 ) -> list[Floats]:
-    """Log-probability of every response token under the policy as it is now, per row [T]."""
-    logprobs: list[Floats | None] = [None] * len(rows)
-    for batch in micro_batches(rows, micro_tokens):
-        result = forward(policy, [rows[i] for i in batch], temperature)
-        for i, values in zip(batch, result.by_row(result.logprobs_M), strict=True):
-            logprobs[i] = values
-    return [values for values in logprobs if values is not None]
+    """Log-probability of every response token under the policy as it is now, per row [T].
+
+    A `MicroBatch` is made smaller when the pass does not fit in memory.
+    """
+    if isinstance(micro_tokens, MicroBatch):
+        return micro_tokens.rows(lambda size: score(policy, rows, temperature, size), rows)
+    if not rows:
+        return []
+    order, logprobs = [], []
+    with torch.no_grad():
+        for batch in micro_batches(rows, micro_tokens):
+            result = forward(policy, [rows[i] for i in batch], temperature)
+            order += batch
+            logprobs.append(result.logprobs_M)
+        return by_row(torch.cat(logprobs), order, rows)
+
+
+def by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
+    """Tokens of the rows as they were walked in `order` -> per row [T], in one copy to the host."""
+    host_N = values_N.detach().float().cpu().numpy()
+    parts: list[Floats] = [host_N] * len(rows)
+    end = 0
+    for i in order:
+        start, end = end, end + rows[i].num_tokens
+        parts[i] = host_N[start:end]
+    return parts

@@ -9,18 +9,21 @@ the same for every way of cutting it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.load import Policy
+from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update import AGGREGATIONS, SURROGATES
-from counterpoise.update.forward import forward, micro_batches
+from counterpoise.update.fit import MicroBatch
+from counterpoise.update.forward import Forward, by_row, forward, micro_batches
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.surrogate import SurrogateInputs
 
@@ -41,49 +44,51 @@ def accumulate(
     temperature: float,
     max_new_tokens: int,
     keep_hidden: bool = False,
+    on_policy: bool = False,
+    after_pass: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """Add the gradient of the step's loss to the weights' `.grad`; report every token it used."""
+    """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
+
+    `on_policy`: rows without scores were sampled by the weights as they are, so that this pass
+    gives their old log-probabilities. Nothing waits for the device until the last micro-batch.
+    """
     surrogate = SURROGATES.load(config.surrogate)
     coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, max_new_tokens)
-    signal = [i for i, row in enumerate(rows) if np.any(row.advantages_T)]
-    used = [rows[i] for i in signal]
-    logprobs: dict[int, Floats] = {}
-    entropies: dict[int, Floats] = {}
-    pulls: dict[int, Floats] = {}
-    hidden: dict[int, torch.Tensor] = {}
-    loss, clipped = 0.0, 0
+    advantages = [row.advantages_T for row in rows]
+    signal = [i for i, advantages_T in enumerate(advantages) if advantages_T.any()]
+    used, advantages = [rows[i] for i in signal], [advantages[i] for i in signal]
+    old = [None if on_policy and row.scored_T is None else row.old_logprobs for row in used]
+    walked = _Walked(used, keep_hidden)
     for batch in micro_batches(used, config.micro_tokens):
-        members = [used[i] for i in batch]
-        result = forward(policy, members, temperature)
+        result = forward(
+            policy, [used[i] for i in batch], temperature, checkpointing=config.checkpointing
+        )
         result.logprobs_M.retain_grad()
-        inputs = _inputs(members, result.logprobs_M, config)
+        inputs = _inputs(
+            result.logprobs_M, [old[i] for i in batch], [advantages[i] for i in batch], config
+        )
         outputs = surrogate(inputs)
-        weights = torch.tensor(coefficients_R[[signal[i] for i in batch]], device=policy.device)
-        total = (outputs.loss * weights.to(outputs.loss.dtype)[inputs.row]).sum()
+        weights = _upload(coefficients_R[[signal[i] for i in batch]], result.logprobs_M)
+        total = (outputs.loss * weights[inputs.row]).sum()
         total.backward()
-        loss += float(total.detach())
-        clipped += int(outputs.clipped.sum())
-        logprobs.update(zip(batch, result.by_row(result.logprobs_M), strict=True))
-        entropies.update(zip(batch, result.by_row(result.entropies_M), strict=True))
-        assert result.logprobs_M.grad is not None  # retained above
-        pulls.update(zip(batch, result.by_row(-result.logprobs_M.grad), strict=True))
-        if keep_hidden:
-            parts = result.hidden_M.detach().split(result.lengths)
-            hidden.update(zip(batch, parts, strict=True))
+        after_pass()
+        walked.add(batch, result, total, outputs.clipped.sum())
+    logprobs, entropies, pulls = walked.by_row()
+    loss, clipped = walked.sums()
     return StepResult(
         rows=tuple(signal),
-        logprobs=[logprobs[i] for i in range(len(used))],
-        old_logprobs=[row.old_logprobs for row in used],
-        advantages=[row.advantages_T for row in used],
-        entropies=[entropies[i] for i in range(len(used))],
-        pulls=[pulls[i] for i in range(len(used))],
+        logprobs=logprobs,
+        old_logprobs=[now if x is None else x for x, now in zip(old, logprobs, strict=True)],
+        advantages=advantages,
+        entropies=entropies,
+        pulls=pulls,
         coefficients=coefficients_R[signal].astype(np.float32),
         loss=loss,
         grad_norm=math.nan,
         clipped_share=clipped / max(1, sum(row.num_tokens for row in used)),
         tokens=sum(row.num_tokens for row in rows),
         skipped="" if used else "no signal",
-        hidden=[hidden[i] for i in range(len(hidden))],
+        hidden=[walked.hidden[i] for i in range(len(walked.hidden))],
     )
 
 
@@ -96,20 +101,34 @@ def take_step(
     temperature: float,
     max_new_tokens: int,
     look: Look | None = None,
+    on_policy: bool = False,
+    micro: MicroBatch | None = None,
 ) -> StepResult:
     """`accumulate`, then update, unless there is no signal or something is not finite.
 
-    `look` sees the step just before the weights change, and again just after.
+    `look` sees the step just before the weights change, and again just after. `micro` is the size
+    of a pass, `config.micro_tokens` without it; where memory runs out it is made smaller, and the
+    gradient is taken again from zero, before the optimizer has seen any of it.
     """
-    optimizer.zero_grad()
-    result = accumulate(
-        policy,
-        rows,
-        config,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        keep_hidden=look is not None,
-    )
+
+    def gradient(micro_tokens: int) -> StepResult:
+        optimizer.zero_grad()
+        return accumulate(
+            policy,
+            rows,
+            replace(config, micro_tokens=micro_tokens),
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            keep_hidden=look is not None,
+            on_policy=on_policy,
+            after_pass=optimizer.collect,
+        )
+
+    try:
+        result = (micro or MicroBatch(config.micro_tokens)).rows(gradient, rows)
+    except BaseException:
+        optimizer.zero_grad()  # half a gradient is nobody's
+        raise
     if result.skipped:
         return replace(result, grad_norm=0.0)
     norm = optimizer.grad_norm()
@@ -125,19 +144,69 @@ def take_step(
     return replace(result, grad_norm=norm, hidden=())
 
 
-def _inputs(rows: Sequence[Row], logprobs_M: torch.Tensor, config: UpdateConfig) -> SurrogateInputs:
-    device = logprobs_M.device
-
-    def flat(parts: Sequence[Floats]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device, logprobs_M.dtype)
-
-    lengths = torch.tensor([row.num_tokens for row in rows], device=device)
+def _inputs(
+    logprobs_M: Tensor,
+    old: Sequence[Floats | None],
+    advantages: Sequence[Floats],
+    config: UpdateConfig,
+) -> SurrogateInputs:
+    """The rows of one micro-batch, flat; an old of None is what the pass itself gave."""
+    lengths = [len(advantages_T) for advantages_T in advantages]
+    row_M = np.repeat(np.arange(len(lengths)), lengths)
+    old_M = logprobs_M.detach()
+    if any(x is not None for x in old):
+        own = np.concatenate([np.full(n, x is None) for x, n in zip(old, lengths, strict=True)])
+        known = [np.zeros(n) if x is None else x for x, n in zip(old, lengths, strict=True)]
+        noted_M = _upload(np.concatenate(known), logprobs_M)
+        old_M = torch.where(_upload(own, logprobs_M).bool(), old_M, noted_M)
     return SurrogateInputs(
         logprobs=logprobs_M,
-        old_logprobs=flat([row.old_logprobs for row in rows]),
-        advantages=flat([row.advantages_T for row in rows]),
-        row=torch.repeat_interleave(torch.arange(len(rows), device=device), lengths),
-        num_rows=len(rows),
+        old_logprobs=old_M,
+        advantages=_upload(np.concatenate(advantages), logprobs_M),
+        row=to_device(row_M, logprobs_M.device),
+        num_rows=len(lengths),
         clip_low=config.clip_low,
         clip_high=config.clip_high,
     )
+
+
+def _upload(values: np.ndarray, like: Tensor) -> Tensor:
+    """To the device of `like` and in its precision."""
+    return to_device(values, like.device, np.float64 if like.dtype == torch.float64 else np.float32)
+
+
+class _Walked:
+    """What the passes of a step leave behind; it stays on the device until the last is done."""
+
+    def __init__(self, rows: Sequence[Row], keep_hidden: bool) -> None:
+        self.rows = rows
+        self.keep_hidden = keep_hidden
+        self.hidden: dict[int, Tensor] = {}
+        self._order: list[int] = []  # rows as they were walked
+        self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
+        self._totals: list[Tensor] = []  # per pass [2]: loss, clipped tokens
+
+    def add(self, batch: list[int], result: Forward, total: Tensor, clipped: Tensor) -> None:
+        logprobs_M = result.logprobs_M
+        assert logprobs_M.grad is not None  # retained before the backward pass
+        self._order += batch
+        self._tokens.append(
+            torch.stack((logprobs_M.detach(), result.entropies_M, -logprobs_M.grad))
+        )
+        self._totals.append(torch.stack((total.detach(), clipped.to(total.dtype))))
+        if self.keep_hidden:
+            parts = result.hidden_M.detach().split(result.lengths)
+            self.hidden.update(zip(batch, parts, strict=True))
+
+    def by_row(self) -> tuple[list[Floats], list[Floats], list[Floats]]:
+        """Log-probabilities, entropies and pulls of every row [T], in one copy."""
+        if not self._tokens:
+            return [], [], []
+        host = torch.cat(self._tokens, dim=1).cpu()
+        logprobs, entropies, pulls = (by_row(x_N, self._order, self.rows) for x_N in host)
+        return logprobs, entropies, pulls
+
+    def sums(self) -> tuple[float, float]:
+        """Loss and clipped tokens of all passes."""
+        totals = torch.stack(self._totals).tolist() if self._totals else []
+        return sum((x for x, _ in totals), 0.0), sum((n for _, n in totals), 0.0)

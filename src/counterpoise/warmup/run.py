@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -11,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.evaluate.heldout import judge
+from counterpoise.evaluate.heldout import Success, judge
 from counterpoise.policy.load import (
     Policy,
     as_policy,
@@ -19,24 +23,57 @@ from counterpoise.policy.load import (
     load_policy,
     save_policy,
 )
+from counterpoise.store.atomic import replacing
 from counterpoise.task.load import load_task
+from counterpoise.types import Prompt
+from counterpoise.update.fit import MicroBatch
 from counterpoise.verify import VERIFIERS
+from counterpoise.verify.scores import Verifier
 from counterpoise.warmup.scratch import build_model, build_tokenizer
 from counterpoise.warmup.supervise import check_solutions, supervise
 
 
 def run_warmup(config: RunConfig, out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
-    check_writable(out)
+    """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
+    check_free(out)
     console = Console()
     task = load_task(config.task)
     check_solutions(task.train)
+    prompts = task.heldout[: config.evaluate.prompts]
+    check_target(config, prompts)
     policy = start(config)
     console.print(
         f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
         markup=False,
     )
+    options = config.verify
+    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    try:
+        record = train(policy, task.train, prompts, config, verifier, console)
+        save_policy(policy, out, torch.bfloat16)
+        console.print(f"saved  {out}", markup=False)
+        if prompts:  # as saved, so that what is judged is what is there
+            saved = load_policy(replace(config.model, name=str(out)))
+            success = measure(saved, prompts, config, verifier)
+            console.print(told(success, config), markup=False, highlight=False)
+            record["saved"] = asdict(success)
+    finally:
+        verifier.close()
+    with replacing(out / "warmup.json") as temporary:
+        temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
+
+
+def train(
+    policy: Policy,
+    train_set: Sequence[Prompt],
+    prompts: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    console: Console,
+) -> dict[str, Any]:
+    """Supervised steps under a progress bar; returns how many, and what every look found."""
+    until, steps = config.warmup.until, config.warmup.steps
+    judged: list[dict[str, Any]] = []
     with Progress(
         TextColumn("warm-up"),
         MofNCompleteColumn(),
@@ -45,38 +82,76 @@ def run_warmup(config: RunConfig, out: Path) -> None:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
-    ) as progress:
-        bar = progress.add_task("", total=config.warmup.steps, loss=float("nan"))
-        supervise(
-            policy, task.train, config.warmup, config.loop.seed, config.update.micro_tokens,
-            lambda step, loss: progress.update(bar, advance=1, loss=loss),
-        )  # fmt: skip
-    policy.model.to(torch.bfloat16)
-    save_policy(policy, out)
-    policy.model.float()  # as saved, so that what is judged next is what is there
-    console.print(f"saved  {out}", markup=False)
-    if prompts := task.heldout[: config.evaluate.prompts]:
-        verifier = VERIFIERS.load(config.verify.name)(
-            config.verify.timeout_seconds, config.verify.workers
-        )
-        try:
-            success = judge(
-                policy, prompts, config.evaluate.samples, config.sample, verifier, config.loop.seed
+    ) as bar:
+        line = bar.add_task("", total=steps, loss=float("nan"))
+
+        def look(step: int) -> bool:
+            if not prompts:
+                return False
+            success = measure(policy, prompts, config, verifier)
+            judged.append({"step": step, **asdict(success)})
+            bar.console.print(
+                f"step {step}: {told(success, config)}", markup=False, highlight=False
             )
-        finally:
-            verifier.close()
-        console.print(
-            f"held-out success at temperature {config.sample.temperature:g}: {success}, "
-            f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
-            f"mixed groups {100 * success.mixed:.1f} %"
+            return bool(until) and success.mean >= until
+
+        taken = supervise(
+            policy,
+            train_set,
+            config.warmup,
+            config.loop.seed,
+            MicroBatch(config.update.micro_tokens, tell=bar.console.print),
+            checkpointing=config.update.checkpointing,
+            progress=lambda step, loss: bar.update(line, completed=step, loss=loss),
+            done=look,
         )
+    if until and judged[-1]["mean"] < until:
+        console.print(
+            f"success stayed below warmup.until={until:g} in {taken} steps: "
+            "raise warmup.steps or warmup.lr, or lower task.slips or task.levels"
+        )
+    return {"steps": taken, "judged": judged}
 
 
-def check_writable(out: Path) -> None:
+def measure(
+    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
+) -> Success:
+    options = config.evaluate
+    return judge(policy, prompts, options.samples, config.sample, verifier, config.loop.seed)
+
+
+def told(success: Success, config: RunConfig) -> str:
+    return (
+        f"held-out success at temperature {config.sample.temperature:g}: {success}, "
+        f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
+        f"mixed groups of {success.samples}: {100 * success.mixed:.1f} %"
+    )
+
+
+def check_free(out: Path) -> None:
     """Refuse before the work what would fail after it; leaves nothing behind."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise PoiseError(f"{out} cannot be written: {parent} is not a folder one can write to")
+
+
+def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """A target for success needs someone who looks."""
+    options = config.warmup
+    if not options.until:
+        return
+    if not 0 < options.evaluate_every <= options.steps:
+        raise PoiseError(
+            f"warmup.until={options.until:g} needs warmup.evaluate_every between 1 and "
+            f"warmup.steps={options.steps}"
+        )
+    if not prompts:
+        raise PoiseError(
+            f"warmup.until={options.until:g} needs held-out problems: raise task.heldout and "
+            "evaluate.prompts"
+        )
 
 
 def start(config: RunConfig) -> Policy:

@@ -2,27 +2,31 @@
 
 Simplest thing that works: AdamW, linear warm-up over 5 % of the steps, cosine decay to a tenth,
 problems drawn at random. RL needs a policy that is right about half the time and unsure nearly
-everywhere: task/slips.py says how word problems make one.
+everywhere: task/slips.py says how word problems make one, and `done` stops when it is there.
+
+A solution is a row like any rollout: the same packing, passes and float32 masters as the update.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
+import torch
 
 from counterpoise.config import UpdateConfig, WarmupConfig
 from counterpoise.errors import PoiseError
-from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import pack
 from counterpoise.seeds import rng_for
-from counterpoise.types import Ints, Prompt
+from counterpoise.types import Prompt, Rollout, Row
+from counterpoise.update.fit import MicroBatch
+from counterpoise.update.forward import forward, micro_batches
 from counterpoise.update.optimizer import Optimizer
 
-Progress = Callable[[int, float], None]  # (step, loss)
+Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
+Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
 
 
 def supervise(
@@ -30,22 +34,75 @@ def supervise(
     prompts: Sequence[Prompt],
     config: WarmupConfig,
     seed: int,
-    micro_tokens: int,
+    micro: MicroBatch,
+    *,
+    checkpointing: bool = False,
     progress: Progress = lambda step, loss: None,
-) -> None:
-    """Train `policy` in place on the solutions of `prompts`."""
+    done: Done = lambda step: False,
+) -> int:
+    """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
+
+    `done` is asked every `config.evaluate_every` steps.
+    """
     check_solutions(prompts)
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
     )
+    example = cache(lambda i: as_row(policy, prompts[i]))
     for step in range(config.steps):
         chosen = rng_for(seed, "warmup", step).integers(len(prompts), size=config.batch)
-        rows = [encode_example(policy, prompts[i]) for i in chosen]
-        optimizer.zero_grad()
-        loss = _backward(policy, rows, micro_tokens)
-        optimizer.step(optimizer.grad_norm(), schedule(step, config.steps))
-        progress(step, loss)
+        rows = [example(int(i)) for i in chosen]
+
+        def gradient(micro_tokens: int, rows: Sequence[Row] = rows) -> float:
+            optimizer.zero_grad()
+            return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
+
+        loss = micro.rows(gradient, rows)
+        norm = optimizer.grad_norm()
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
+        optimizer.step(norm, schedule(step, config.steps))
+        progress(step + 1, loss)
+        if config.evaluate_every and (step + 1) % config.evaluate_every == 0 and done(step + 1):
+            return step + 1
+    return config.steps
+
+
+def backward(
+    policy: Policy,
+    rows: Sequence[Row],
+    micro_tokens: int,
+    checkpointing: bool = False,
+    after_pass: Callable[[], None] = lambda: None,
+) -> float:
+    """Add the gradient of L to the weights'; any cut into passes gives the same."""
+    total = sum(row.num_tokens for row in rows)
+    losses = []
+    for batch in micro_batches(rows, micro_tokens):
+        result = forward(policy, [rows[i] for i in batch], 1.0, checkpointing=checkpointing)
+        loss = -result.logprobs_M.sum() / total
+        loss.backward()
+        after_pass()
+        losses.append(loss.detach())
+    return float(torch.stack(losses).sum())
+
+
+def as_row(policy: Policy, prompt: Prompt) -> Row:
+    """A worked solution as a response: its tokens and the end token."""
+    ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
+    tokens = np.array([*ids, policy.tokenizer.eos_token_id], dtype=np.int32)
+    rollout = Rollout(
+        prompt_id=prompt.id,
+        prompt=prompt.problem,
+        answer=prompt.answer,
+        response=prompt.solution,
+        reward=1.0,
+        prompt_tokens=policy.encode(prompt.problem),
+        response_tokens=tokens,
+        sampled_logprobs=np.zeros(len(tokens), dtype=np.float32),  # nobody sampled it
+    )
+    return Row(prompt.id, advantage=1.0, num_tokens=len(tokens), rollout=rollout)
 
 
 def check_solutions(prompts: Sequence[Prompt]) -> None:
@@ -53,7 +110,8 @@ def check_solutions(prompts: Sequence[Prompt]) -> None:
     for prompt in prompts:
         if not prompt.solution:
             raise PoiseError(
-                f"prompt {prompt.id} has no worked solution: warm-up needs a 'solution' for each"
+                f"prompt {prompt.id} has no worked solution: warm-up needs one for each; "
+                "task.solution_field names the field"
             )
 
 
@@ -69,31 +127,3 @@ def schedule(step: int, steps: int) -> float:
         return (step + 1) / rise
     progress = (step - rise) / max(1, steps - rise)
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def encode_example(policy: Policy, prompt: Prompt) -> tuple[Ints, Ints]:
-    """(prompt tokens, solution tokens with the end token)."""
-    ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
-    return policy.encode(prompt.problem), np.array(
-        [*ids, policy.tokenizer.eos_token_id], dtype=np.int32
-    )
-
-
-def _backward(policy: Policy, rows: Sequence[tuple[Ints, Ints]], micro_tokens: int) -> float:
-    total = sum(len(solution) for _, solution in rows)
-    loss = 0.0
-    ordered = sorted(rows, key=lambda row: len(row[0]) + len(row[1]))
-    longest = max(len(a) + len(b) for a, b in rows)
-    size = max(1, micro_tokens // longest)
-    for start in range(0, len(ordered), size):
-        part = ordered[start : start + size]
-        packing = pack([a for a, _ in part], [b for _, b in part], policy.device)
-        policy.decoder.reserve(packing.longest)
-        hidden = policy.decoder(packing.tokens_N, packing.positions_N, PackedAttention(packing))
-        logprobs, _ = token_logprobs(
-            hidden[packing.predictors_M], policy.decoder.unembedding, packing.targets_M
-        )
-        share = -logprobs.sum() / total
-        share.backward()
-        loss += float(share.detach())
-    return loss

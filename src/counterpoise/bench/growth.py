@@ -1,0 +1,73 @@
+"""How an iteration grows: with rollouts, with the length of responses, with the model.
+
+Each point is a fresh model and a real run folder, with one optimizer step. Points that come after
+the time limit are skipped, and that is said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from counterpoise.bench import work
+from counterpoise.bench.clock import Peak, release
+from counterpoise.bench.iteration import Ours, run_folders
+from counterpoise.bench.setup import Setup
+from counterpoise.bench.table import Part, gigabytes, seconds
+from counterpoise.bench.work import Work
+from counterpoise.errors import PoiseError
+
+
+def measure(setup: Setup) -> Part:
+    rows: list[list[str]] = []
+    found: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    failed: list[str] = []
+    for job in setup.plan.growth:
+        release(setup.device)
+        if setup.deadline.passed:
+            skipped.append(f"{job.model} {job}")
+            continue
+        try:
+            row, data = _point(setup, job)
+        except (torch.OutOfMemoryError, PoiseError) as fault:
+            failed.append(f"{job.model} {job}: {str(fault).splitlines()[0]}")
+            continue
+        rows.append(row)
+        found.append(data)
+        setup.say(f"growth, {job.model} {job}: {row[4]}")
+    over = f"skipped, {setup.deadline.minutes} minutes are over: {', '.join(skipped)}"
+    return Part(
+        title="growth of an iteration",
+        columns=(
+            "model", "rollouts", "tokens each", "peak", "iteration", "spread", "sampling", "update",
+            "tokens/s", "ms a rollout",
+        ),
+        rows=rows,
+        notes=[*failed, *([over] if skipped else [])],
+        data={"growth": found, "skipped": skipped, "failed": failed},
+    )  # fmt: skip
+
+
+def _point(setup: Setup, job: Work) -> tuple[list[str], dict[str, Any]]:
+    with Peak(setup.device) as peak, run_folders() as folder:
+        policy = work.load(job.model)
+        ours = Ours(policy, work.run_config(job, **setup.update), folder / "run")
+        ours()
+        ours.timed(setup.plan.growth_repeats)
+    it = ours.found(job, peak)
+    row = [
+        job.model,
+        f"{job.rollouts:,}",
+        f"{job.length:,}",
+        gigabytes(it.reserved),
+        seconds(it.whole.median),
+        f"{100 * it.whole.spread:.0f} %",
+        seconds(it.sampling.median),
+        seconds(it.update.median),
+        f"{it.tokens / it.whole.median:,.0f}",
+        f"{1e3 * it.whole.median / job.rollouts:.2f}",
+    ]
+    data = {"model": job.model, "rollouts": job.rollouts, "length": job.length}
+    return row, data | it.data()

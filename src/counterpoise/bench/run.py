@@ -1,0 +1,114 @@
+"""Run the parts one after another, print their tables, and write one JSON file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from counterpoise.bench import PARTS
+from counterpoise.bench.clock import Deadline, release
+from counterpoise.bench.floors import measure_rates
+from counterpoise.bench.setup import SMALL, Setup, cpu_plan, gpu_plan, machine
+from counterpoise.bench.table import Part, show
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.policy.load import choose_device, choose_dtype, quiet
+
+DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
+# Seconds a part takes on one H200, and on two CPU cores with the embedded model.
+ABOUT = {
+    "peer": (110, 60),
+    "sampler": (40, 40),
+    "update": (60, 15),
+    "agreement": (15, 10),
+    "monitor": (20, 60),
+    "growth": (240, 60),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `poise bench` and benchmarks/gpu.py take."""
+
+    parts: Sequence[str] = DEFAULT
+    model: str = ""  # empty: what fits the machine
+    minutes: float | None = None
+    out: Path | None = None  # the JSON file
+    profile: str = ""  # a part whose kernels are listed instead
+    micro_tokens: int = 0  # 0: the update's own default
+
+
+def run(options: Options, console: Console) -> dict[str, Any]:
+    """Everything that was measured, as written to `options.out`."""
+    for name in options.parts:
+        if name not in PARTS:
+            raise unknown("part", name, PARTS)
+    setup = make_setup(options, console)
+    if options.profile:
+        from counterpoise.bench.profile import profiled
+
+        trace = options.out.with_suffix(".trace.json") if options.out else None
+        console.print(profiled(options.profile, setup, trace), markup=False, highlight=False)
+        return {}
+    about = sum(ABOUT[name][0 if setup.cuda else 1] for name in options.parts)
+    console.print(f"{', '.join(options.parts)}: about {about / 60:.1f} minutes", highlight=False)
+    found: dict[str, Any] = {"machine": machine(), "rates": setup.rates.data(), "parts": {}}
+    parts, failed = [], []
+    for name in options.parts:
+        try:
+            part = run_part(name, setup)
+        except Exception as fault:  # of one part: it must not cost the others their numbers
+            console.print_exception()
+            failed.append(name)
+            part = Part(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
+        parts.append(part)
+        found["parts"][name] = part.as_json()
+        if options.out:  # after every part: what was measured is kept whatever happens next
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    for part in parts:
+        show(part, console)
+    if options.out:
+        console.print(f"\n{options.out}", highlight=False, markup=False)
+    if failed:
+        raise PoiseError(f"{', '.join(failed)} failed: the traceback is above the tables")
+    return found
+
+
+def run_part(name: str, setup: Setup) -> Part:
+    """One part, or a table that says why there is none."""
+    if setup.deadline.passed:
+        note = f"skipped: {setup.deadline.minutes:g} minutes are over"
+        return Part(title=name, columns=(), rows=(), notes=[note])
+    start = time.perf_counter()
+    part: Part = PARTS.load(name)(setup)
+    release(setup.device)
+    return replace(part, seconds=time.perf_counter() - start)
+
+
+def make_setup(options: Options, console: Console) -> Setup:
+    quiet()
+    device = choose_device("auto")
+    cuda = device.type == "cuda"
+    rates = measure_rates(device, choose_dtype("auto", device))
+    release(device)
+    name = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
+    console.print(
+        f"{name}: copy {rates.copy / 1e9:,.0f} GB/s, "
+        f"{rates.dtype} products {rates.matrix / 1e12:.3g} TFLOP/s",
+        highlight=False,
+    )
+    return Setup(
+        device=device,
+        rates=rates,
+        plan=gpu_plan(options.model or SMALL) if cuda else cpu_plan(options.model or "embedded"),
+        deadline=Deadline(options.minutes),
+        update={"micro_tokens": options.micro_tokens} if options.micro_tokens else {},
+        say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+    )

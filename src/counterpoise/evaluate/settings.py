@@ -1,0 +1,80 @@
+"""How held-out problems are sampled: temperature and nucleus, several ways in one run.
+
+    "training"    sample.temperature and sample.top_p: what training optimises
+    "0.6/0.95"    temperature 0.6, top-p 0.95: what papers report
+
+A run names its settings in `evaluate.settings`; titles and verdicts go by the first.
+evaluations.jsonl has one line for each iteration and setting. Lines of older runs do not say how
+they were sampled: as in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from counterpoise.config import SampleConfig
+from counterpoise.errors import PoiseError
+
+TRAINING = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Example: str(Setting(0.6, 0.95)) == "0.6/0.95" """
+
+    temperature: float
+    top_p: float
+
+    def __str__(self) -> str:
+        return f"{self.temperature:g}/{self.top_p:g}"
+
+    def of(self, sample: SampleConfig) -> SampleConfig:
+        """The training's way of sampling, but at this temperature and nucleus."""
+        if self == Setting(sample.temperature, sample.top_p):
+            return sample
+        return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)
+
+
+def parse(text: str, sample: SampleConfig) -> Setting:
+    """
+    Example:
+        >>> parse("0.6/0.95", SampleConfig()), parse("training", SampleConfig())
+        (Setting(temperature=0.6, top_p=0.95), Setting(temperature=1.0, top_p=1.0))
+    """
+    if text == TRAINING:
+        return Setting(sample.temperature, sample.top_p)
+    try:
+        temperature, top_p = (float(part) for part in text.split("/"))
+    except ValueError:
+        temperature, top_p = 0.0, 0.0
+    if not (1e-3 <= temperature < 1e3 and 1e-6 <= top_p <= 1):
+        raise PoiseError(
+            f"evaluate.settings: '{text}' is not a way to sample: write 'training', or a "
+            "temperature and a top-p such as '0.6/0.95'"
+        )
+    return Setting(temperature, top_p)
+
+
+def settings_of(names: Sequence[str], sample: SampleConfig) -> tuple[Setting, ...]:
+    """In the order of the run file; one that is named twice is an error."""
+    found = tuple(parse(name, sample) for name in names)
+    if len(set(found)) < len(found):
+        raise PoiseError(f"evaluate.settings names one way to sample twice: {', '.join(names)}")
+    return found
+
+
+def by_setting(
+    evaluations: Sequence[Mapping[str, Any]],
+) -> dict[Setting | None, list[Mapping[str, Any]]]:
+    """Lines of evaluations.jsonl by how they were sampled, the first setting first.
+
+    None: a run from before settings, which sampled as in training.
+    """
+    found: dict[Setting | None, list[Mapping[str, Any]]] = {}
+    for line in evaluations:
+        known = "temperature" in line
+        key = Setting(line["temperature"], line["top_p"]) if known else None
+        found.setdefault(key, []).append(line)
+    return found

@@ -1,0 +1,105 @@
+"""The errors of a batch's tokens, for products of them: what coupling and pushes are made of.
+
+    r_j = e_{o_j} - pi_j        pi_j = softmax(W h_j)        every use is a product r_j^T ... r_k
+
+so -r = pi - e_o serves as well, and saves a pass over [n, V]. A batch whose errors fit in `MEMORY`
+keeps them; for a larger one they are computed again, a chunk at a time, whenever asked for.
+
+`precision` is that of logits, r, h and M, the factors of the large products; sums are float32 or
+wider. float16 keeps 11 bits of each, bfloat16 8, and both run at the full rate of a GPU. Confident
+tokens need care: where pi(o) is near 1, rounding leaves nothing of 1 - pi(o). In half precision
+that one entry is the sum of all the others, so an r still adds up to 0, as it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
+HALF = (torch.float16, torch.bfloat16)
+
+
+class Errors:
+    """-r of any tokens of one batch.
+
+    Example:
+        errors = Errors(hidden, W, tokens)
+        R, H = errors.of(torch.tensor([3, 17]))     # [2, V] and [2, D]
+        product(R, R.mT) * product(H, H.mT)         # their kernel
+    """
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        unembedding: Tensor,
+        tokens: Tensor,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.device = hidden.device
+        self.wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        self.precision = precision or self.wide
+        self.hidden, self.W = hidden, unembedding.to(self.precision)
+        self.tokens = self.here(tokens).long()
+        size = len(self.W) * self.W.element_size()
+        self.chunk = max(1, memory(self.device) // size)  # tokens
+        self.kept: Tensor | None = None
+        if len(tokens) <= self.chunk:
+            self.kept = self._compute(torch.arange(len(tokens), device=self.device))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def of(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """(R [..., V], H [..., D]) of tokens [...]; the caller keeps them to a chunk."""
+        flat = places.flatten()
+        R = self._compute(flat) if self.kept is None else self.kept.index_select(0, flat)
+        H = self.hidden.index_select(0, flat).to(self.precision)
+        return R.view(*places.shape, -1), H.view(*places.shape, -1)
+
+    def stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(places, R, H) of all tokens in order, a chunk at a time."""
+        N = len(self)
+        for start in range(0, N, self.chunk):
+            part = slice(start, min(start + self.chunk, N))
+            places = torch.arange(part.start, part.stop, device=self.device)
+            R = self._compute(places) if self.kept is None else self.kept[part]
+            yield part, R, self.hidden[part].to(self.precision)
+
+    def here(self, values: Tensor | NDArray[np.generic]) -> Tensor:
+        """On the device, without waiting for it."""
+        made = values if isinstance(values, Tensor) else torch.from_numpy(values)
+        return made.to(self.device, non_blocking=True)
+
+    @torch.no_grad()
+    def _compute(self, places: Tensor) -> Tensor:
+        H, tokens = self.hidden[places].to(self.precision), self.tokens[places, None]
+        if self.precision not in HALF:
+            R = torch.softmax(H @ self.W.mT, dim=-1)
+            return R.scatter_add_(1, tokens, R.new_full(tokens.shape, -1))
+        logits = H @ self.W.mT if H.is_cuda else product(H, self.W.mT).to(self.precision)
+        R = torch.softmax(logits, dim=-1).scatter_(1, tokens, 0)
+        others = R.sum(dim=-1, keepdim=True, dtype=self.wide)
+        return R.scatter_(1, tokens, -others.to(self.precision))
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of a chunk: `MEMORY`, and at most a sixteenth of a GPU."""
+    if device.type != "cuda":
+        return MEMORY["cpu"]
+    return min(MEMORY["cuda"], torch.cuda.get_device_properties(device).total_memory // 16)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, with or without a batch; half precision is summed up, and returned, in float32."""
+    if a.dtype not in HALF:
+        return a @ b
+    if not a.is_cuda:  # the same numbers; CPUs are slow at half precision anyway
+        return a.float() @ b.float()
+    multiply = torch.bmm if a.dim() == 3 else torch.mm
+    return multiply(a, b, out_dtype=torch.float32)

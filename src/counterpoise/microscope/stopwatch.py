@@ -1,0 +1,49 @@
+"""Seconds that some work took, on a GPU by the GPU's own clock.
+
+Work on a GPU is only queued when Python goes on. Two events in its queue say how long it took,
+waiting for Python included, and nothing is waited for until the seconds are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Stopwatch:
+    """
+    Example:
+        watch = Stopwatch()
+        with watch.running(policy.device):
+            ...
+        watch.seconds
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def running(self, device: torch.device) -> Iterator[None]:
+        if device.type != "cuda":
+            began = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - began
+            return
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        yield
+        end.record()
+        self._events.append((start, end))
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        for start, end in self._events:
+            end.synchronize()
+            self._seconds += start.elapsed_time(end) / 1000
+        self._events.clear()
+        return self._seconds

@@ -1,0 +1,100 @@
+"""One decoder layer, and its backward pass written out.
+
+    h = norm(x)    q, k, v = heads(W_qkv h)    o = attention(q, k, v)    y = x + W_o o
+    m = norm(y)    u = W_gu m                  z = y + W_d gate(u)
+
+Autograd would keep every intermediate and walk some fifty small nodes a layer; on a GPU that walk
+takes longer than the arithmetic of a small model. Written out, a layer keeps x, q, k, v, o, y and u
+and computes the rest again on the way back, which is elementwise and nearly free. Tests hold it
+against autograd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.policy.flash import Segments, flash_backward, flash_forward
+from counterpoise.policy.gate import gate, gate_backward
+from counterpoise.policy.heads import heads, heads_backward
+from counterpoise.policy.joint import matrix
+from counterpoise.policy.norm import rms_norm, rms_norm_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float
+
+
+Parameters = tuple[Tensor | None, ...]
+
+
+def parameters(layer: Any) -> Parameters:
+    """The layer's parameters in the order of `Layer`; None where the architecture has none."""
+    attention, mlp = layer.self_attn, layer.mlp
+    q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+    normed = "q_norm" in attention._modules  # Qwen3
+    return (
+        layer.input_layernorm.weight, layer.post_attention_layernorm.weight,
+        q.weight, k.weight, v.weight, attention.o_proj.weight,
+        mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight,
+        attention.q_norm.weight if normed else None, attention.k_norm.weight if normed else None,
+        q.bias, k.bias, v.bias, attention.o_proj.bias,
+    )  # fmt: skip
+
+
+class Layer(torch.autograd.Function):
+    """(x [N, D], cos, sin [N, d], where, shape, *parameters) -> z [N, D]"""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, at: Segments, shape: Shape, *given: Tensor
+    ) -> Tensor:
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo = given
+        H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
+        norms = None if nq is None else (nq, nk)
+        joint = rms_norm(x, norm_x, epsilon) @ matrix((wq, wk, wv)).T
+        if bq is not None:
+            joint += torch.cat((bq, bk, bv))
+        qkv = joint.view(-1, H + 2 * K, d)
+        q, k, v = heads(qkv, norms, cos, sin, H, K, epsilon)
+        o, lse, state = flash_forward(q, k, v, at)
+        y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
+        u = rms_norm(y, norm_y, epsilon) @ matrix((wg, wu)).T
+        raw = q if norms is None else qkv  # only norms look at it again
+        ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
+        ctx.at, ctx.shape = at, shape
+        return torch.addmm(y, gate(u), wd.T)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        x, raw, q, k, v, o, lse, seed, unused, y, u, cos, sin, *given = ctx.saved_tensors
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo = given
+        epsilon, N = ctx.shape.epsilon, len(x)
+        norms = None if nq is None else (nq, nk)
+
+        du, gated = gate_backward(dz @ wd, u)
+        dwd = dz.T @ gated
+        dy, m, dnorm_y = rms_norm_backward(du @ matrix((wg, wu)), y, norm_y, epsilon, dz)
+        dwg, dwu = (du.T @ m).chunk(2)
+
+        do = (dy @ wo).view_as(o)
+        dwo = dy.T @ o.view(N, -1)
+        dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
+        dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
+        joint = dqkv.view(N, -1)
+        dx, h, dnorm_x = rms_norm_backward(joint @ matrix((wq, wk, wv)), x, norm_x, epsilon, dy)
+        sizes = [len(wq), len(wk), len(wv)]
+        dwq, dwk, dwv = (joint.T @ h).split(sizes)
+        biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)
+        return (
+            dx, None, None, None, None,
+            dnorm_x, dnorm_y, dwq, dwk, dwv, dwo, dwg, dwu, dwd, *(dnorms or (None, None)),
+            *biases, None if bo is None else dy.sum(dim=0),
+        )  # fmt: skip

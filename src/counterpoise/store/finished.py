@@ -1,0 +1,41 @@
+"""The mark of a run that has ended: finished.json, written after everything else.
+
+It says at which iteration, so a run that is resumed with more iterations is unfinished again. With
+`store.model = false` the run's checkpoints go when it is written: they would be all that is large.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.store.atomic import remove, replacing
+from counterpoise.store.folder import RunFolder
+
+NAME = "finished.json"
+
+
+def finish(folder: RunFolder, config: RunConfig) -> None:
+    with replacing(folder.path / NAME) as temporary:
+        temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
+    if not config.store.model:
+        remove(folder.checkpoints)
+
+
+def finished(path: Path, iterations: int) -> bool:
+    """Whether the run in `path` reached `iterations` and wrote all it was to write."""
+    mark = path / NAME
+    if not mark.is_file():
+        return False
+    ended: int = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
+    return ended == iterations
+
+
+def check_unfinished(path: Path, config: RunConfig) -> None:
+    """A run that kept no model cannot go on: starting it again would only wipe its numbers."""
+    if not config.store.model and (path / NAME).is_file():
+        raise PoiseError(
+            f"{path} has ended and kept no model (store.model=false): there is nothing to resume"
+        )

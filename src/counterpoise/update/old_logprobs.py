@@ -1,0 +1,65 @@
+"""Old log-probabilities: which rows need a pass of their own, and when it is made.
+
+    rho_t = pi(o_t) / pi_old(o_t)        pi_old: the policy that sampled the row, by the trainer
+
+While the weights are those that sampled a row, pi_old is pi. So the rows of a batch's first step
+take them from the step's own pass: rho is 1, exactly, and its gradient that of log pi. Only what
+is trained after the weights have changed must be scored before: the rows of the later steps and
+those that stay in the buffer. They are scored just before the first step, so
+
+    a row without scores was sampled by the weights as they are
+
+holds at any time, also for rows that waited in the buffer while no step was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from counterpoise.policy.load import Policy
+from counterpoise.types import BatchPlan, Row
+from counterpoise.update.fit import MicroBatch
+from counterpoise.update.forward import score
+
+
+def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
+    """The first step that changes the weights: those before it have no signal."""
+    for s, step in enumerate(plan.steps):
+        if any(batch[i].sign for i in step):
+            return s
+    return 0
+
+
+def score_before_update(
+    policy: Policy,
+    batch: Sequence[Row],
+    plan: BatchPlan,
+    waiting: Sequence[Row],
+    temperature: float,
+    micro: MicroBatch,
+) -> tuple[list[Row], list[Row]]:
+    """The batch and the waiting rows, with scores wherever the update would come too soon.
+
+    Every step is scored apart, in the layout of its own pass: rounding then does much the same to
+    both sides of a ratio.
+    """
+    scored_batch = list(batch)
+    for step in plan.steps[first_step(batch, plan) + 1 :]:
+        rows = scored(policy, [batch[i] for i in step], temperature, micro)
+        for i, row in zip(step, rows, strict=True):
+            scored_batch[i] = row
+    return scored_batch, scored(policy, waiting, temperature, micro)
+
+
+def scored(
+    policy: Policy, rows: Sequence[Row], temperature: float, micro: int | MicroBatch
+) -> list[Row]:
+    """The rows, those with signal and without scores scored by the policy as it is."""
+    wanted = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
+    done = list(rows)
+    for i, logprobs in zip(
+        wanted, score(policy, [rows[i] for i in wanted], temperature, micro), strict=True
+    ):
+        done[i] = replace(rows[i], scored_T=logprobs)
+    return done

@@ -1,0 +1,103 @@
+"""Every part runs on the CPU with a tiny plan, checks its own work, and can be written as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterpoise.bench import PARTS, sampler, work
+from counterpoise.bench.clock import Deadline
+from counterpoise.bench.floors import Rates
+from counterpoise.bench.profile import profiled
+from counterpoise.bench.run import ABOUT, DEFAULT, run_part
+from counterpoise.bench.setup import Plan, Setup, UpdateCase, gpu_plan, machine
+from counterpoise.bench.work import Work
+from counterpoise.errors import PoiseError
+
+TINY = Work("embedded", 4, 2, 4)
+LONGER = Work("embedded", 4, 2, 32)  # equal responses would cancel, and leave no gradient
+PLAN = Plan(
+    peer=TINY,
+    peer_repeats=2,
+    warm_up=0,
+    sampler=(2, 4),
+    sampler_repeats=2,
+    update=(UpdateCase("embedded", 2, 2, 9, 5, 2, 1),),
+    agreement=LONGER,
+    growth=(TINY, Work("embedded", 4, 4, 4)),
+    growth_repeats=1,
+)
+
+
+@pytest.fixture
+def setup() -> Setup:
+    rates = Rates(copy=1e10, matrix=1e11, dtype="float32")
+    device = torch.device("cpu")
+    return Setup(device, rates, PLAN, Deadline(None), {"micro_tokens": 64}, lambda text: None)
+
+
+def test_every_part_has_an_estimate_and_the_default_ones_exist() -> None:
+    assert set(ABOUT) == set(PARTS)
+    assert set(DEFAULT) <= set(PARTS)
+
+
+@pytest.mark.parametrize("name", ["sampler", "update", "monitor", "growth"])
+def test_a_part_measures(name: str, setup: Setup) -> None:
+    part = run_part(name, setup)
+    assert {len(row) for row in part.rows} == {len(part.columns)}
+    assert part.seconds > 0
+    assert json.loads(json.dumps(part.as_json()))[name]
+
+
+def test_a_peer_that_is_not_there_says_so(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.bench.trl.installed", lambda: False)
+    part = run_part("peer", setup)
+    assert part.rows[-1][:2] == ["TRL", "not installed: pip install trl==1.16.0"]
+    ours = part.as_json()["peer"]["ours"]
+    assert (ours["tokens"], ours["optimizer_steps"]) == (TINY.rollouts * TINY.length, 1)
+    assert part.as_json()["peer"]["ours, 4 steps"]["optimizer_steps"] == 4
+
+
+def test_in_float32_sampler_and_trainer_agree(setup: Setup) -> None:
+    part = run_part("agreement", setup)
+    assert {len(row) for row in part.rows} == {len(part.columns)}
+    found = json.loads(json.dumps(part.as_json()))["agreement"]
+    assert found["logprobs"]["mean"] < 1e-4
+    assert sum(found["logprobs"]["histogram"]["counts"]) == LONGER.rollouts * LONGER.length
+    assert found["gradient"]["ours"]["relative"] < 1e-4
+
+
+def test_points_after_the_limit_are_skipped_and_said(setup: Setup) -> None:
+    late = replace(setup, deadline=Deadline(-1.0))
+    assert run_part("sampler", late).notes == ["skipped: -1 minutes are over"]
+    part = PARTS.load("growth")(late)
+    assert part.data["skipped"] == ["embedded 4 x 2 x 4", "embedded 4 x 4 x 4"]
+    assert "minutes are over" in part.notes[0]
+
+
+def test_both_samplers_draw_every_token() -> None:
+    policy = work.load("embedded")
+    prompts = work.encode(policy.tokenizer, work.make_texts(policy.tokenizer, 2))
+    assert sampler.native(policy, prompts, 3, 5) == 30
+    assert sampler.generate(policy, prompts, 3, 5) == 30
+
+
+def test_a_profile_lists_kernels(setup: Setup, tmp_path: Path) -> None:
+    assert "aten::" in profiled("sampler", setup, tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").stat().st_size
+    with pytest.raises(PoiseError, match="sampler"):
+        profiled("samplr", setup)
+
+
+def test_the_gpu_plan_is_the_issues() -> None:
+    plan = gpu_plan("shape:smollm2-135m")
+    assert str(plan.peer) == "64 x 8 x 128"
+    large = plan.update[-1]
+    assert (large.model, large.groups * large.size) == ("shape:qwen3-1.7b", 256)
+    assert {w.rollouts for w in plan.growth} >= {128, 4096}
+    assert {w.length for w in plan.growth} >= {128, 2048}
+    assert str(machine()["torch"]).startswith(torch.__version__.partition("+")[0])

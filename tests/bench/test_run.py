@@ -1,0 +1,41 @@
+"""One run: parts in order, one JSON file, a failing part costs no other its numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from counterpoise.bench import run as module
+from counterpoise.bench.run import Options, run
+from counterpoise.bench.setup import Setup
+from counterpoise.bench.table import Part
+from counterpoise.errors import PoiseError
+
+
+def test_an_unknown_part_is_refused_before_anything_runs() -> None:
+    with pytest.raises(PoiseError, match="sampler"):
+        run(Options(parts=["samplr"]), Console(file=io.StringIO()))
+
+
+def test_a_part_that_fails_is_named_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part(name: str, setup: Setup) -> Part:
+        if name == "sampler":
+            raise RuntimeError("no kernel image")
+        return Part(title=name, columns=("x",), rows=[["1"]], data={"device": setup.device.type})
+
+    monkeypatch.setattr(module, "run_part", part)
+    out, printed = tmp_path / "new" / "bench.json", io.StringIO()
+    with pytest.raises(PoiseError, match="sampler failed"):
+        run(Options(parts=["sampler", "update"], out=out), Console(file=printed, width=100))
+    found = json.loads(out.read_text())
+    assert found["parts"]["sampler"]["notes"] == ["failed: no kernel image"]
+    assert found["parts"]["update"]["rows"] == [["1"]]
+    assert found["rates"]["matrix"] > 0
+    assert {"device", "torch", "transformers", "trl"} <= set(found["machine"])
+    assert printed.getvalue().rstrip().endswith("bench.json")

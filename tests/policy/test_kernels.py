@@ -1,0 +1,103 @@
+"""Every Triton kernel of the policy against its formula in torch, values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_device import DEVICE
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (2, 1, 24), (16, 8, 128)])
+@pytest.mark.parametrize("normed", [False, True])
+def test_heads(H: int, K: int, d: int, normed: bool) -> None:
+    from counterpoise.policy.heads import heads, heads_backward
+    from counterpoise.policy.kernels import heads as kernel
+
+    N = 7
+    qkv = random(N, H + 2 * K, d)
+    angles = random(N, d // 2, seed=1).repeat(1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    norms = (1 + random(d, seed=2), 1 + random(d, seed=3)) if normed else None
+    expected = heads(qkv, norms, cos, sin, H, K, 1e-6)
+    found = kernel.forward(qkv.clone(), norms, cos, sin, H, K, 1e-6)
+    for left, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+    grads = random(N, H, d, seed=4), random(N, K, d, seed=5), random(N, K, d, seed=6)
+    grad, of_norms = heads_backward(*grads, qkv, norms, cos, sin, 1e-6)
+    grad_kernel, of_norms_kernel = kernel.backward(*grads, qkv, norms, cos, sin, 1e-6)
+    torch.testing.assert_close(grad_kernel, grad, atol=1e-5, rtol=1e-4)
+    for left, right in zip(of_norms_kernel or (), of_norms or (), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("N", "D"), [(5, 576), (1, 40), (700, 96)])
+def test_norm(N: int, D: int) -> None:
+    from counterpoise.policy.kernels import norm as kernel
+    from counterpoise.policy.norm import rms_norm, rms_norm_backward
+
+    x, w = random(N, D), random(D, seed=1)
+    grad, beside = random(N, D, seed=2), random(N, D, seed=3)
+    torch.testing.assert_close(
+        kernel.forward(x, w, 1e-5), rms_norm(x, w, 1e-5), atol=1e-5, rtol=1e-5
+    )
+    expected = rms_norm_backward(grad, x, w, 1e-5, beside)
+    for left, right in zip(kernel.backward(grad, x, w, 1e-5, beside), expected, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("N", "width"), [(5, 1536), (3, 40), (2, 2049)])
+def test_gate(N: int, width: int) -> None:
+    from counterpoise.policy.gate import gate, gate_backward
+    from counterpoise.policy.kernels import gate as kernel
+
+    joint, grad = 3 * random(N, 2 * width), random(N, width, seed=1)
+    torch.testing.assert_close(kernel.forward(joint), gate(joint), atol=1e-5, rtol=1e-5)
+    for left, right in zip(kernel.backward(grad, joint), gate_backward(grad, joint), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("V", [97, 2048, 5000])
+def test_head(V: int, temperature: float) -> None:
+    from counterpoise.policy.kernels.head import error_, summarise
+
+    n = 6
+    logits = 4 * random(n, V)
+    targets = torch.arange(n, device=DEVICE) * (V // n)
+    out = tuple(torch.empty(n, device=DEVICE) for _ in range(3))
+    summarise(logits, targets, temperature, out)
+    z = logits / temperature
+    logprobs = z.log_softmax(-1)
+    torch.testing.assert_close(out[0], logprobs.gather(1, targets[:, None])[:, 0])
+    torch.testing.assert_close(out[1], -(logprobs.exp() * logprobs).sum(-1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(out[2], z.logsumexp(-1))
+    grad = random(n, seed=1)
+    expected = (F.one_hot(targets, V) - logprobs.exp()) * grad[:, None] / temperature
+    pushed = error_(logits.clone(), targets, out[2], grad, temperature)
+    torch.testing.assert_close(pushed, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_merge_of_two_attentions_is_the_attention_over_both() -> None:
+    from counterpoise.policy.kernels.merge import merge
+
+    N, H, d, split = 4, 3, 16, 5
+    q, k, v = random(N, H, d), random(9, H, d, seed=1), random(9, H, d, seed=2)
+
+    def attend(keys: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = torch.einsum("nhd,mhd->hnm", q, k[keys])
+        out = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v[keys])
+        return out.contiguous(), scores.logsumexp(-1)
+
+    out, lse = attend(slice(None, split))
+    beside, lse_beside = attend(slice(split, None))
+    whole = torch.cat((torch.zeros(H, 2, device=DEVICE), lse), dim=1)  # a slice, as it is used
+    joined = torch.empty_like(whole)
+    merge(out, whole[:, 2:], beside, lse_beside, into=joined[:, 2:])
+    expected, expected_lse = attend(slice(None))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(joined[:, 2:], expected_lse, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,74 @@
+"""The sampler's Triton kernels against their formulas in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_device import DEVICE
+
+from counterpoise.sample.choose import choose
+from counterpoise.sample.slots import attention
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("step", [0, 1, 70])
+@pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (4, 4, 12), (4, 1, 40), (16, 8, 128)])
+def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
+    from counterpoise.sample.kernels.attention import decode_attention
+
+    R, slots, room = 4, 6, 72
+    rows = torch.tensor([5, 0, 3, 1], device=DEVICE)
+    firsts = torch.tensor([0, 3, 3, 80, 7, 1], device=DEVICE)
+    lengths = torch.tensor([3, 77, 1, 0, 2, 65], device=DEVICE)
+    joint = random(R, H + 2 * K, d)
+    q, k, v = joint.split((H, K, K), dim=1)
+    prefix = random(100, K, d, seed=1), random(100, K, d, seed=2)
+    own = random(slots, K, room, d, seed=3), random(slots, K, room, d, seed=4)
+    copied = own[0].clone(), own[1].clone()
+    where = rows, firsts, lengths, torch.tensor([step], device=DEVICE)
+    kernel = decode_attention(q, k, v, prefix, own, *where)
+    plain = attention(q, k, v, prefix, copied, *where)
+    torch.testing.assert_close(kernel, plain, atol=1e-5, rtol=1e-4)
+    for left, right in zip(own, copied, strict=True):
+        torch.testing.assert_close(left, right, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"),
+    [(1.0, 1.0, 0), (0.6, 1.0, 0), (0.6, 0.9, 0), (1.0, 1.0, 5), (0.8, 0.7, 20), (1.0, 0.5, 9999)],
+)
+@pytest.mark.parametrize("V", [50, 1024, 3000])
+def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
+    from counterpoise.sample.kernels.draw import draw
+
+    R, slots, room, step, offset = 5, 7, 4, 1, 1
+    t = step + offset
+    logits = 3 * random(R, V)
+    logits[0, 2] = -torch.inf
+    rows = torch.tensor([6, 0, 2, 3, 5], device=DEVICE)
+    uniforms = torch.rand(slots, room, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    uniforms[2, t], uniforms[3, t] = 0.0, 1.0 - 2**-24
+    tokens = torch.zeros(slots, room, dtype=torch.long, device=DEVICE)
+    logprobs = torch.zeros(slots, room, device=DEVICE)
+    current = torch.zeros(R, dtype=torch.long, device=DEVICE)
+    running = torch.tensor([True, True, True, True, False], device=DEVICE)
+    limits = torch.full((slots,), 9, device=DEVICE)
+    limits[0] = t + 1
+    expected, expected_logprobs = choose(logits, uniforms[rows, t], temperature, top_p, top_k)
+    ends = torch.stack((expected[2], torch.tensor(V, device=DEVICE)))
+    draw(
+        logits, rows, uniforms, torch.tensor([step], device=DEVICE), ends, limits,
+        tokens, logprobs, current, running,
+        temperature=temperature, top_p=top_p, top_k=top_k, offset=offset,
+    )  # fmt: skip
+    torch.testing.assert_close(tokens[rows, t], expected)
+    torch.testing.assert_close(current, expected)
+    torch.testing.assert_close(logprobs[rows, t], expected_logprobs, atol=1e-5, rtol=1e-5)
+    ended = [bool(token == expected[2]) for token in expected]
+    assert running.tolist() == [
+        not ended[0], False, False, not ended[3], False,
+    ]  # row 1 is at its limit, row 2 drew an end token, row 4 had finished  # fmt: skip
+    assert int((tokens != 0).sum()) <= R
