@@ -197,6 +197,9 @@ class UpdateConfig:
         "tokens of one forward pass: memory only, never the gradient. Halved where memory runs out",
         at_least=1,
     )
+    repeatable: bool = option(
+        False, "on a GPU: sums in a fixed order, so that equal runs give equal weights; slower"
+    )
     checkpointing: bool = option(
         False, "compute each layer again in the backward pass: far less memory, a third more time"
     )

@@ -134,5 +134,5 @@ def _memory(config: RunConfig) -> list[str]:
         f"#   memory         training {training / GB:.2f} GB, "
         f"activations {activations / GB:.2f} GB",
         f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",
-        "#                  decodes as many rows at once as memory allows, 512 at most",
+        "#                  decodes as many rows at once as memory allows, 512 at most on a CPU",
     ]

@@ -19,6 +19,7 @@ from counterpoise.microscope.errors import HALF, Errors, product
 from counterpoise.microscope.sets import Places, Sets, lay_out
 
 BASE = {"cpu": 128, "cuda": 256}  # tokens of small sets that share one kernel
+ALIGN = 64  # tokens of a product come in multiples of this: a GPU's fast kernels want it so
 PEAK = 1024.0  # largest entry of an M in half precision: float16 ends at 65504
 
 Visit = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # (places, R, H, |r|^2 |h|^2)
@@ -32,12 +33,12 @@ class Matrix(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Some tokens, sorted by sign."""
+    """Some tokens, sorted by sign, filled up with padding to a multiple of ALIGN."""
 
     places: Tensor  # [n]
     R: Tensor  # [n, V]
     H: Tensor  # [n, D]
-    signs: tuple[slice, slice]  # the positive ones, the negative ones
+    signs: tuple[slice, slice]  # the positive ones, the negative ones; whole multiples of ALIGN
 
 
 class Walk:
@@ -100,9 +101,10 @@ class Walk:
         W = self.errors.W
         M = W.new_zeros(len(W), 2 * W.shape[1], dtype=self.errors.wide)
         for chunk in chunks:
-            weighted = (self.A_N2[chunk.places].sum(dim=1, keepdim=True) * chunk.H).to(W.dtype)
-            for half, part in zip(M.chunk(2, dim=1), chunk.signs, strict=True):
-                half += product(chunk.R[part].mT, weighted[part])
+            A_n2 = self.A_N2[chunk.places]  # 0 for the few tokens of the other sign in a slice
+            for half, part, A_n in zip(M.chunk(2, dim=1), chunk.signs, A_n2.unbind(1), strict=True):
+                weighted = (A_n[part, None] * chunk.H[part]).to(W.dtype)
+                half += product(chunk.R[part].mT, weighted)
         if self.errors.precision not in HALF:
             return Matrix(M, 1.0)
         unit = torch.linalg.vector_norm(M, ord=torch.inf).clamp(min=1e-30) / PEAK
@@ -127,11 +129,14 @@ class Walk:
         """Positive tokens first, so that those of one sign are a slice."""
         signs = self.sign_N[members]
         members, signs = members[np.argsort(-signs, kind="stable")], np.sort(signs)[::-1]
+        nobody = len(self.errors)
         for start in range(0, len(members), self.errors.chunk):
             part = slice(start, start + self.errors.chunk)
-            places = self.errors.here(members[part])
+            padded = np.append(members[part], np.full(-len(members[part]) % ALIGN, nobody))
+            places = self.errors.here(padded)
             first, last = int((signs[part] > 0).sum()), int((signs[part] >= 0).sum())
-            yield Chunk(places, *self.errors.of(places), (slice(first), slice(last, None)))
+            by_sign = slice(-(-first // ALIGN) * ALIGN), slice(last // ALIGN * ALIGN, None)
+            yield Chunk(places, *self.errors.of(places.clamp(max=nobody - 1)), by_sign)
 
 
 def _square(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,8 +11,7 @@ A response's token needs the softmax over both sets of keys. With l = logsumexp 
 and the backward pass of either part is flash attention's own, handed the *joined* o and l: it
 recomputes probabilities as exp(score - l), which then are those of the whole softmax. So a prompt
 is read once for all its responses, nothing is copied or padded, and the gradient is exact. The
-order of summation in flash attention's backward pass is not fixed: equal runs on a GPU differ by
-rounding.
+order of summation in flash attention's backward pass is not fixed (`update/repeatable.py`).
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from counterpoise.update import AGGREGATIONS, SURROGATES
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import Forward, by_row, forward, micro_batches
 from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.repeatable import repeatable
 from counterpoise.update.surrogate import SurrogateInputs
 
 
@@ -125,7 +126,8 @@ def take_step(
         )
 
     try:
-        result = (micro or MicroBatch(config.micro_tokens)).rows(gradient, rows)
+        with repeatable(config.repeatable):
+            result = (micro or MicroBatch(config.micro_tokens)).rows(gradient, rows)
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
         raise

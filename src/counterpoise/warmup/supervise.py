@@ -24,6 +24,7 @@ from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import forward, micro_batches
 from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
 Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
@@ -58,7 +59,8 @@ def supervise(
             optimizer.zero_grad()
             return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
 
-        loss = micro.rows(gradient, rows)
+        with repeatable():  # a warm-up that is made again is the same start
+            loss = micro.rows(gradient, rows)
         norm = optimizer.grad_norm()
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
