@@ -110,12 +110,17 @@ class Decoder:
             cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), where)
         self._angles = (cos[0], sin[0])
 
-    def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [N, d] from a table of the model's own rotary embedding."""
+    @property
+    def angles(self) -> tuple[Tensor, Tensor]:
+        """cos and sin [L, d]: a table of the model's own rotary embedding."""
         if self._angles is None:
             self.reserve(1)
             assert self._angles is not None
-        cos_L, sin_L = self._angles
+        return self._angles
+
+    def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [N, d]"""
+        cos_L, sin_L = self.angles
         return cos_L[positions_N], sin_L[positions_N]
 
 

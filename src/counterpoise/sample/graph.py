@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -46,6 +47,7 @@ class Graphs:
         self.slots = Slots(decoder, capacity)
         self.weights = addresses(decoder)
         self._graphs: dict[tuple[int, Drawing], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
         self._ends: dict[Drawing, Tensor] = {}
 
     def step(self, decoder: Decoder, batch: int, how: Drawing) -> None:
@@ -57,9 +59,16 @@ class Graphs:
             return
         self._compute(decoder, batch, how)
         if decoder.device.type == "cuda":
-            graph = self._graphs[key] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):  # records, computes nothing
-                self._compute(decoder, batch, how)
+            self._graphs[key] = self._captured(decoder, batch, how)
+
+    def _captured(self, decoder: Decoder, batch: int, how: Drawing) -> torch.cuda.CUDAGraph:
+        """Records a step and computes nothing. One is replayed at a time, so all share a pool."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._compute(decoder, batch, how)
+        return graph
 
     def _compute(self, decoder: Decoder, batch: int, how: Drawing) -> None:
         slots = self.slots
@@ -121,11 +130,10 @@ def bytes_held(decoder: Decoder) -> int:
 
 
 def addresses(decoder: Decoder) -> tuple[int, ...]:
-    """Where the weights lie: a graph remembers addresses, not names."""
-    weights = (
-        p for part in (decoder.layers, decoder.norm, decoder.head) for p in part.parameters()
-    )
-    return (decoder.embedding.weight.data_ptr(), *(p.data_ptr() for p in weights))
+    """Where what a step reads lies: a graph remembers addresses, not names."""
+    modules = decoder.embedding, decoder.layers, decoder.norm, decoder.head
+    weights = (p for part in modules for p in part.parameters())
+    return tuple(tensor.data_ptr() for tensor in (*decoder.angles, *weights))
 
 
 def rounded(capacity: Capacity) -> Capacity:
