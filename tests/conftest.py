@@ -7,6 +7,16 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def mkldnn_as_it_was() -> Iterator[None]:
+    """A bfloat16 product that a CPU lacks makes torch round otherwise for the rest of a process."""
+    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
+        yield

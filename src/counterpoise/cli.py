@@ -178,6 +178,34 @@ def report(
     typer.echo(write_report(run, out))
 
 
+@app.command("import")
+def import_rollouts(
+    path: Annotated[Path, typer.Argument(help="What the other trainer wrote: a folder or a file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the rollouts.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="trl, verl or prime-rl; seen by default.")
+    ] = None,
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="Of the model that was trained: a folder or hub id.")
+    ] = "",
+    reward: Annotated[
+        str, typer.Option("--reward", help="TRL: the reward's columns, as correct,form=0.2.")
+    ] = "",
+) -> None:
+    """Bring in rollouts that TRL, verl or prime-rl wrote, for `poise plan` and `poise report`.
+
+    TRL and verl write texts only, so --tokenizer is needed to count tokens; for prime-rl it adds
+    the texts.
+
+    - `poise import trl_output --out out/theirs --tokenizer Qwen/Qwen3-0.6B`
+    - `poise plan out/theirs/rollouts/step_00010.jsonl --composer shuffled`
+    - `poise report out/theirs`
+    """
+    from counterpoise.import_runs.write import import_run
+
+    typer.echo(import_run(path, out, source, tokenizer, reward).told(out))
+
+
 @app.command()
 def study(
     name: Annotated[str, typer.Argument(help="A study by name, or 'all'. Without: the list.")] = "",
@@ -193,6 +221,10 @@ def study(
     again: Annotated[
         bool, typer.Option("--again", help="Measure again what was measured before.")
     ] = False,
+    rollouts: Annotated[
+        Path | None,
+        typer.Option("--rollouts", help="A run's, or imported ones, in place of drawing some."),
+    ] = None,
 ) -> None:
     """Reproduce a figure or table of the paper: numbers, verdict, table, figure.
 
@@ -206,7 +238,7 @@ def study(
     from counterpoise.study.command import list_studies, run_studies
 
     if name:
-        run_studies(name, model, budget, out, again=again)
+        run_studies(name, model, budget, out, again=again, rollouts=rollouts)
     else:
         list_studies()
 

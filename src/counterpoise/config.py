@@ -197,6 +197,11 @@ class UpdateConfig:
         "tokens of one forward pass: memory only, never the gradient. Halved where memory runs out",
         at_least=1,
     )
+    capture: bool = option(
+        False,
+        "small models on a GPU: passes of one size are captured as CUDA graphs and replayed, which "
+        "spares the host its launches and keeps the memory of a pass",
+    )
     repeatable: bool = option(
         False, "on a GPU: sums in a fixed order, so that equal runs give equal weights; slower"
     )

@@ -302,6 +302,7 @@ def update(
             look=monitor,
             on_policy=s == first and not sampled,
             micro=state.micro,
+            one_pass=state.one_pass,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0

@@ -23,8 +23,11 @@ from counterpoise.policy.packing import Packing
 class PackedAttention:
     """An `attend` for `Decoder`: causal within each sequence, blind to its neighbours."""
 
-    def __init__(self, packing: Packing) -> None:
+    def __init__(self, packing: Packing, at: Segments | None = None) -> None:
+        """`at`: the segments, where they are not to be read off the packing."""
         self.packing = packing
+        if at is not None:
+            self.segments = at
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if fused(q) and self.segments is not None:

@@ -118,6 +118,13 @@ class Decoder:
             assert self._angles is not None
         return self._angles
 
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where what a pass reads lies in memory: captured work remembers addresses, not names."""
+        modules = self.embedding, self.layers, self.norm, self.head
+        weights = (p for part in modules for p in part.parameters())
+        return tuple(tensor.data_ptr() for tensor in (*self.angles, *weights))
+
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, d]"""
         cos_L, sin_L = self.angles

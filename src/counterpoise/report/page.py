@@ -22,6 +22,10 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     """Write the page of a run, or of a folder of studies; by default to FOLDER/report.html."""
     target = out or folder / "report.html"
     if not (folder / "config.toml").is_file():
+        from counterpoise.report.imported import is_imported, write_imported
+
+        if is_imported(folder):
+            return write_imported(folder, target)
         from counterpoise.report.studies import found_in, write_studies
 
         if found_in(folder):

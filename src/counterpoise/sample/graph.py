@@ -45,7 +45,7 @@ class Graphs:
 
     def __init__(self, decoder: Decoder, capacity: Capacity) -> None:
         self.slots = Slots(decoder, capacity)
-        self.weights = addresses(decoder)
+        self.weights = decoder.addresses
         self._graphs: dict[tuple[int, Drawing], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._ends: dict[Drawing, Tensor] = {}
@@ -108,7 +108,7 @@ _GRAPHS: WeakKeyDictionary[Decoder, Graphs] = WeakKeyDictionary()
 def graphs_for(decoder: Decoder, needed: Capacity) -> Graphs:
     """The decoder's graphs, made anew when they are too small or its weights have moved."""
     kept = _GRAPHS.get(decoder)
-    if kept and kept.slots.capacity.holds(needed) and kept.weights == addresses(decoder):
+    if kept and kept.slots.capacity.holds(needed) and kept.weights == decoder.addresses:
         return kept
     if kept:
         needed = needed.with_room_for(kept.slots.capacity)
@@ -127,13 +127,6 @@ def bytes_held(decoder: Decoder) -> int:
     """Of keys and values."""
     kept = _GRAPHS.get(decoder)
     return kept.slots.num_bytes if kept else 0
-
-
-def addresses(decoder: Decoder) -> tuple[int, ...]:
-    """Where what a step reads lies: a graph remembers addresses, not names."""
-    modules = decoder.embedding, decoder.layers, decoder.norm, decoder.head
-    weights = (p for part in modules for p in part.parameters())
-    return tuple(tensor.data_ptr() for tensor in (*decoder.angles, *weights))
 
 
 def rounded(capacity: Capacity) -> Capacity:

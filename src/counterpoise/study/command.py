@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.study import STUDIES
+from counterpoise.study import STUDIES, stored
 from counterpoise.study.lab import Lab
 from counterpoise.study.run import BUDGETS, load_study, measured, run_study
 from counterpoise.study.study import Finding, Study
@@ -27,13 +27,22 @@ def list_studies() -> None:
     Console().print(table)
 
 
-def run_studies(name: str, model: str, budget: str, out: Path, *, again: bool) -> None:
+def run_studies(
+    name: str, model: str, budget: str, out: Path, *, again: bool, rollouts: Path | None = None
+) -> None:
     """One study or all of them; every fault is found before anything is measured."""
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    studies = [load_study(each) for each in (STUDIES if name == "all" else [name])]
+    every = stored.STUDIES if rollouts else STUDIES
+    studies = [load_study(each) for each in (every if name == "all" else [name])]
+    if rollouts and name != "all" and name not in every:
+        raise PoiseError(
+            f"study {name} draws its own rollouts; --rollouts is for {', '.join(every)}"
+        )
     console = Console()
-    lab = Lab(model, budget, out)
+    lab = Lab(model, budget, out, rollouts=rollouts)
+    if rollouts:
+        _ = lab.stored  # and so are rollouts that cannot be read
     if again or any(not measured(study, lab) for study in studies):
         _ = lab.policy  # a model that cannot be loaded is found before anything is written
     try:

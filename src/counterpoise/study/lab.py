@@ -18,6 +18,7 @@ from counterpoise.credit.assign import assign
 from counterpoise.loop import Encoded, draw, encode, gather, pick_prompts
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
+from counterpoise.study.stored import batch_of, check_vocabulary, read_groups
 from counterpoise.task.load import load_task
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
@@ -48,6 +49,7 @@ class Lab:
     budget: str  # "quick" | "full"
     out: Path  # studies may keep runs and caches under it
     seed: int = 0
+    rollouts: Path | None = None  # batches are taken from here, not drawn; see stored.py
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
     _groups: dict[tuple[int, int, int], list[Group]] = field(default_factory=dict)
@@ -88,6 +90,14 @@ class Lab:
         made: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
         return made
 
+    @cached_property
+    def stored(self) -> list[Group]:
+        """The groups of `rollouts`, all of them."""
+        assert self.rollouts is not None, "only asked for where rollouts are given"
+        groups = read_groups(self.rollouts)
+        check_vocabulary(groups, len(self.policy.decoder.unembedding))
+        return groups
+
     def close(self) -> None:
         if "verifier" in self.__dict__:
             self.verifier.close()
@@ -96,6 +106,8 @@ class Lab:
 
     def groups(self, prompts: int, group_size: int = 8, batch: int = 1) -> list[Group]:
         """Rollouts of the model as loaded; another `batch` has other prompts."""
+        if self.rollouts is not None:
+            return batch_of(self.stored, prompts, batch)
         key = (prompts, group_size, batch)
         if key not in self._groups:
             sample = replace(self.config.sample, prompts=prompts, group_size=group_size)

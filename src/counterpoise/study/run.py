@@ -74,6 +74,7 @@ def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
         "budget": lab.budget,
         "seed": lab.seed,
         "sizes": json.loads(json.dumps(study.budgets[lab.budget])),
+        **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
     }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import pack
+from counterpoise.policy.packing import Packing, pack
 from counterpoise.types import Floats, Row
 from counterpoise.update.fit import MicroBatch
 
@@ -30,17 +30,34 @@ def forward(
     policy: Policy, rows: Sequence[Row], temperature: float, *, checkpointing: bool = False
 ) -> Forward:
     """`checkpointing`: the backward pass computes each layer again instead of keeping it."""
+    packing = packed(policy, rows)
+    attend = PackedAttention(packing)
+    return through(policy, packing, attend, temperature, checkpointing=checkpointing)
+
+
+def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
     contents = [row.content for row in rows]
     packing = pack(
         [c.prompt_tokens for c in contents], [c.response_tokens for c in contents], policy.device
     )
     policy.decoder.reserve(packing.longest)
-    hidden_N = policy.decoder(
-        packing.tokens_N, packing.positions_N, PackedAttention(packing), checkpoint=checkpointing
-    )
+    return packing
+
+
+def through(
+    policy: Policy,
+    packing: Packing,
+    attend: PackedAttention,
+    temperature: float,
+    *,
+    checkpointing: bool = False,
+) -> Forward:
+    """The pass itself: it reads tensors and weights, and nothing else."""
+    decoder = policy.decoder
+    hidden_N = decoder(packing.tokens_N, packing.positions_N, attend, checkpoint=checkpointing)
     hidden_M = hidden_N.index_select(0, packing.predictors_M)
     logprobs, entropies = token_logprobs(
-        hidden_M, policy.decoder.unembedding, packing.targets_M, temperature
+        hidden_M, decoder.unembedding, packing.targets_M, temperature
     )
     return Forward(logprobs, entropies, hidden_M, packing.lengths)
 

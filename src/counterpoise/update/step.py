@@ -19,14 +19,15 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.load import Policy
-from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update import AGGREGATIONS, SURROGATES
+from counterpoise.update import AGGREGATIONS
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import Forward, by_row, forward, micro_batches
+from counterpoise.update.forward import by_row, micro_batches
 from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.passes import Found, Used, eager
 from counterpoise.update.repeatable import repeatable
-from counterpoise.update.surrogate import SurrogateInputs
+
+OnePass = Callable[[Policy, Used, UpdateConfig, float], Found]
 
 
 class Look(Protocol):
@@ -46,6 +47,7 @@ def accumulate(
     max_new_tokens: int,
     keep_hidden: bool = False,
     on_policy: bool = False,
+    one_pass: OnePass = eager,
     after_pass: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
@@ -53,7 +55,6 @@ def accumulate(
     `on_policy`: rows without scores were sampled by the weights as they are, so that this pass
     gives their old log-probabilities. Nothing waits for the device until the last micro-batch.
     """
-    surrogate = SURROGATES.load(config.surrogate)
     coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, max_new_tokens)
     advantages = [row.advantages_T for row in rows]
     signal = [i for i, advantages_T in enumerate(advantages) if advantages_T.any()]
@@ -61,19 +62,15 @@ def accumulate(
     old = [None if on_policy and row.scored_T is None else row.old_logprobs for row in used]
     walked = _Walked(used, keep_hidden)
     for batch in micro_batches(used, config.micro_tokens):
-        result = forward(
-            policy, [used[i] for i in batch], temperature, checkpointing=config.checkpointing
+        part = Used(
+            rows=[used[i] for i in batch],
+            old=[old[i] for i in batch],
+            advantages=[advantages[i] for i in batch],
+            coefficients_R=coefficients_R[[signal[i] for i in batch]],
         )
-        result.logprobs_M.retain_grad()
-        inputs = _inputs(
-            result.logprobs_M, [old[i] for i in batch], [advantages[i] for i in batch], config
-        )
-        outputs = surrogate(inputs)
-        weights = _upload(coefficients_R[[signal[i] for i in batch]], result.logprobs_M)
-        total = (outputs.loss * weights[inputs.row]).sum()
-        total.backward()
+        found = one_pass(policy, part, config, temperature)
         after_pass()
-        walked.add(batch, result, total, outputs.clipped.sum())
+        walked.add(batch, found)
     logprobs, entropies, pulls = walked.by_row()
     loss, clipped = walked.sums()
     return StepResult(
@@ -104,6 +101,7 @@ def take_step(
     look: Look | None = None,
     on_policy: bool = False,
     micro: MicroBatch | None = None,
+    one_pass: OnePass = eager,
 ) -> StepResult:
     """`accumulate`, then update, unless there is no signal or something is not finite.
 
@@ -122,6 +120,7 @@ def take_step(
             max_new_tokens=max_new_tokens,
             keep_hidden=look is not None,
             on_policy=on_policy,
+            one_pass=one_pass,
             after_pass=optimizer.collect,
         )
 
@@ -146,37 +145,6 @@ def take_step(
     return replace(result, grad_norm=norm, hidden=())
 
 
-def _inputs(
-    logprobs_M: Tensor,
-    old: Sequence[Floats | None],
-    advantages: Sequence[Floats],
-    config: UpdateConfig,
-) -> SurrogateInputs:
-    """The rows of one micro-batch, flat; an old of None is what the pass itself gave."""
-    lengths = [len(advantages_T) for advantages_T in advantages]
-    row_M = np.repeat(np.arange(len(lengths)), lengths)
-    old_M = logprobs_M.detach()
-    if any(x is not None for x in old):
-        own = np.concatenate([np.full(n, x is None) for x, n in zip(old, lengths, strict=True)])
-        known = [np.zeros(n) if x is None else x for x, n in zip(old, lengths, strict=True)]
-        noted_M = _upload(np.concatenate(known), logprobs_M)
-        old_M = torch.where(_upload(own, logprobs_M).bool(), old_M, noted_M)
-    return SurrogateInputs(
-        logprobs=logprobs_M,
-        old_logprobs=old_M,
-        advantages=_upload(np.concatenate(advantages), logprobs_M),
-        row=to_device(row_M, logprobs_M.device),
-        num_rows=len(lengths),
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-
-
-def _upload(values: np.ndarray, like: Tensor) -> Tensor:
-    """To the device of `like` and in its precision."""
-    return to_device(values, like.device, np.float64 if like.dtype == torch.float64 else np.float32)
-
-
 class _Walked:
     """What the passes of a step leave behind; it stays on the device until the last is done."""
 
@@ -188,16 +156,12 @@ class _Walked:
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
         self._totals: list[Tensor] = []  # per pass [2]: loss, clipped tokens
 
-    def add(self, batch: list[int], result: Forward, total: Tensor, clipped: Tensor) -> None:
-        logprobs_M = result.logprobs_M
-        assert logprobs_M.grad is not None  # retained before the backward pass
+    def add(self, batch: list[int], found: Found) -> None:
         self._order += batch
-        self._tokens.append(
-            torch.stack((logprobs_M.detach(), result.entropies_M, -logprobs_M.grad))
-        )
-        self._totals.append(torch.stack((total.detach(), clipped.to(total.dtype))))
+        self._tokens.append(found.tokens_3M)
+        self._totals.append(found.totals_2)
         if self.keep_hidden:
-            parts = result.hidden_M.detach().split(result.lengths)
+            parts = found.hidden_MD.split([self.rows[i].num_tokens for i in batch])
             self.hidden.update(zip(batch, parts, strict=True))
 
     def by_row(self) -> tuple[list[Floats], list[Floats], list[Floats]]:

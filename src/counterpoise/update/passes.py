@@ -1,0 +1,132 @@
+"""One pass of a step: packed rows -> log-probabilities -> loss -> gradients.
+
+    L = sum_m c_m L_m        L_m by the surrogate, c_m the coefficient of the token's row
+
+`Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
+pass can be captured once and fed anew (`update/captured.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.config import UpdateConfig
+from counterpoise.policy.attention import PackedAttention
+from counterpoise.policy.load import Policy
+from counterpoise.policy.packing import Packing
+from counterpoise.policy.transfer import to_device
+from counterpoise.types import Floats, Row
+from counterpoise.update import SURROGATES
+from counterpoise.update.forward import packed, through
+from counterpoise.update.surrogate import SurrogateInputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Used:
+    """The rows of one pass, and what the step knows of them."""
+
+    rows: Sequence[Row]
+    old: Sequence[Floats | None]  # per row [T]; None: what the pass itself gives
+    advantages: Sequence[Floats]  # per row [T]
+    coefficients_R: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """What a pass reads. M: response tokens, flat in the order of the rows."""
+
+    packing: Packing
+    attend: PackedAttention
+    row_M: Tensor
+    old_M: Tensor
+    own_M: Tensor  # 1 where the pass itself gives the old log-probability
+    advantages_M: Tensor
+    coefficients_M: Tensor
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a pass leaves behind, besides gradients."""
+
+    tokens_3M: Tensor  # log-probabilities, entropies, pulls
+    totals_2: Tensor  # loss, clipped tokens
+    hidden_MD: Tensor
+
+
+def feed(policy: Policy, used: Used) -> Feed:
+    packing = packed(policy, used.rows)
+    return fed(policy, packing, PackedAttention(packing), flat(used), len(used.rows))
+
+
+def flat(used: Used) -> dict[str, np.ndarray]:
+    """The token vectors of a feed, by name, in its order."""
+    lengths = [len(advantages_T) for advantages_T in used.advantages]
+    known = [np.zeros(n) if x is None else x for x, n in zip(used.old, lengths, strict=True)]
+    return {
+        "row_M": np.repeat(np.arange(len(lengths)), lengths),
+        "old_M": np.concatenate(known),
+        "own_M": np.repeat([x is None for x in used.old], lengths),
+        "advantages_M": np.concatenate(used.advantages),
+        "coefficients_M": np.repeat(used.coefficients_R, lengths),
+    }
+
+
+def fed(
+    policy: Policy,
+    packing: Packing,
+    attend: PackedAttention,
+    vectors: dict[str, np.ndarray],
+    num_rows: int,
+) -> Feed:
+    dtype = np.float64 if policy.decoder.dtype == torch.float64 else np.float32
+    tensors = {
+        name: to_device(x, policy.device, None if name == "row_M" else dtype)
+        for name, x in vectors.items()
+    }
+    return Feed(packing=packing, attend=attend, num_rows=num_rows, **tensors)
+
+
+def compute(
+    policy: Policy, given: Feed, config: UpdateConfig, temperature: float
+) -> tuple[Found, Tensor, Tensor]:
+    """(what was found, the loss to differentiate, the log-probabilities that carry pulls)"""
+    result = through(
+        policy, given.packing, given.attend, temperature, checkpointing=config.checkpointing
+    )
+    logprobs, entropies = result.logprobs_M, result.entropies_M
+    old = torch.where(given.own_M > 0, logprobs.detach(), given.old_M)
+    outputs = SURROGATES.load(config.surrogate)(
+        SurrogateInputs(
+            logprobs=logprobs,
+            old_logprobs=old,
+            advantages=given.advantages_M,
+            row=given.row_M,
+            num_rows=given.num_rows,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+        )
+    )
+    loss = (outputs.loss * given.coefficients_M).sum()
+    clipped = (outputs.clipped & (given.coefficients_M != 0)).sum()
+    found = Found(
+        tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
+        totals_2=torch.stack((loss.detach(), clipped.to(loss.dtype))),
+        hidden_MD=result.hidden_M.detach(),
+    )
+    return found, loss, logprobs
+
+
+def eager(policy: Policy, used: Used, config: UpdateConfig, temperature: float) -> Found:
+    """Adds the gradients to the weights' `.grad`."""
+    found, loss, logprobs = compute(policy, feed(policy, used), config, temperature)
+    logprobs.retain_grad()
+    loss.backward()
+    assert logprobs.grad is not None
+    found.tokens_3M[2] = -logprobs.grad
+    return found
