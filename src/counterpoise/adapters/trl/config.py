@@ -1,0 +1,120 @@
+"""TRL's options and ours, in one dataclass. What cannot be honoured stops before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl import GRPOConfig
+
+from counterpoise.batch import COMPOSERS, UNITS
+from counterpoise.credit import ADVANTAGES, WEIGHTS
+from counterpoise.errors import PoiseError, unknown
+
+OWN_CREDIT = "trl"  # keep the advantages TRL computed
+BY_TOKENS = ("dapo", "cispo", "vespo")  # losses that take their denominator from the batch
+
+
+def _option(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"help": doc})
+
+
+@dataclass
+class PoiseConfig(GRPOConfig):
+    """
+    Example:
+        PoiseConfig(output_dir="out", steps_per_generation=4, gradient_accumulation_steps=1,
+                    num_generations=8, composer="grouped", tau=0.25)
+    """
+
+    composer: str = _option("grouped", "which rollouts share an optimizer step; 'grouped' is QB")
+    tau: float = _option(0.0, "RB: update only on batches with min(N+, N-) >= tau |B|; 0 is off")
+    balance_unit: str = _option(
+        "rollout", "RB: 'rollout' drops surplus inside groups, 'group' chooses whole groups"
+    )
+    max_age: int = _option(4, "RB: generations a rollout may wait for its batch")
+    max_refills: int = _option(
+        8, "RB: further generations before an update; the run stops when they do not balance it"
+    )
+    credit: str = _option(
+        "grpo", "rewards of a group -> advantages: a name of ours, or 'trl' for TRL's own"
+    )
+    credit_weights: str = _option("uniform", "token weights on top of the advantage")
+    denominator: str = _option(
+        "step",
+        "what the loss is averaged over: 'step' (the optimizer step's own tokens or rows) or 'trl'",
+    )
+    monitor_every: int = _option(
+        0, "optimizer steps between looks of the microscope, logged under poise/; 0 is off"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _known("composer", self.composer, COMPOSERS)
+        _known("balance unit", self.balance_unit, UNITS)
+        _known("credit", self.credit, (*ADVANTAGES, OWN_CREDIT))
+        _known("token weights", self.credit_weights, WEIGHTS)
+        _known("denominator", self.denominator, ("step", "trl"))
+        for check in (self._sizes, self._credit, self._average):
+            if reason := check():
+                raise PoiseError(reason)
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps that one generation is planned into."""
+        steps: int = self.steps_per_generation // self.gradient_accumulation_steps
+        return steps
+
+    def _sizes(self) -> str:
+        passes, together = self.steps_per_generation, self.gradient_accumulation_steps
+        if passes % together:
+            return (
+                f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
+                f"{together}: an optimizer step would span two generations"
+            )
+        groups, steps = self.generation_batch_size // self.num_generations, self.optimizer_steps
+        if self.composer == "grouped" and groups < steps:
+            return (
+                f"{groups} groups cannot fill {steps} optimizer steps whole: "
+                "lower steps_per_generation or raise per_device_train_batch_size"
+            )
+        if self.composer == "whole" and steps > 1:
+            return (
+                "composer='whole' makes one step: set steps_per_generation as low as "
+                "gradient_accumulation_steps"
+            )
+        if self.max_refills < 0 or self.max_age < 0 or self.monitor_every < 0:
+            return "max_age, max_refills and monitor_every cannot be negative"
+        return ""
+
+    def _credit(self) -> str:
+        if self.tau and self.credit == "positive_only":
+            return "credit='positive_only' has no negative rollouts to balance: set tau=0"
+        if self.credit == OWN_CREDIT:
+            uniform = self.credit_weights == "uniform"
+            return (
+                "" if uniform else "credit='trl' takes no credit_weights: choose a credit of ours"
+            )
+        if self.scale_rewards != "group":
+            return (
+                f"scale_rewards='{self.scale_rewards}' belongs to TRL's advantages: set "
+                "credit='trl', or credit='dr_grpo' for no scaling"
+            )
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            return "multi_objective_aggregation belongs to TRL's advantages: set credit='trl'"
+        return ""
+
+    def _average(self) -> str:
+        bonus = self.entropy_coef != 0.0 or self.use_adaptive_entropy
+        if self.denominator == "step" and bonus and self.loss_type not in BY_TOKENS:
+            return (
+                f"an entropy bonus with loss_type='{self.loss_type}' has TRL's own average: set "
+                "denominator='trl' or loss_type='dapo'"
+            )
+        return ""
+
+
+def _known(kind: str, name: str, choices: Iterable[str]) -> None:
+    if name not in (choices := tuple(choices)):
+        raise unknown(kind, name, choices)

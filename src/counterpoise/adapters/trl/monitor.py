@@ -1,0 +1,164 @@
+"""The microscope inside TRL: what an optimizer step did to every token, in TRL's own logs.
+
+Just before a step its rows are read once more, to get hidden states and the pulls -dL/dlogp that
+the loss gives their tokens; just after it once more, for the displacement. Process 0 does both with
+the native forward, so the model must be one that it knows, and whole on that process. Losses: those
+that are our clipped surrogate under one of our averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from counterpoise.adapters.trl.decide import Decision, rollout
+from counterpoise.errors import PoiseError
+from counterpoise.microscope.iteration import numbers
+from counterpoise.microscope.monitor import Monitor
+from counterpoise.policy.load import Policy, as_policy
+from counterpoise.types import Floats, Row, StepResult
+from counterpoise.update import AGGREGATIONS, SURROGATES
+from counterpoise.update.forward import forward, micro_batches
+from counterpoise.update.surrogate import SurrogateInputs
+
+if TYPE_CHECKING:
+    from counterpoise.adapters.trl.trainer import PoiseGRPOTrainer
+
+AVERAGES = {
+    "dapo": "token_mean", "bnpo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant",
+}  # fmt: skip
+MICRO_TOKENS = 16384
+
+
+class StepMonitor:
+    """Looks at every `monitor_every`-th optimizer step."""
+
+    def __init__(self, trainer: PoiseGRPOTrainer) -> None:
+        options = trainer.args
+        if options.loss_type not in AVERAGES:
+            raise PoiseError(
+                f"monitor_every knows the losses {', '.join(AVERAGES)}, not '{options.loss_type}': "
+                "set it to 0"
+            )
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise PoiseError("monitor_every needs the whole model on each process: set it to 0")
+        self.trainer = trainer
+        self.policy: Policy | None = None
+        self._monitor: Monitor | None = None
+
+    def before(self, decision: Decision, step: int) -> None:
+        trainer = self.trainer
+        if trainer.state.global_step % trainer.args.monitor_every:
+            return
+        if not trainer.accelerator.is_main_process:
+            return
+        rows = self._rows(decision, step)
+        result = self._result(self._policy(), rows)
+        if not result.rows:
+            return
+        self._monitor = Monitor(trainer.temperature, MICRO_TOKENS, ())
+        self._monitor.before(self._policy(), rows, result)
+
+    def after(self) -> None:
+        if self._monitor is None:
+            return
+        self._monitor.after(self._policy())
+        for name, value in numbers(self._monitor.views).items():
+            if isinstance(value, float | int):
+                self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
+        self._monitor = None
+
+    def _policy(self) -> Policy:
+        if self.policy is None:
+            trainer = self.trainer
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            training = model.training
+            self.policy = as_policy("trl", model, trainer.processing_class)
+            model.train(training)  # as_policy turns dropout off; TRL keeps its own mode
+        return self.policy
+
+    def _rows(self, decision: Decision, step: int) -> list[Row]:
+        """The step's rows with their tokens; those that are masked out have none to look at."""
+        rows = []
+        for i in decision.plan.steps[step]:
+            row = decision.rows[i]
+            sample = self.trainer.shelf[row.group, row.index]
+            if row.num_tokens == len(sample.completion_T):
+                scored_T = sample.extra.get("old_per_token_logps")
+                old: Floats | None = None if scored_T is None else scored_T.float().numpy()
+                rows.append(replace(row, rollout=rollout(sample), scored_T=old))
+        return rows
+
+    def _result(self, policy: Policy, rows: Sequence[Row]) -> StepResult:
+        """What `update/step.py` would report of these rows; no gradient reaches a weight."""
+        options = self.trainer.args
+        average = AGGREGATIONS.load(AVERAGES[options.loss_type])
+        coefficients_R = average(rows, self.trainer.max_completion_length) if rows else np.empty(0)
+        used = [i for i, row in enumerate(rows) if row.sign]
+        seen: dict[int, tuple[Any, ...]] = {}
+        for batch in micro_batches([rows[i] for i in used], MICRO_TOKENS):
+            part = [used[k] for k in batch]
+            with torch.no_grad():
+                passed = forward(policy, [rows[i] for i in part], self.trainer.temperature)
+            pulls_M = self._pulls(passed.logprobs_M, [rows[i] for i in part], coefficients_R[part])
+            tensors = (passed.logprobs_M, passed.entropies_M, pulls_M, passed.hidden_M)
+            parts = [tensor.split(passed.lengths) for tensor in tensors]
+            seen.update(zip(part, zip(*parts, strict=True), strict=True))
+        host = [[t.float().cpu().numpy() for t in seen[i][:3]] for i in used]
+        logprobs, entropies, pulls = ([line[k] for line in host] for k in range(3))
+        old = [rows[i].scored_T for i in used]
+        return StepResult(
+            rows=tuple(used),
+            logprobs=logprobs,
+            old_logprobs=[n if x is None else x for x, n in zip(old, logprobs, strict=True)],
+            advantages=[rows[i].advantages_T for i in used],
+            entropies=entropies,
+            pulls=pulls,
+            coefficients=coefficients_R[used].astype(np.float32),
+            loss=float("nan"),
+            grad_norm=float("nan"),
+            clipped_share=float("nan"),
+            tokens=sum(row.num_tokens for row in rows),
+            hidden=[seen[i][3] for i in used],
+        )
+
+    def _pulls(self, logprobs_M: Any, rows: Sequence[Row], coefficients_R: Any) -> Any:
+        """-dL/dlogp of every token, by the surrogate itself."""
+        device, lengths = logprobs_M.device, [row.num_tokens for row in rows]
+        index_M = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
+        old = [row.scored_T for row in rows]
+        old_M = logprobs_M.detach()
+        if all(x is not None for x in old):
+            old_M = torch.from_numpy(np.concatenate(old)).to(logprobs_M)  # type: ignore[arg-type]
+        advantages_M = torch.from_numpy(np.concatenate([r.advantages_T for r in rows]))
+        with torch.enable_grad():
+            leaf_M = logprobs_M.detach().requires_grad_()
+            made = SURROGATES.load("grpo")(
+                SurrogateInputs(
+                    logprobs=leaf_M,
+                    old_logprobs=old_M,
+                    advantages=advantages_M.to(leaf_M),
+                    row=index_M,
+                    num_rows=len(rows),
+                    clip_low=self.trainer.epsilon_low,
+                    clip_high=self.trainer.epsilon_high,
+                )
+            )
+            weights_R = torch.as_tensor(coefficients_R, device=device, dtype=leaf_M.dtype)
+            (gradient_M,) = torch.autograd.grad((made.loss * weights_R[index_M]).sum(), leaf_M)
+        return -gradient_M
+
+
+def callback(monitor: StepMonitor) -> Any:
+    """TRL's bell: an optimizer step is done, its log is not written yet."""
+    from transformers import TrainerCallback
+
+    class AfterStep(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            monitor.after()
+
+    return AfterStep()

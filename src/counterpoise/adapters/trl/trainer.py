@@ -1,0 +1,223 @@
+"""GRPOTrainer with a plan in place of the shuffle.
+
+TRL generates for `steps_per_generation` passes at once, shuffles the rows and cuts them, so that a
+group is scattered over the optimizer steps of its generation. Here `_prepare_inputs` puts a plan
+there: rows of all processes -> credit -> balance -> compose, decided once and executed by each
+process for its part. The loss is TRL's; its denominator is the optimizer step's own:
+
+    by tokens (dapo, cispo, vespo)   sum / (tokens of the step)
+    bnpo                             the same: passes weigh by their tokens
+    grpo, sapo, dr_grpo, luspo       passes weigh by their rows
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from counterpoise.adapters.trl import processes
+from counterpoise.adapters.trl.config import BY_TOKENS, PoiseConfig
+from counterpoise.adapters.trl.decide import Decision, Key, Planner
+from counterpoise.adapters.trl.layout import lay_out
+from counterpoise.adapters.trl.monitor import StepMonitor, callback
+from counterpoise.adapters.trl.samples import Batch, Sample, join, split
+from counterpoise.errors import PoiseError
+from counterpoise.seeds import rng_for, seed_for
+from counterpoise.types import Row
+
+SCALE = "poise_scale"  # what a pass's loss is multiplied by
+
+
+class PoiseGRPOTrainer(GRPOTrainer):
+    """
+    Example:
+        PoiseGRPOTrainer(model="Qwen/Qwen3-0.6B", reward_funcs=accuracy_reward,
+                         args=PoiseConfig(steps_per_generation=4, gradient_accumulation_steps=1),
+                         train_dataset=dataset).train()
+    """
+
+    args: PoiseConfig
+    _buffered_inputs: list[Batch] | None  # TRL's: the passes of a generation
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.args, PoiseConfig):
+            raise PoiseError("PoiseGRPOTrainer needs args=PoiseConfig(...), not TRL's GRPOConfig")
+        if self.aux_loss_enabled and self.args.loss_type not in BY_TOKENS:
+            raise PoiseError("a mixture of experts has an auxiliary loss: set loss_type='dapo'")
+        self.planner = Planner(self.args)
+        self.decision: Decision | None = None
+        self.shelf: dict[Key, Sample] = {}  # of the decision, and of what waits
+        self._generation = 0  # times that rollouts were sampled
+        self._rewards_RF: Tensor | None = None  # of the latest generation, all processes
+        self.monitor: StepMonitor | None = None
+        if self.args.monitor_every:
+            self.monitor = StepMonitor(self)
+            self.add_callback(callback(self.monitor))
+
+    # -- TRL's private methods; host.py lists them ---------------------------------------------
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        passes = self.args.steps_per_generation
+        if self._step % (passes * self.num_iterations) == 0 or self._buffered_inputs is None:
+            self.decision = self._decide(generation_batch)
+            self._buffered_inputs = self._execute(self.decision)
+        place = self._step % passes
+        together = self.args.gradient_accumulation_steps
+        if self.monitor and self.decision and place % together == 0:
+            self.monitor.before(self.decision, place // together)
+        return self._buffered_inputs[place]
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Tensor:
+        rewards: Tensor = super()._calculate_rewards(
+            inputs, prompts, completions, completion_ids_list
+        )
+        self._rewards_RF = rewards
+        return rewards
+
+    def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
+        scale = inputs.get(SCALE)
+        loss: Tensor = super()._compute_loss(model, inputs)
+        return loss if scale is None else loss * scale
+
+    # -- a generation -> a decision ------------------------------------------------------------
+
+    def _decide(self, generation_batch: list[dict[str, Any]]) -> Decision:
+        """Generate, and generate more until a batch can be taken."""
+        process, together = self.accelerator.process_index, self.accelerator.num_processes
+        seed = seed_for(self.args.seed, "compose", self.state.global_step)
+        for refills in range(self.args.max_refills + 1):
+            prompts = self._more_prompts(refills) if refills else generation_batch
+            self._generation += 1
+            samples, rewards_R = self._generate_all(prompts)
+
+            def plan(samples: Any = samples, rewards_R: Any = rewards_R) -> Decision | None:
+                self.planner.add(samples, rewards_R, self._generation)
+                return self.planner.take(self._generation, seed)
+
+            decision = processes.agree(plan, process, together)
+            if decision is not None:
+                self._tell(decision, refills)
+                return decision
+        raise PoiseError(
+            f"no batch with a share of {self.args.tau} of each sign in {refills + 1} generations: "
+            "lower tau, raise max_refills and max_age, or choose problems of another difficulty"
+        )
+
+    def _generate_all(self, prompts: list[dict[str, Any]]) -> tuple[list[Sample], list[float]]:
+        """The rollouts of all processes and their rewards; each is put on the shelf by its key."""
+        own = self._generate_and_score_completions(prompts)
+        if self.args.tau and "old_per_token_logps" not in own:
+            own["old_per_token_logps"] = self._score(own)
+        samples = processes.gather(split(own), self.accelerator.num_processes)
+        G = self.num_generations
+        for i, sample in enumerate(samples):
+            self.shelf[f"{self._generation}:{i // G}", i % G] = sample
+        assert self._rewards_RF is not None  # _calculate_rewards has run
+        rewards_RF = self._rewards_RF.float().cpu()
+        rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
+        rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
+        return samples, rewards_R.tolist()
+
+    def _score(self, batch: Batch) -> Tensor:
+        """Old log-probabilities, which TRL spares when it expects to train on all rows at once."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        with torch.no_grad():
+            scored = self._get_per_token_logps_and_entropies(
+                self.model,
+                ids,
+                mask,
+                batch["completion_ids"].size(1),
+                self.args.per_device_train_batch_size,
+            )
+        logps: Tensor = scored[0]
+        return logps
+
+    def _more_prompts(self, refill: int) -> list[dict[str, Any]]:
+        """This process's part of a further generation: prompts drawn anew from the dataset."""
+        try:
+            size = len(self.train_dataset)
+        except TypeError as fault:
+            raise PoiseError("tau > 0 draws further prompts: give a dataset with a length") from (
+                fault
+            )
+        G, together = self.num_generations, self.accelerator.num_processes
+        wanted = self.args.generation_batch_size // G
+        rng = rng_for(self.args.seed, "refill", self.state.global_step, refill)
+        chosen = rng.choice(size, wanted, replace=size < wanted)
+        repeated = [int(i) for i in chosen for _ in range(G)]
+        share = len(repeated) // together
+        start = self.accelerator.process_index * share
+        return [dict(self.train_dataset[i]) for i in repeated[start : start + share]]
+
+    def _tell(self, decision: Decision, refills: int) -> None:
+        """Forget the samples nobody needs any more, and log what was decided."""
+        needed = decision.waiting | {(row.group, row.index) for row in decision.rows}
+        self.shelf = {key: sample for key, sample in self.shelf.items() if key in needed}
+        for name, value in {**decision.numbers, "refills": float(refills)}.items():
+            self._metrics["train"][f"poise/{name}"].append(value)
+
+    # -- a decision -> this process's passes ---------------------------------------------------
+
+    def _execute(self, decision: Decision) -> list[Batch]:
+        rows = decision.rows
+        samples = [self.shelf[row.group, row.index] for row in rows]
+        lengths_R = [len(s.prompt_S) + len(s.completion_T) for s in samples]
+        passes = self.args.gradient_accumulation_steps
+        batches, largest = [], 0
+        for step in decision.plan.steps:
+            cells = lay_out(step, lengths_R, passes, self.accelerator.num_processes)
+            largest = max(largest, *(len(cell) for line in cells for cell in line))
+            for line in cells:
+                batches.append(self._pass(line, step, rows, samples))
+        self._metrics["train"]["poise/largest_pass"].append(float(largest))
+        return batches
+
+    def _pass(
+        self,
+        line: list[list[int]],
+        step: tuple[int, ...],
+        rows: tuple[Row, ...],
+        samples: list[Sample],
+    ) -> Batch:
+        """One pass of a step. Processes that have fewer rows than others, or none, are filled up
+        with one that is masked out: TRL gathers numbers by row, and all take part in a gradient."""
+        own, size = line[self.accelerator.process_index], max(1, *map(len, line))
+        filler = min(step, key=lambda i: (len(samples[i].completion_T), i))
+        shown = own + [filler] * (size - len(own))
+        batch = join(
+            [samples[i] for i in shown],
+            [rows[i] for i in shown],
+            pad_token=self._tokenizer.pad_token_id,
+            multiple=self.pad_to_multiple_of,
+            device=self.accelerator.device,
+        )
+        batch["completion_mask"][len(own) :] = 0
+        tokens = [sum(rows[i].num_tokens for i in part) for part in (own, step, range(len(rows)))]
+        self._average(batch, len(shown), len(step), *tokens)
+        return batch
+
+    def _average(
+        self, batch: Batch, shown: int, rows: int, tokens: int, of_step: int, of_all: int
+    ) -> None:
+        """Leave in the batch what TRL's `_compute_loss` divides by, or what puts it right."""
+        passes = self.args.gradient_accumulation_steps
+        places = passes * self.accelerator.num_processes
+        own = self.args.denominator == "trl"
+        # TRL multiplies the count by passes / steps_per_generation: undo it
+        count = of_all if own else of_step * self.args.steps_per_generation / passes
+        device = self.accelerator.device
+        batch["num_items_in_batch"] = torch.tensor(float(count), device=device)
+        if own or self.args.loss_type in BY_TOKENS:
+            return
+        by_tokens = self.args.loss_type == "bnpo"
+        share = tokens / max(of_step, 1) if by_tokens else shown / rows
+        batch[SCALE] = torch.tensor(share * places, device=device)

@@ -1,0 +1,134 @@
+"""A small real TRL run that notes what every pass and every optimizer step was given.
+
+    python trl_run.py OUT '{"composer": "grouped", ...}'     one process, or under torch's launcher
+
+The model is in float64, so that what is compared is not rounding; TRL's head stays in float32.
+`stock` true runs TRL's own GRPOTrainer. Each process writes OUT/<process>.pt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from counterpoise.adapters.trl import PoiseConfig, PoiseGRPOTrainer
+from counterpoise.policy.load import EMBEDDED
+from counterpoise.task.word_problems import problem
+from counterpoise.types import Floats, Group
+
+PROMPTS = 48
+
+
+def by_sum(modulus: int) -> Any:
+    """Rewards of both signs, whatever the model knows: a function of the tokens alone."""
+
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(sum(ids) % modulus == 0) for ids in completion_ids]
+
+    return reward
+
+
+def ramp(group: Group) -> list[Floats]:
+    """Token weights that are not uniform: from 0.5 to 1.5 along a response."""
+    lengths = [len(rollout.response_tokens) for rollout in group.rollouts]
+    return [np.linspace(0.5, 1.5, length, dtype=np.float32) for length in lengths]
+
+
+class Watching:
+    """Notes the rows of every pass as the loss gets them: (prompt, advantage, trained tokens)."""
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        batch = super()._prepare_inputs(generation_batch)  # type: ignore[misc]
+        lines = zip(
+            batch["prompt_ids"], batch["prompt_mask"], batch["advantages"],
+            batch["completion_mask"].sum(1), strict=True,
+        )  # fmt: skip
+        rows = [(p[m.bool()].tolist(), float(a.flatten()[0]), int(n)) for p, m, a, n in lines if n]
+        self.passes.append(rows)  # type: ignore[attr-defined]
+        return batch
+
+
+class Gradients(TrainerCallback):
+    """The weights and gradients of every optimizer step, and on process 0 its rows."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.trainer: Any = None
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        named = list(model.named_parameters())
+        step = state.global_step % self.trainer.args.optimizer_steps
+        decision = self.trainer.decision
+        rows = [decision.rows[i] for i in decision.plan.steps[step]]
+        samples = [self.trainer.shelf[row.group, row.index] for row in rows]
+        self.steps.append(
+            {
+                "weights": {name: p.detach().clone() for name, p in named},
+                "gradient": {name: p.grad.detach().clone() for name, p in named},
+                "groups": [row.group for row in rows],
+                "advantages": [row.advantage for row in rows],
+                "born": [row.born for row in rows],
+                "now": self.trainer._generation,
+                "waiting": len(decision.waiting),
+                "weights_T": [None if r.weights_T is None else r.weights_T.tolist() for r in rows],
+                "prompts": [s.prompt_S for s in samples],
+                "responses": [s.completion_T for s in samples],
+                "old": [s.extra.get("old_per_token_logps") for s in samples],
+            }
+        )
+
+
+def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
+    given = {**options}
+    stock, generations = given.pop("stock", False), given.pop("generations", 2)
+    modulus, double = given.pop("modulus", 2), given.pop("double", True)
+    plan = {
+        "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1,
+        "steps_per_generation": 4, "num_generations": 4, **given,
+    }  # fmt: skip
+    steps = generations * plan["steps_per_generation"] // plan["gradient_accumulation_steps"]
+    args = (GRPOConfig if stock else PoiseConfig)(
+        output_dir=str(out), max_steps=steps, max_completion_length=24, learning_rate=3e-4,
+        lr_scheduler_type="constant", max_grad_norm=0.0, epsilon=0.2, epsilon_high=0.28, seed=3,
+        logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+        bf16=False, gradient_checkpointing=False, **plan,
+    )  # fmt: skip
+    problems = [problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
+    kind = type("Watched", (Watching, GRPOTrainer if stock else PoiseGRPOTrainer), {"passes": []})
+    dtype = torch.float64 if double else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
+    notes = Gradients()
+    trainer = kind(
+        model=model, reward_funcs=by_sum(modulus), args=args,
+        train_dataset=Dataset.from_dict({"prompt": problems}),
+        callbacks=[] if stock else [notes],
+    )  # fmt: skip
+    notes.trainer = trainer
+    trainer.train()
+    counts = None
+    if not stock and trainer.planner.buffer is not None:
+        buffer = trainer.planner.buffer
+        names = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
+        counts = {name: getattr(buffer.counts, name) for name in names} | {"waiting": len(buffer)}
+    logs = [line for line in trainer.state.log_history if "loss" in line]
+    return {"passes": trainer.passes, "steps": notes.steps, "logs": logs, "counts": counts}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    told = run(folder, json.loads(sys.argv[2]))
+    torch.save(told, folder / f"{os.environ.get('RANK', '0')}.pt")
