@@ -23,11 +23,11 @@ from counterpoise.policy.load import choose_device, choose_dtype, quiet
 DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
 ABOUT = {
-    "peer": (110, 60),
+    "peer": (125, 60),
     "sampler": (40, 40),
-    "update": (60, 15),
-    "agreement": (15, 10),
-    "monitor": (20, 60),
+    "update": (42, 15),
+    "agreement": (2, 10),
+    "monitor": (25, 60),
     "growth": (240, 60),
 }
 
