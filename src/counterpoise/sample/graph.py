@@ -1,6 +1,6 @@
 """Decoding on a GPU: a step is captured once as a CUDA graph and replayed for every token.
 
-A decoded token is some three hundred small kernels; launched one by one they cost more than they
+A decoded token is some 240 small kernels; launched one by one they cost more than they
 compute. All memory a step touches stays where it is (`sample/slots.py`) and the weights are the
 trainer's own tensors, updated in place, so a graph captured once serves every later iteration.
 

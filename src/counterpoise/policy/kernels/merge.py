@@ -35,8 +35,10 @@ def merge(out: Tensor, lse: Tensor, beside: Tensor, lse_beside: Tensor, into: Te
     Not into `lse` itself: a thread may read what its neighbour has already written.
     """
     N, H, d = out.shape
+    block_h, block_d = triton.next_power_of_2(H), triton.next_power_of_2(d)
     _merge[(N,)](
         out, lse, beside, lse_beside, into, H, d,
         lse.stride(0), lse_beside.stride(0), into.stride(0),
-        block_h=triton.next_power_of_2(H), block_d=triton.next_power_of_2(d), num_warps=2,
+        block_h=block_h, block_d=block_d,
+        num_warps=2 if block_h * block_d >= 64 else 1,  # no element of `out` is read by two warps
     )  # fmt: skip
