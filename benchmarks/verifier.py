@@ -5,16 +5,23 @@ computer algebra. Of each group of 8, three answers are right (one of them writt
 five are wrong, all five different. Responses are up to 2,000 characters long.
 
     python benchmarks/verifier.py --problems 128 --group 8 --workers 2
+
+Real references, and 10,000 responses of 6,000 characters each, a third of it after a first box:
+
+    python benchmarks/verifier.py --problems 1250 --characters 6000 --golds math500.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import time
+from pathlib import Path
 
 from counterpoise.verify.math import MathVerifier
+from counterpoise.verify_check.forms import forms
 
 NUMBERS = ["{}", "{}", "{}", "-{}", "\\frac{{{}}}{{7}}", "{}.5", "{}^\\circ", "\\${},000"]
 LATEX = [
@@ -48,14 +55,42 @@ def make_batch(problems: int, group: int, latex_share: float) -> tuple[list[str]
     return responses, answers
 
 
+def make_real_batch(problems: int, group: int, files: list[Path]) -> tuple[list[str], list[str]]:
+    """The same mix from files of references: itself, itself, another form, others of the files."""
+    rng = random.Random(0)
+    golds = [json.loads(line)["answer"] for file in files for line in file.read_text().splitlines()]
+    responses, answers = [], []
+    for problem in range(problems):
+        gold = golds[problem % len(golds)]
+        written = [gold, gold, rng.choice(forms(gold))[1], *rng.choices(golds, k=group - 3)]
+        responses += [f"The answer is $\\boxed{{{answer}}}$." for answer in written[:group]]
+        answers += [gold] * group
+    return responses, answers
+
+
+def lengthened(response: str, characters: int) -> str:
+    """The response with work before it, a box among it: what long reasoning looks like."""
+    work = "Let us add the terms one by one: $\\frac{1}{2} + \\{3\\}$. "
+    before = (work * (characters // len(work) + 1))[: max(0, characters - len(response) - 40)]
+    cut = 2 * len(before) // 3
+    return f"{before[:cut]} First try: \\boxed{{0}}. {before[cut:]} {response}".ljust(characters)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--problems", type=int, default=128)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--latex-share", type=float, default=0.25)
+    parser.add_argument("--characters", type=int, default=0, help="lengthen responses to this")
+    parser.add_argument("--golds", type=Path, nargs="+", help=".jsonl files with answers")
     options = parser.parse_args()
-    responses, answers = make_batch(options.problems, options.group, options.latex_share)
+    if options.golds:
+        responses, answers = make_real_batch(options.problems, options.group, options.golds)
+    else:
+        responses, answers = make_batch(options.problems, options.group, options.latex_share)
+    if options.characters:
+        responses = [lengthened(response, options.characters) for response in responses]
     longest = max(len(response) for response in responses)
     print(f"{len(responses)} responses of up to {longest} characters, {options.workers} workers")
     with MathVerifier(workers=options.workers) as verifier:

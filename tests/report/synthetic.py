@@ -13,11 +13,13 @@ from counterpoise import metrics
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
+from counterpoise.contamination.items import EvalSet, Item
+from counterpoise.contamination.training import warn_of_overlap
 from counterpoise.credit.assign import assign
 from counterpoise.report.quantities import PARTS
 from counterpoise.runfile import from_tables
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
+from counterpoise.types import BatchPlan, Group, Prompt, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
 
 P, G, TARGET, STEPS = 6, 4, 16, 2
@@ -53,6 +55,9 @@ def write_run(
     buffer = RewardBalancedBuffer(tau=tau, target=TARGET)
     if pieces is not None:
         folder.write_vocabulary(pieces)
+    if iterations:  # on a prompt that is in a benchmark
+        copied = EvalSet("judged by", [Item("e", prompt, "3")])
+        warn_of_overlap([Prompt(prompt_id, prompt, "3")], [copied], folder, say=lambda line: None)
     if evaluations:
         folder.append("evaluations", evaluation(0, 0.25))
     for now in range(1, iterations + 1):
@@ -136,6 +141,8 @@ def seen(now: int) -> dict[str, Any]:
         "proxy_agreement": 0.68,
         "shared_prefix_share": 0.3,
         "exchangeability": 1e-9,
+        "learning_tax": 2e-5,
+        "solution_drift": 0.02 * now,
         "monitor_seconds": 0.1,
     }
 

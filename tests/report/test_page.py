@@ -60,7 +60,7 @@ def test_every_chart_is_valid_vega_lite(written: Path):
     run = RunData.read(written.parent)
     panels = [PANELS.load(name)(run) for name in PANELS]
     figures = [figure for panel in panels for figure in split_body(panel)[1]]
-    assert len(figures) == 25
+    assert len(figures) == 28
     for figure in figures:
         figure.chart.to_dict(validate=True)
         assert figure.chart.description
@@ -115,6 +115,6 @@ def test_numbers_that_are_not_finite_leave_a_page(tmp_path: Path):
     last = RunData.read(run).metrics[-1]
     RunFolder(run).append("metrics", {**last, "iteration": 5, "grad_norm": float("nan")})
     page = Page(write_report(run))
-    assert len(page.json) == 28  # 25 charts, the mosaic, the tokens, the theme
+    assert len(page.json) == 31  # 28 charts, the mosaic, the tokens, the theme
     for text in page.json:
         json.loads(text, parse_constant=pytest.fail)

@@ -70,6 +70,35 @@ EQUAL_FORMS = [
     ("2x + 3 = y", "y = 2x + 3"),
     ("evelyn", r"\text{Evelyn}"),
     ("C", r"\text{(C)}"),
+    (r"1 \text{ and } -2", "1,-2"),
+    ("-2, 5 and 7", "7, 5, -2"),
+    (r"E_{2}, E_{1}", "E_{1},E_{2}"),
+    ("52_{8}", "52_8"),
+    ("52", "52_8"),
+    (r"\frac{4A}{3+3i}e^{it}", r"\frac{4 A}{3+3 i} e^{i t}"),
+    ("2, 2, 3", "2, 3"),
+    (r"\frac{\cos x}{\sin x}", r"\cot x"),
+    (r"\frac{9a}{20} + \frac{11}{20}", r"\frac{11+9a}{20}"),
+    (r"n 2^n - 2^{n+1} + 1", r"(n-2) 2^{n}+1"),
+    (r"\frac{t^2}{2} e^{-t} - t e^{-t} + C e^{-t}", r"\left(\frac{t^{2}}{2}-t+C\right) e^{-t}"),
+    (r"1-\sin^2 x", r"\cos^2 x"),
+]
+# found by `poise verify-check`; the first of each pair once answered the second
+WRONG_FORMS = [
+    ("52_9", "52_8"),
+    ("4210_{6}", "4210_{5}"),
+    ("16, 3, 1", "16,3,1,1"),
+    ("-2", "-2,-2"),
+    (r"-\frac{d x}{d t}=k x-a", r"\frac{d x}{d t}=k x-a"),
+    ("6 7", "67"),
+    ("6 and 7", "6"),
+    ("1 /", "1"),
+    # the question itself
+    ("19x + 1 - 4x - 81", "15x - 80"),
+    ("(-k + 4) + (-2 + 3k)", "2k+2"),
+    (r"\frac{(10r^3)(4r^6)}{8r^4}", "5r^5"),
+    (r"\frac{\sec x}{\sin x} - \frac{\sin x}{\cos x}", r"\cot x"),
+    (r"\frac{4+6a}{5}-\frac{1+3a}{4}", r"\frac{11+9a}{20}"),
 ]
 
 
@@ -105,6 +134,13 @@ def test_equal_forms_score(verifier):
     scores = verifier.score([box(answer) for answer in answers], golds)
     missed = [pair for pair, reward in zip(EQUAL_FORMS, scores.rewards, strict=True) if not reward]
     assert missed == []
+
+
+def test_wrong_forms_score_nothing(verifier):
+    answers, golds = zip(*WRONG_FORMS, strict=True)
+    scores = verifier.score([box(answer) for answer in answers], golds)
+    accepted = [pair for pair, reward in zip(WRONG_FORMS, scores.rewards, strict=True) if reward]
+    assert accepted == []
 
 
 @pytest.mark.parametrize(
@@ -154,8 +190,8 @@ def test_faults_are_counted_and_not_remembered(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     compare = "scripted_compare:compare"
     with MathVerifier(timeout_seconds=1.5, workers=2, compare=compare) as verifier:
-        responses = [box(rf"\pi {word}") for word in ("a", "hang", "hang", "die", "b")]
-        golds = [r"\pi b"] * 5
+        responses = [box(rf"\pi {word}") for word in ("a", "hang", "hang", "die", "b y")]
+        golds = [r"\pi b y"] * 5
         for _ in range(2):
             scores = verifier.score(responses, golds)
             assert scores.rewards == [0.0, 0.0, 0.0, 0.0, 1.0]

@@ -1,9 +1,8 @@
 """Held-out success with a 95 % interval that knows which samples belong to one problem.
 
     s_p = mean over the samples of problem p,    success = mean_p s_p
-    interval = success +- 1.96 * std_p(s_p) / sqrt(P)      (unbiased std, cut to [0, 1])
 
-Samples of one problem are not independent, so the problems are what is counted.
+Samples of one problem are not independent, so the problems are what is counted: interval.py.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
+from counterpoise.evaluate.interval import Estimate, share
 from counterpoise.policy.load import Policy
-from counterpoise.sample.native import sample
+from counterpoise.sample.native import sample as native
+from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Verifier
@@ -45,7 +46,7 @@ class Success:
         return cls(**{field.name: record[field.name] for field in fields(cls)})
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return str(Estimate(self.mean, self.low, self.high))
 
 
 def judge(
@@ -55,6 +56,7 @@ def judge(
     config: SampleConfig,
     verifier: Verifier,
     seed: int,
+    sample: Sample = native,
 ) -> Success:
     """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
     seeds = [
@@ -70,13 +72,12 @@ def judge(
 
 def summarise(rewards_PG: NDArray[np.float64]) -> Success:
     solved_P = rewards_PG.mean(axis=1)
-    mean = float(solved_P.mean())
+    found = share(solved_P)
     P, G = rewards_PG.shape
-    half = 1.96 * float(solved_P.std(ddof=1)) / P**0.5 if P > 1 else 1.0
     return Success(
-        mean=mean,
-        low=max(0.0, mean - half),
-        high=min(1.0, mean + half),
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
         pass_any=float((solved_P > 0).mean()),
         mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
         prompts=P,

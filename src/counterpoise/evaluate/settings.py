@@ -78,3 +78,22 @@ def by_setting(
         key = Setting(line["temperature"], line["top_p"]) if known else None
         found.setdefault(key, []).append(line)
     return found
+
+
+def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
+    """The numbers of a comma-separated list, each a temperature or a top-p that can be sampled.
+
+    Example:
+        >>> parse_grid("--top-p", "0.7,0.95", (0.95,)), parse_grid("--temperature", "", (0.6,))
+        ([0.7, 0.95], [0.6])
+    """
+    high = 1.0 if option == "--top-p" else 1e3
+    try:
+        found = [float(part) for part in text.split(",")] if text else list(default)
+    except ValueError:
+        found = [0.0]
+    if len(set(found)) < len(found) or not all(1e-3 <= value <= high for value in found):
+        raise PoiseError(
+            f"{option} {text}: give numbers from 0.001 to {high:g}, a comma between them, each once"
+        )
+    return found

@@ -11,6 +11,7 @@ PANELS = Registry(
     {
         "summary": "counterpoise.report.summary:panel",
         "learning": "counterpoise.report.learning:panel",
+        "contamination": "counterpoise.report.contamination:panel",
         "mosaic": "counterpoise.report.mosaic:panel",
         "tokens": "counterpoise.report.tokens:panel",
         "monitor": "counterpoise.report.monitor:panel",

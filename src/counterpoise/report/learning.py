@@ -20,6 +20,7 @@ from counterpoise.report.series import (
     y_axis,
 )
 
+ROUNDING = 1e-4  # of float32 log-probabilities
 HELDOUT = ("ink", "muted")  # of the first two settings
 
 
@@ -63,6 +64,20 @@ SMALL = (
         ".4f",
         zero=False,
     ),
+    Quantity(
+        "Sampler and trainer",
+        "sampler_mismatch",
+        "Mean difference of their log-probabilities of a token, by the same weights.",
+        ".2e",
+        "~e",
+    ),
+    Quantity(
+        "Capped weights",
+        "capped_share",
+        "Share of tokens whose importance weight is the cap.",
+        ".2%",
+        "~%",
+    ),
 )
 
 
@@ -79,10 +94,14 @@ def panel(run: RunData) -> Panel | None:
 
 
 def _says_nothing(run: RunData, metric: str) -> bool:
-    """A reward that only repeats the success, or a cut-off that never happened."""
+    """What only repeats another, or never happened, or is the rounding of our own sampler."""
     if metric == "reward":
         return all(record["reward"] == record["success"] for record in run.metrics)
-    return metric == "truncated_share" and not any(record.get(metric) for record in run.metrics)
+    if metric == "sampler_mismatch" and run.config.sample.engine == "native":
+        return not any((record.get(metric) or 0) > ROUNDING for record in run.metrics)
+    if metric in ("truncated_share", "capped_share"):
+        return not any(record.get(metric) for record in run.metrics)
+    return False
 
 
 def _small(run: RunData, q: Quantity) -> Figure | None:

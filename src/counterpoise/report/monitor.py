@@ -58,6 +58,18 @@ SHARES = (
         "On shared prefixes: what is left of the advantages over their size; 0: they cancel.",
     ),
 )
+SIZES = (
+    (
+        "learning_tax",
+        "Learning tax",
+        "Mean KL(new || old) in nats where right and wrong rollouts share a place: no one's wish.",
+    ),
+    (
+        "solution_drift",
+        "Drift between right answers",
+        "Mean change of the log-odds between two right answers of a query, in nats.",
+    ),
+)
 
 
 def panel(run: RunData) -> Panel | None:
@@ -69,6 +81,7 @@ def panel(run: RunData) -> Panel | None:
         _classes(run, looked_at, "negative", "Tokens of negative rollouts"),
         _moved(run, looked_at),
         *(_share(run, *of) for of in SHARES),
+        *(_size(run, *of) for of in SIZES),
     )
     return Panel(
         "Cancellation",
@@ -160,6 +173,12 @@ def _share(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     small = 0 < max((value for _, value in points if value is not None), default=0.0) < 0.1
     number, axis, domain = (".2~%", "~%", None) if small else (".1%", "%", [0.0, 1.0])
     drawn = line(points, run.last, title, number, axis=axis, domain=domain)
+    return Figure(drawn, title, note) if drawn else None
+
+
+def _size(run: RunData, metric: str, title: str, note: str) -> Figure | None:
+    points = [(record["iteration"], record.get(metric)) for record in run.metrics]
+    drawn = line(points, run.last, title, ".3~g")
     return Figure(drawn, title, note) if drawn else None
 
 

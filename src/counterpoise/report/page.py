@@ -19,20 +19,26 @@ from counterpoise.store.atomic import replacing
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of a run, or of a folder of studies; by default to FOLDER/report.html."""
+    """Write the page of a run, an evaluation or a folder of studies; default FOLDER/report.html."""
     target = out or folder / "report.html"
     if not (folder / "config.toml").is_file():
         from counterpoise.report.imported import is_imported, write_imported
 
         if is_imported(folder):
             return write_imported(folder, target)
+        from counterpoise.evaluate.cells import is_evaluation
+
+        if is_evaluation(folder):
+            from counterpoise.report.evaluation import write_evaluation
+
+            return write_evaluation(folder, target)
         from counterpoise.report.studies import found_in, write_studies
 
         if found_in(folder):
             return write_studies(folder, target)
         raise PoiseError(
-            f"{folder} holds no run and no studies: neither config.toml nor NAME.json of a study "
-            "is there"
+            f"{folder} holds no run and no studies, nor an evaluation: config.toml, NAME.json of a "
+            "study, evaluation.json, none is there"
         )
     run = RunData.read(folder)
     panels = {name: PANELS.load(name)(run) for name in PANELS}

@@ -55,7 +55,7 @@ def read(
     solution_field: str = "solution",
 ) -> list[Prompt]:
     """The rows of one split as prompts."""
-    rows = _open_split(path, split)
+    rows = open_split(path, split)
     columns = rows.column_names
     for role, name in (("problem", problem_field), ("answer", answer_field)):
         if name not in columns:
@@ -77,7 +77,7 @@ def read(
     return prompts
 
 
-def _open_split(path: str, split: str) -> Any:
+def open_split(path: str, split: str) -> Any:
     """The split as a `datasets.Dataset`; its faults in one line."""
     try:
         import datasets

@@ -22,6 +22,8 @@ from counterpoise.task.split import hold_out, without
 from counterpoise.types import Prompt
 from counterpoise.verify.boxed import boxed
 
+SET_FIELD = "set task.{role}_field"  # what mends a record without one of its fields
+
 
 def load(
     path: str,
@@ -51,6 +53,7 @@ def read(
     answer_field: str = "answer",
     id_field: str = "id",
     solution_field: str = "solution",
+    remedy: str = SET_FIELD,
 ) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
     prompts: list[Prompt] = []
@@ -58,7 +61,8 @@ def read(
     for line, text in _lines(path):
         where = f"{path}:{line}"
         record = _parse(text, where)
-        prompt = to_prompt(record, where, problem_field, answer_field, id_field, solution_field)
+        names = (problem_field, answer_field, id_field, solution_field)
+        prompt = to_prompt(record, where, *names, remedy=remedy)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = line
@@ -75,6 +79,7 @@ def to_prompt(
     answer_field: str,
     id_field: str,
     solution_field: str = "solution",
+    remedy: str = SET_FIELD,
 ) -> Prompt:
     """A record's fields as a prompt, each checked.
 
@@ -86,9 +91,8 @@ def to_prompt(
     for role, name in (("problem", problem_field), ("answer", answer_field), ("id", id_field)):
         if name not in record:
             present = ", ".join(sorted(record)) or "none"
-            raise PoiseError(
-                f"{where}: no field '{name}' (fields: {present}); set task.{role}_field"
-            )
+            how = remedy.format(role=role)
+            raise PoiseError(f"{where}: no field '{name}' (fields: {present}); {how}")
         value = record[name]
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise PoiseError(f"{where}: field '{name}' is neither text nor a number")

@@ -8,9 +8,22 @@ not count. `\{` and `\}` are characters, not braces. One pass, linear in any inp
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 # `\boxed{` opens a box; any other escaped character is skipped whole, so `\{` is no brace.
 _MARKS = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+
+
+class Box(NamedTuple):
+    r"""A balanced box, in characters.
+
+    Example:
+        Box(mark=3, start=10, end=12)       # "so \boxed{12}": the content is [start, end)
+    """
+
+    mark: int  # where `\boxed{` begins
+    start: int
+    end: int  # where the closing brace is
 
 
 def boxed(response: str) -> str | None:
@@ -22,19 +35,24 @@ def boxed(response: str) -> str | None:
         >>> boxed("the answer is 4") is None
         True
     """
+    last = max(boxes(response), default=None)
+    return response[last.start : last.end].strip() if last else None
+
+
+def boxes(response: str) -> list[Box]:
+    """Every balanced box, in the order they close."""
+    found: list[Box] = []
     first = response.find("\\boxed")
     if first < 0:
-        return None
-    last = (-1, -1)
-    open_boxes: list[int] = []  # where each open brace's box begins; -1 for a brace of no box
+        return found
+    open_boxes: list[tuple[int, int] | None] = []  # (mark, start); None: a brace of no box
     for mark in _MARKS.finditer(response, first):
         text = mark.group()
         if text == "}":
-            if open_boxes:
-                last = max(last, (open_boxes.pop(), mark.start()))
+            if open_boxes and (opened := open_boxes.pop()):
+                found.append(Box(*opened, mark.start()))
         elif text == "{":
-            open_boxes.append(-1)
+            open_boxes.append(None)
         elif text.startswith("\\boxed"):
-            open_boxes.append(mark.end())
-    start, end = last
-    return response[start:end].strip() if start >= 0 else None
+            open_boxes.append(mark.span())
+    return found

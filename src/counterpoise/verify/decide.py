@@ -3,9 +3,11 @@ r"""(answer, reference) -> right, wrong, or None where only computer algebra can
     same text                        right
     the reference is a number        right if the answer is that number, evaluated   (number.py)
     the reference is \text{words}    right if the answer is those words
+    both are 52_8, digits and base   right if both agree
     both are lists of numbers        right if the numbers are                        (listed.py)
     the answer leaves work undone    wrong                                           (undone.py)
     the answer is x = x, 0 = 0       wrong
+    -y = .. for y = ..               wrong
 
 Most answers of a training run are settled here, in microseconds and without a worker.
 """
@@ -20,6 +22,8 @@ from counterpoise.verify.listed import compare_lists
 from counterpoise.verify.number import LONGEST, Number, agree, number
 from counterpoise.verify.undone import leaves_work
 
+_BASE = re.compile(r"(-?\w+)_\{?(\d+)\}?", re.ASCII)
+_BESIDE_LETTER = re.compile(r" (?=[a-zA-Z\\])|(?<=[a-zA-Z]) ")
 _WORDS = re.compile(r"\\text\{[^{}]*[a-zA-Z][^{}]*\}")
 
 
@@ -43,7 +47,10 @@ def decide(answer: str, gold: str) -> bool | None:
         return stated is not None and agree(stated, value)
     if _WORDS.fullmatch(reference):
         return _words(answer) == _words(gold)
-    if leaves_work(answer, gold) or _is_tautology(answer):
+    based = _BASE.fullmatch(tidy(answer)), _BASE.fullmatch(reference)
+    if based[0] and based[1]:
+        return based[0].groups() == based[1].groups()
+    if leaves_work(answer, gold) or _is_tautology(answer) or _is_negated(answer, reference):
         return False
     return compare_lists(answer, gold)
 
@@ -59,12 +66,20 @@ def _gold_number(gold: str) -> Number | None:
 
 
 def _unspaced(tidied: str) -> str:
-    return tidied.replace(", ", ",")
+    """Without the spaces that part no numbers: `4 A` is `4A`, `6 7` is not `67`."""
+    return _BESIDE_LETTER.sub("", tidied.replace(", ", ","))
 
 
 def _words(latex: str) -> str:
     r"""`\text{(C)}`, `(C)` and `c` are one."""
     return re.sub(r"\\text\{([^{}]*)\}", r"\1", tidy(latex)).strip(" ().").casefold()
+
+
+def _is_negated(answer: str, reference: str) -> bool:
+    """-y = f against y = f: Math-Verify takes the left side for a name."""
+    left, _, right = tidy(answer).partition("=")
+    wanted, _, value = reference.partition("=")
+    return right == value != "" and left.lstrip("-") == wanted.lstrip("-") and left != wanted
 
 
 def _is_tautology(latex: str) -> bool:

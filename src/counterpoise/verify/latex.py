@@ -1,9 +1,9 @@
 r"""Many spellings of an answer -> one: what differs only in typography becomes equal text.
 
 Spacing commands, `\left` and `\right`, dollar signs, currency and degree signs go; `\dfrac` and
-`\tfrac` become `\frac`, every text or font command `\text`, every product sign `*`. White space
-stays only between two words or numbers, and as one space after the comma of a list: `1,234` is a
-number, `1, 234` is two.
+`\tfrac` become `\frac`, every text or font command `\text`, every product sign `*`, and the "and"
+of a list a comma. White space stays only between two words or numbers, and as one space after the
+comma of a list: `1,234` is a number, `1, 234` is two.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _SPELLINGS = [
     (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
     (r"\\(?:cdot|times|ast)(?![a-zA-Z])", "*"),
     (r"\\(?:mbox|text(?:rm|bf|it|normal)|math(?:rm|bf|it)|operatorname)(?=\s*\{)", r"\\text"),
+    (r",?\s*\\text\s*\{\s*and\s*\}\s*|(?<=[\d)}]),?\s+and\s+(?=[-\d(\\])", ", "),
     (r"\\%", "%"),
     (r"\{\s*,\s*\}", ","),
     (r"\s+", " "),

@@ -3,8 +3,9 @@ r"""(a, b] and a, b, c: two lists are equal if their entries are; numbers settle
     ordered     (6, 31)  [0, 1)     same brackets, and entry k answers entry k
     unordered   3, 5, 7   \{3, 5\}   the same numbers in some order
 
-An entry that the reference states as a number has to be one, evaluated (number.py). Where entries
-are neither numbers nor the same text, the verdict is None: Math-Verify's to give.
+An entry that the reference states as a number has to be one, evaluated (number.py). Fewer numbers
+than the reference has are too few: 1, 1 is not 1. Where entries are neither numbers nor the same
+text, the verdict is None: Math-Verify's to give.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ def compare_lists(answer: str, gold: str) -> bool | None:
         >>> compare_lists("7, 5, 3", "3, 5, 7"), compare_lists("(1, 2]", "(1, 3]")
         (True, False)
     """
-    left, right = entries(answer), entries(gold)
-    if left is None or right is None or left[0] != right[0]:
+    left, right = entries(answer) or ("", [answer]), entries(gold)
+    if right is None or left[0] != right[0]:
         return None
     brackets, answers, golds = left[0], left[1], right[1]
     if len(answers) != len(golds):
-        return None  # `\pm 1` is one entry and two numbers
+        plain = all(number(entry) for entry in [*answers, *golds])
+        return False if plain and len(answers) < len(golds) else None  # `\pm 1` is two numbers
     if brackets:
         verdicts = [_compare_entry(a, g) for a, g in zip(answers, golds, strict=True)]
     else:
@@ -77,6 +79,8 @@ def _compare_entry(answer: str, gold: str) -> bool | None:
 
 def _compare_unordered(answers: list[str], golds: list[str]) -> list[bool | None]:
     """One verdict per entry, numbers paired by size; [None] where an entry is no number."""
+    if sorted(answers) == sorted(golds):
+        return [True]
     stated = [number(entry) for entry in answers]
     values = [number(entry, bare_units=False) for entry in golds]
     known = [value for value in values if value is not None]

@@ -115,7 +115,7 @@ def agree(answer: Number, gold: Number) -> bool:
 
 def _is_unit(tail: str, bare_units: bool) -> bool:
     """Whether what follows a number is nothing, or units."""
-    if _NOT_UNITS.search(tail):
+    if _NOT_UNITS.search(tail) or (tail.strip(" .") and not re.search("[a-zA-Z]", tail)):
         return False
     rest = _TEXT_UNIT.sub(" ", tail)
     if bare_units:

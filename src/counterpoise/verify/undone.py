@@ -12,7 +12,9 @@ read off it is which kinds of unfinished work it holds:
 
 Surds are closed form: they count only where the reference has no root, power, \pi or e. So
 `\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression,
-equal up to algebra: only reductions count (`\sum_{k=1}^n k` does not answer `\frac{n(n+1)}{2}`).
+equal up to algebra: only reductions count (`\sum_{k=1}^n k` does not answer `\frac{n(n+1)}{2}`),
+and size: more than twice the variables or twice the sums of the reference is the question, not its
+answer (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is always allowed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ def leaves_work(answer: str, gold: str) -> bool:
         >>> leaves_work("\\sqrt{12}", "2\\sqrt{3}")
         False
     """
-    return not operations(answer) & _counted(gold) <= operations(gold)
+    if not operations(answer) & _counted(gold) <= operations(gold):
+        return True
+    variables, sums = _size(gold)
+    return variables > 0 and (
+        _size(answer)[0] > 2 * variables or _size(answer)[1] > max(1, 2 * sums)
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -66,7 +73,7 @@ def operations(latex: str) -> frozenset[str]:
         >>> sorted(operations("\\frac{12}{2} + 3^2"))
         ['division', 'sum', 'surd']
     """
-    text = _TEXT.sub(" ", _NAMED.sub("", tidy(latex), count=1))
+    text = _bare(latex)
     found = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
     if any(_is_whole(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
         found.add("division")
@@ -78,12 +85,24 @@ def operations(latex: str) -> frozenset[str]:
 @lru_cache(maxsize=8192)
 def _counted(gold: str) -> frozenset[str]:
     """The kinds of work that an answer to `gold` may not leave undone."""
-    text = _TEXT.sub(" ", _NAMED.sub("", tidy(gold), count=1))
-    letters = _VARIABLE.findall(_COMMAND.sub(_greek, text))
-    if set(letters) - {"e", "i"}:
+    text = _bare(gold)
+    if _size(gold)[0]:
         return frozenset({"reduction"})
     kinds = frozenset(_WORK) | {"division", "root"}
     return kinds - {"surd"} if _CLOSED_FORM.search(text) else kinds
+
+
+@lru_cache(maxsize=8192)
+def _size(latex: str) -> tuple[int, int]:
+    """(variables as often as they stand there, sums)."""
+    text = _bare(latex)
+    letters = _VARIABLE.findall(_COMMAND.sub(_greek, text))
+    return sum(letter not in "ei" for letter in letters), len(_WORK_PATTERNS["sum"].findall(text))
+
+
+def _bare(latex: str) -> str:
+    """Without units, labels and a name in front."""
+    return _TEXT.sub(" ", _NAMED.sub("", tidy(latex), count=1))
 
 
 def _greek(command: re.Match[str]) -> str:

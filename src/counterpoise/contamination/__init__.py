@@ -1,0 +1,1 @@
+"""Training prompts that are in a benchmark: copied, reworded or translated."""

@@ -1,0 +1,199 @@
+r"""Whether two reference answers are the same: a second opinion, sharing no code with the verifier.
+
+    equal text, typography and units aside; or
+    equal values: numbers and lists of numbers as they are, expressions at two points
+
+It reads + - * / ^, \frac, \sqrt, \pi, brackets, decimals, factorials and the usual functions;
+every other letter is a variable with a value that its name decides. What it cannot read has no
+value, and then only equal text is equal. Lists without round or square brackets are unordered.
+Used on pairs of reference answers alone, so it needs no care for what a policy might write.
+"""
+
+from __future__ import annotations
+
+import cmath
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from math import factorial
+
+Value = tuple[str, tuple[complex, ...]]  # brackets, entries
+POINTS = (0, 1)  # expressions are compared here
+CLOSE = 1e-9
+
+_UNITS = re.compile(
+    r"\\(?:text|mbox|mathrm|textbf)\s*\{[^{}]*\}(?:\^\{?\d\}?)?|\^\s*\{?\\circ\}?|\\?[$%]|\\degree"
+)
+_SPACE = re.compile(r"\\(?:left|right|displaystyle)(?![a-zA-Z])|(?<!\\)\\[,!;: ]|\\q?quad|~|\.$")
+_GREEK = re.compile(r"\\(?:alpha|beta|gamma|theta|lambda|mu|rho|sigma|tau|omega|zeta|Delta|hbar)")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NAME = re.compile(r"^[a-zA-Z](?:\([a-z]\))?(?:_\{?\w+\}?)? *=|^x *\\in *(?=[(\[])")
+_TOKEN = re.compile(
+    r"\d*\.?\d+|\d+\.|\\[a-zA-Z]+|[a-zA-Z](?:_(?:\{[^{}]*\}|\w))?|[-+*/^()\[\]{}!|]", re.ASCII
+)
+_FUNCTIONS = {
+    "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "exp": cmath.exp, "ln": cmath.log,
+    "arcsin": cmath.asin, "arctan": cmath.atan, "cot": lambda x: 1 / cmath.tan(x),
+}  # fmt: skip
+
+
+def same_answer(left: str, right: str) -> bool:
+    r"""
+    Example:
+        >>> same_answer("\\frac{1}{2}", "0.50"), same_answer("2\\sqrt{3}", "\\sqrt{12}")
+        (True, True)
+        >>> same_answer("(1, 2)", "(2, 1)"), same_answer("1, 2", "2,1")
+        (False, True)
+    """
+    if plain(left) == plain(right):
+        return True
+    for point in POINTS:
+        one, other = value(left, point), value(right, point)
+        if one is None or other is None or one[0] != other[0] or len(one[1]) != len(other[1]):
+            return False
+        pairs = zip(one[1], other[1], strict=True)
+        if any(abs(a - b) > CLOSE * max(1.0, abs(a)) for a, b in pairs):
+            return False
+    return True
+
+
+def plain(latex: str) -> str:
+    """The text without spaces, units and sizes, in small letters."""
+    text = re.sub(r"\\(?:text|mbox|mathrm|textbf)\s*\{([^{}]*)\}", r"\1", latex)
+    text = _SPACE.sub("", re.sub(r"\\[dtc]frac", r"\\frac", text))
+    return re.sub(r"\s", "", text).casefold()
+
+
+@lru_cache(maxsize=65_536)
+def value(latex: str, point: int = 0) -> Value | None:
+    """The brackets and entries of an answer, or None."""
+    text = re.sub(r",\\! *|\{,\}", ",", _UNITS.sub("", latex))
+    text = _NAME.sub("", re.sub(r"\\[dtc]frac", r"\\frac", _SPACE.sub("", text).strip()))
+    brackets = ""
+    if text[:2] == "\\{" and text[-2:] == "\\}":
+        text = text[2:-2]
+    elif text[:1] in ("(", "[") and text[-1:] in (")", "]") and "," in text:
+        brackets, text = text[0] + text[-1], text[1:-1]
+    else:
+        text = _THOUSANDS.sub("", text)
+    entries = []
+    for part in _split(text):
+        tokens = _TOKEN.findall(part)
+        if "".join(tokens) != re.sub(r"\s", "", part) or not tokens:
+            return None
+        try:
+            entries.append(_Reader(tokens, point).read())
+        except (ValueError, ArithmeticError, IndexError):  # beyond its grammar, or no number
+            return None
+    if not brackets:
+        entries.sort(key=lambda x: (round(x.real, 9), round(x.imag, 9)))
+    return brackets, tuple(entries)
+
+
+def _split(text: str) -> list[str]:
+    """Entries between the commas that no bracket encloses."""
+    parts, depth, start = [], 0, 0
+    for i, sign in enumerate(text):
+        depth += (sign in "({[") - (sign in ")}]")
+        if sign == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
+
+
+class _Reader:
+    """Recursive descent over tokens: sum > product > power > factor."""
+
+    def __init__(self, tokens: list[str], point: int) -> None:
+        self.tokens, self.at, self.point = tokens, 0, point
+
+    def read(self) -> complex:
+        result = self._sum()
+        if self.at < len(self.tokens):
+            raise ValueError("something is left")
+        return result
+
+    def _peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def _take(self, wanted: str = "") -> str:
+        token = self.tokens[self.at]
+        if wanted and token != wanted:
+            raise ValueError(f"{wanted} is missing")
+        self.at += 1
+        return token
+
+    def _sum(self) -> complex:
+        total = self._product()
+        while self._peek() in ("+", "-"):
+            sign = 1 if self._take() == "+" else -1
+            total += sign * self._product()
+        return total
+
+    def _product(self) -> complex:
+        result = self._power()
+        while (token := self._peek()) not in ("", "+", "-", ")", "}", "]", "|"):
+            if token in ("*", "\\cdot", "\\times"):
+                self._take()
+                result *= self._power()
+            elif token == "/":
+                self._take()
+                result /= self._power()
+            else:
+                result *= self._power()
+        return result
+
+    def _power(self) -> complex:
+        if self._peek() in ("+", "-"):
+            return (1 if self._take() == "+" else -1) * self._power()
+        base = self._factor()
+        while self._peek() == "!":
+            self._take()
+            if base.imag or base.real != int(base.real) or not 0 <= base.real < 150:
+                raise ValueError("no factorial")
+            base = complex(factorial(int(base.real)))
+        if self._peek() == "^":
+            self._take()
+            exponent = self._factor()
+            if abs(exponent) > 400:
+                raise ValueError("too large")
+            base = base**exponent
+        return complex(base)
+
+    def _factor(self) -> complex:
+        token = self._take()
+        if token in ("(", "{", "["):
+            inner = self._sum()
+            self._take({"(": ")", "{": "}", "[": "]"}[token])
+            return inner
+        if token[0].isdigit() or token[0] == ".":
+            mixed = token.isdigit() and self._peek() == "\\frac"  # 1\frac{4}{5}
+            return float(token) + (self._factor() if mixed else 0j)
+        if token == "\\frac":
+            top, bottom = self._digit(), self._digit()
+            return top / bottom
+        if token == "\\sqrt":
+            root = 2 + 0j
+            if self._peek() == "[":
+                root = self._factor()
+            return self._digit() ** (1 / root)
+        if token == "\\pi":
+            return complex(cmath.pi)
+        if token[1:] in _FUNCTIONS and token[0] == "\\":
+            return _FUNCTIONS[token[1:]](self._power())
+        if token in ("i", "e"):
+            return 1j if token == "i" else complex(cmath.e)
+        if token[0].isalpha() or _GREEK.fullmatch(token):
+            return self._variable(token)
+        raise ValueError(f"what is {token}?")
+
+    def _digit(self) -> complex:
+        r"""An argument of \frac: a group, or the first digit of what follows."""
+        token = self._peek()
+        if len(token) > 1 and token.isdigit():
+            self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
+        return self._factor()
+
+    def _variable(self, name: str) -> complex:
+        digest = blake2b(f"{self.point} {name}".encode(), digest_size=4).digest()
+        return complex(0.5 + int.from_bytes(digest) / 2**32)
