@@ -12,6 +12,7 @@ from counterpoise.credit import ADVANTAGES
 from counterpoise.credit.grpo import EPSILON
 
 REWARDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=16)
+BASELINE = sorted(set(ADVANTAGES) - {"w_reinforce"})  # those that compare with the group
 
 
 def advantages(name: str, *rewards: float) -> np.ndarray:
@@ -77,7 +78,7 @@ def test_rloo_leaves_one_out(rewards: list[float]) -> None:
     np.testing.assert_allclose(advantages("rloo", *rewards), others, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", BASELINE)
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3, -0.7, 1e-30, 123456.789])
 @pytest.mark.parametrize("size", [2, 3, 8, 16])
 def test_equal_rewards_give_exact_zeros(name: str, reward: float, size: int) -> None:
@@ -85,7 +86,7 @@ def test_equal_rewards_give_exact_zeros(name: str, reward: float, size: int) -> 
     assert found.tolist() == [0.0] * size
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", BASELINE)
 def test_a_group_of_one_has_no_baseline(name: str) -> None:
     assert advantages(name, 1.0).tolist() == [0.0]
 
@@ -105,7 +106,7 @@ def test_squares_of_grpo_sum_to_the_group_less_one(right: int) -> None:
     assert (found**2).sum() == pytest.approx(15, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", BASELINE)
 @given(rewards=REWARDS, shift=st.sampled_from([0.5, -2.0, 8.0]))
 def test_better_is_never_worse_and_a_shift_changes_nothing(
     name: str, rewards: list[float], shift: float

@@ -7,6 +7,7 @@ import pytest
 
 import counterpoise.credit.assign as assign_module
 from counterpoise.credit.assign import assign
+from counterpoise.credit.view import View
 from counterpoise.errors import PoiseError
 from counterpoise.registry import Registry
 from counterpoise.types import Group, Rollout
@@ -19,9 +20,9 @@ def rollout(reward: float, length: int) -> Rollout:
     )
 
 
-def halving(group: Group) -> list[np.ndarray]:
+def halving(view: View, *, base: float = 0.5) -> list[np.ndarray]:
     """Token weights 1, 1/2, 1/4, ...: a small real method for the hook."""
-    return [0.5 ** np.arange(len(r.response_tokens), dtype=np.float32) for r in group.rollouts]
+    return [np.float32(base) ** np.arange(r.num_tokens, dtype=np.float32) for r in view.rows]
 
 
 GROUPS = [
@@ -55,6 +56,31 @@ def test_weights_multiply_token_by_token(monkeypatch: pytest.MonkeyPatch) -> Non
     assert right.advantages_T.tolist() == [1.0, 0.5]
     assert wrong.advantages_T.tolist() == [-1.0, -0.5, -0.25]
     assert right.advantage == 1.0  # of the whole rollout, as before
+    rows = assign(GROUPS, "rloo", "halving", ["base=0.25"])
+    assert rows[0][0].advantages_T.tolist() == [1.0, 0.25]
+    assert [row.weights_T for row in rows[1]] == [None, None]  # nothing to weigh
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["bsae=1"], "did you mean 'base'"),
+        (["base"], "'base' is not name=value"),
+        (["base=half"], "base is a float, not 'half'"),
+    ],
+)
+def test_settings_are_checked(
+    settings: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Registry("token weights", {"halving": f"{__name__}:halving"})
+    monkeypatch.setattr(assign_module, "WEIGHTS", table)
+    with pytest.raises(PoiseError, match=message):
+        assign(GROUPS, "rloo", "halving", settings)
+
+
+def test_uniform_has_no_settings() -> None:
+    with pytest.raises(PoiseError, match="'uniform' has no settings"):
+        assign(GROUPS, "grpo", "uniform", ["share=1"])
 
 
 def test_no_groups_no_rows() -> None:

@@ -14,6 +14,7 @@ COMPOSERS = Registry(
         "zigzag": "counterpoise.batch.zigzag:compose",
         "by_sign": "counterpoise.batch.by_sign:compose",
         "whole": "counterpoise.batch.whole:compose",
+        "coupled": "counterpoise.batch.coupled:compose",
     },
 )
 
@@ -22,6 +23,7 @@ PROMISES = Registry(
     "promise",
     {
         "grouped": "counterpoise.batch.grouped:broken",
+        "coupled": "counterpoise.batch.grouped:broken",
         "by_sign": "counterpoise.batch.by_sign:broken",
     },
 )

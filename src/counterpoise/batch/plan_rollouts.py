@@ -2,8 +2,9 @@
 
 One JSON object a line. Needed: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
-they stand in the file; other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of
-them one after the other, and any other tool's export will do.
+they stand in the file; `sampled_logprobs` of a response's length are kept for the rules that look
+at them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them one after
+the other, and any other tool's export will do.
 """
 
 from __future__ import annotations
@@ -99,9 +100,18 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         reward=float(reward),
         prompt_tokens=NO_TOKENS,
         response_tokens=tokens,
-        sampled_logprobs=NO_LOGPROBS,
+        sampled_logprobs=_logprobs(record.get("sampled_logprobs"), len(tokens)),
     )
     return rollout, num_tokens
+
+
+def _logprobs(given: Any, length: int) -> Floats:
+    """None of them where they are not a list of numbers, one for each token."""
+    try:
+        logprobs = np.asarray(given, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return NO_LOGPROBS
+    return logprobs if logprobs.shape == (length,) else NO_LOGPROBS
 
 
 def _tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:

@@ -9,6 +9,7 @@ ADVANTAGES = Registry(
         "dr_grpo": "counterpoise.credit.dr_grpo:advantages",
         "rloo": "counterpoise.credit.rloo:advantages",
         "positive_only": "counterpoise.credit.positive_only:advantages",
+        "w_reinforce": "counterpoise.credit.w_reinforce:advantages",
     },
 )
 
@@ -16,5 +17,15 @@ WEIGHTS = Registry(
     "token weights",
     {
         "uniform": "counterpoise.credit.uniform:weights",
+        "cancellation": "counterpoise.credit.cancellation:weights",
+        "nthr": "counterpoise.credit.nthr:weights",
+        "thr": "counterpoise.credit.thr:weights",
+        "high_entropy": "counterpoise.credit.high_entropy:weights",
+        "gtpo": "counterpoise.credit.gtpo:weights",
+        "shear": "counterpoise.credit.shear:weights",
+        "grail": "counterpoise.credit.grail:weights",
+        "oar_g": "counterpoise.credit.oar_g:weights",
+        "oar_p": "counterpoise.credit.oar_p:weights",
+        "rlsd": "counterpoise.credit.rlsd:weights",
     },
 )

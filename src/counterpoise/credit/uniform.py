@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from counterpoise.types import Group
+from counterpoise.credit.view import View
 
 
-def weights(group: Group) -> None:
-    """None stands for all ones; other methods return one float32 array [T] per rollout."""
+def weights(view: View) -> None:
+    """None stands for all ones; other methods return one float32 array [T] per row."""
     return

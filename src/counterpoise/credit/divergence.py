@@ -1,0 +1,61 @@
+"""How far a changed input moves the distribution of an answer: KL(P0 || P), and its gradient.
+
+    P0 = softmax(W h0)    P = softmax(W h)    z = W (h - h0)
+    KL = log sum_v P0(v) exp z(v) - sum_v P0(v) z(v)            dKL/dh = W^T (P - P0)
+
+h is a hidden state, or the mean of several: then P is the softmax of the mean logits. Logits of a
+small change are computed from the change of h, not as a difference of logits, so half precision
+costs no more than it must. A chunk of answers at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.credit.spans import places
+from counterpoise.microscope.errors import memory
+from counterpoise.policy.transfer import to_device
+
+
+@torch.no_grad()
+def divergence(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
+    """KL(P0 || P) [R], in float64."""
+    found = []
+    for _, log_p0, z in _chunks(before_RD, after_RD, unembedding_V):
+        found.append(torch.logsumexp(log_p0 + z, dim=-1) - (log_p0.exp() * z).sum(dim=-1))
+    return torch.cat(found).clamp(min=0)
+
+
+@torch.no_grad()
+def slope(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
+    """dKL/dh at `after` [R, D]."""
+    found = torch.empty_like(after_RD)
+    for part, log_p0, z in _chunks(before_RD, after_RD, unembedding_V):
+        moved = torch.softmax(log_p0 + z, dim=-1) - log_p0.exp()
+        found[part] = (moved.to(unembedding_V.dtype) @ unembedding_V).to(found.dtype)
+    return found
+
+
+def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(which answers, log P0 [n, V], z [n, V])"""
+    size = max(1, memory(before.device) // (4 * 8 * len(W)))  # a few float64 of them at once
+    for start in range(0, len(before), size):
+        part = slice(start, start + size)
+        h0, change = before[part], after[part] - before[part]
+        log_p0 = torch.log_softmax((h0.to(W.dtype) @ W.T).double(), dim=-1)
+        yield part, log_p0, (change.to(W.dtype) @ W.T).double()
+
+
+def mean_states(hidden_M: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """The mean of hidden[start:end] for every span: [R, D], in float32 at least."""
+    lengths = np.array([end - start for start, end in spans])
+    of_n = np.repeat(np.arange(len(spans)), lengths)
+    states = hidden_M[places(spans, hidden_M.device)]
+    wide = states if states.dtype == torch.float64 else states.float()
+    sums = wide.new_zeros(len(spans), wide.shape[1])
+    sums = sums.index_add(0, to_device(of_n, hidden_M.device, np.int64), wide)
+    return sums / to_device(lengths, hidden_M.device, np.float32)[:, None]

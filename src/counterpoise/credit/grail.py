@@ -1,0 +1,81 @@
+r"""GRAIL: what the answer's likelihood is sensitive to is weighed more.
+
+    L = -sum_{t in box} log pi(o_t)        s_t = | dL/de_t * e_t |_2,  e_t the token's embedding
+    l_t = log(s_t + 1e-8)                  z_t = (l_t - mean l) / sqrt(var l + 1e-8)
+    w_t = clip(mean + spread z_t, low, high)
+
+then `high` for the content of the box, `mean` for the rest of it and for all that follows. The box
+is the first balanced \boxed{...}, braces included; mean and variance are over the tokens of the
+rollout on which L depends. Rollouts other than `which` asks for get w = 1, but keep the weights of
+their box. No box: w = 1. Nothing is renormalised. arXiv:2606.04889
+
+Defaults are those of the released run file (`which`, spread, mean, low, high). Its code differs in
+two places: it weighs token t by the embedding one place before, and counts tokens after the box,
+whose s is 0, in mean and variance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.credit.saliency import Pass, saliency
+from counterpoise.credit.spans import answers, places
+from counterpoise.credit.view import View, ones
+from counterpoise.errors import unknown
+from counterpoise.policy.head import token_logprobs
+from counterpoise.types import Floats
+
+TINY = 1e-8
+WHICH = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}  # signs of the advantage
+
+
+def weights(
+    view: View,
+    *,
+    which: str = "wrong",
+    spread: float = 0.5,
+    mean: float = 1.0,
+    low: float = 0.5,
+    high: float = 5.0,
+) -> list[Floats]:
+    if which not in WHICH:
+        raise unknown("kind of rollout for grail", which, WHICH)
+    found = ones(view.rows)
+    boxes = {i: box for i, box in enumerate(answers(view, first=True)) if box}
+    stops = {i: box.close for i, box in boxes.items() if view.rows[i].sign in WHICH[which]}
+
+    def loss(read: Pass) -> Tensor:
+        spans = read.spans(lambda i: (boxes[i].mark, boxes[i].close))
+        box = places(spans, read.hidden_M.device)
+        assert view.reader is not None
+        logprobs, _ = token_logprobs(
+            read.hidden_M[box],
+            view.policy.decoder.unembedding,
+            read.targets_M[box],
+            view.reader.temperature,
+        )
+        return -logprobs.sum()
+
+    for i, s_T in saliency(view, stops, loss, norm).items():
+        found[i] = weigh(s_T, stops[i] - 1, spread, mean, low, high)
+    for i, box in boxes.items():
+        found[i][box.mark :] = mean
+        found[i][box.start : box.end] = high
+    return found
+
+
+def norm(gradient: Tensor, embedded: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(gradient * embedded, dim=-1)
+
+
+def weigh(s_T: Floats, reach: int, spread: float, mean: float, low: float, high: float) -> Floats:
+    """Weights [T]; the first `reach` tokens are those on which the loss depends."""
+    l_T = np.log(s_T.astype(np.float64) + TINY)
+    if reach:
+        valid = l_T[:reach]
+        z_T = (l_T - valid.mean()) / np.sqrt(valid.var() + TINY)
+    else:  # the box is the first token: nothing came before
+        z_T = np.zeros_like(l_T)
+    return np.clip(mean + spread * z_T, low, high).astype(np.float32)

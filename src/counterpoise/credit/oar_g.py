@@ -1,0 +1,92 @@
+"""OAR-G: how much a little noise on a token's embedding would move the answer, by one backward.
+
+    n ~ N(0, noise^2) on the reasoning tokens     P0 clean, P with noise     J = KL(P0 || P)
+    I_t = | <dJ/de_t, e_t> |                      w = bi-level reshaping of I (credit/bilevel.py)
+
+Reasoning is what comes before the last box; other tokens get 1, and so do all of a rollout without
+a box or without reasoning. What is compared (`compare`):
+
+    answer_mean    P = softmax of the mean logits at the tokens of the answer
+    last           P = softmax of the logits at its first token
+    answer_joint   J = phi0 - phi, phi the mean log-probability of its tokens
+
+KL is 0 and flat where the noise is 0, so J's gradient is of the noise's order and its direction is
+the noise's draw; answer_joint has no such luck in it. arXiv:2601.07408. noise = 1e-3 and
+compare = answer_mean are those of the authors' code and README; the paper's own were not found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
+from counterpoise.credit.divergence import mean_states, slope
+from counterpoise.credit.saliency import Pass, saliency
+from counterpoise.credit.spans import Answer, answers, places
+from counterpoise.credit.view import View, ones
+from counterpoise.errors import unknown
+from counterpoise.policy.head import token_logprobs
+from counterpoise.policy.transfer import to_device
+from counterpoise.seeds import seed_for
+from counterpoise.types import Floats
+
+COMPARE = ("answer_mean", "last", "answer_joint")
+
+
+def weights(
+    view: View,
+    *,
+    compare: str = "answer_mean",
+    noise: float = 1e-3,
+    quantile: float = QUANTILE,
+    boost: float = BOOST,
+) -> list[Floats]:
+    if compare not in COMPARE:
+        raise unknown("comparison of answers", compare, COMPARE)
+    found = ones(view.rows)
+    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
+    for i, importance_T in importance(view, boxes, compare, noise).items():
+        reasoning = slice(boxes[i].mark)
+        found[i][reasoning] = reshape(importance_T[reasoning], quantile, boost)
+    return found
+
+
+def importance(
+    view: View, boxes: dict[int, Answer], compare: str, noise: float
+) -> dict[int, Floats]:
+    """Row -> I [T]."""
+    policy, reader = view.policy, view.reader
+    assert reader is not None
+
+    def judged(i: int) -> tuple[int, int]:
+        box = boxes[i]
+        return box.start, box.start + 1 if compare == "last" else box.end
+
+    def disturb(i: int, D: int) -> Tensor:
+        drawn = torch.Generator(policy.device)
+        drawn.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration, i))
+        return noise * torch.randn(boxes[i].mark, D, generator=drawn, device=policy.device)
+
+    def objective(read: Pass) -> Tensor:
+        W, spans = policy.decoder.unembedding, read.spans(judged)
+        if compare == "answer_joint":
+            return -sum_of_mean_logprobs(read, spans, W)
+        before, after = mean_states(read.clean(), spans), mean_states(read.hidden_M, spans)
+        return (slope(before, after.detach(), W) * after).sum()  # its gradient is that of the KL
+
+    stops = {i: judged(i)[1] for i in boxes}
+    return saliency(view, stops, objective, gradient_times_input, disturb)
+
+
+def sum_of_mean_logprobs(read: Pass, spans: list[tuple[int, int]], W: Tensor) -> Tensor:
+    device = read.hidden_M.device
+    answer, lengths = places(spans, device), np.array([end - start for start, end in spans])
+    share = to_device(np.repeat(1 / lengths, lengths), device)
+    logprobs, _ = token_logprobs(read.hidden_M[answer], W, read.targets_M[answer])
+    return (logprobs * share.to(logprobs.dtype)).sum()
+
+
+def gradient_times_input(gradient: Tensor, embedded: Tensor) -> Tensor:
+    return (gradient * embedded).sum(dim=-1).abs()

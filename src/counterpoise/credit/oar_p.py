@@ -1,0 +1,189 @@
+"""OAR-P: how much the answer moves when a token is taken away.
+
+    P0 clean, P_t with token t replaced by padding     I_t = KL(P0 || P_t)
+    w = bi-level reshaping of I (credit/bilevel.py)
+
+Reasoning is what comes before the last box; other tokens get 1, and so do all of a rollout without
+a box or without reasoning. What is compared (`compare`):
+
+    last           P = softmax of the logits at the answer's first token
+    answer_mean    P = softmax of the mean logits at its tokens
+    answer_joint   I_t = log p(answer) clean - masked, not below 0
+
+As published it is a forward pass for every token. Here a masked response is computed from the mask
+on only, which halves that. Where it would still take more than `passes` forward passes of the
+rollout, half of them mask single tokens, from the answer backwards: there a copy costs least, and
+there answers are found to hang. The others mask spans of what is left, whose importance is shared
+by their tokens. `passes = 0` masks every token by itself.
+
+arXiv:2601.07408; compare = last is that of the authors' README, the paper's own was not found. 7
+passes, and spans, are chosen here. A model without padding is given its end token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
+from counterpoise.credit.copies import Copy, Originals
+from counterpoise.credit.divergence import divergence, mean_states
+from counterpoise.credit.oar_g import COMPARE
+from counterpoise.credit.saliency import cut
+from counterpoise.credit.spans import Answer, answers, places
+from counterpoise.credit.view import View, ones
+from counterpoise.errors import unknown
+from counterpoise.policy.head import token_logprobs
+from counterpoise.policy.load import Policy
+from counterpoise.policy.transfer import to_device
+from counterpoise.types import Floats, Row
+from counterpoise.update.forward import micro_batches, packed
+
+Span = tuple[int, int]  # [start, end), tokens of a response
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One row: whose answer is looked at, and what is masked."""
+
+    row: Row  # cut after the tokens that are judged
+    judged: Span
+    masked: Sequence[Span]  # the reasoning, in parts
+
+
+def weights(
+    view: View,
+    *,
+    compare: str = "last",
+    passes: float = 7.0,
+    quantile: float = QUANTILE,
+    boost: float = BOOST,
+) -> list[Floats]:
+    if compare not in COMPARE:
+        raise unknown("comparison of answers", compare, COMPARE)
+    found = ones(view.rows)
+    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
+    for i, importance_T in importance(view, boxes, compare, passes).items():
+        found[i][: boxes[i].mark] = reshape(importance_T, quantile, boost)
+    return found
+
+
+def importance(
+    view: View, boxes: dict[int, Answer], compare: str, passes: float
+) -> dict[int, Floats]:
+    """Row -> I of its reasoning tokens."""
+    policy, reader = view.policy, view.reader
+    assert reader is not None
+    shared_by = {i: len(group) for group in view.groups for i in group}
+    asked: list[Asked] = []
+    for i, box in boxes.items():
+        row, end = view.rows[i], box.start + 1 if compare == "last" else box.end
+        # of a forward pass of the batch: a prompt is run once for its rows
+        tokens = row.num_tokens + len(row.content.prompt_tokens) / shared_by[i]
+        masked = spans_of(box.mark, end - 1, (passes - 1) * tokens if passes else np.inf)
+        asked.append(Asked(cut(row, end), (box.start, end), masked))
+    rows = [one.row for one in asked]
+
+    def attempt(micro_tokens: int) -> list[Floats]:
+        found = [np.empty(0, dtype=np.float32)] * len(asked)
+        for batch in micro_batches(rows, micro_tokens):
+            values = _of_spans(policy, [asked[i] for i in batch], compare, micro_tokens)
+            for i, values_K in zip(batch, values, strict=True):
+                lengths_K = np.array([end - start for start, end in asked[i].masked])
+                found[i] = np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
+        return found
+
+    return dict(zip(boxes, reader.micro.rows(attempt, rows), strict=True)) if rows else {}
+
+
+def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
+    """What is masked together, for `budget` tokens or, if that is too little, as few as possible.
+
+    A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
+    tokens, from the last one backwards; what is left masks spans of what is left.
+    """
+    costs = inputs - np.arange(reasoning)[::-1]  # of single tokens, the last one first
+    if costs.sum() <= budget:
+        return list(pairwise(range(reasoning + 1)))
+    singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
+    budget -= costs[:singles].sum()
+    rest = reasoning - singles
+    few, many = 1, rest
+    while few < many:
+        half = (few + many + 1) // 2
+        cost = (inputs - _bounds(rest, half)[:-1]).sum()
+        few, many = (half, many) if cost <= budget else (few, half - 1)
+    bounds = _bounds(rest, few).tolist()
+    return [*pairwise(bounds), *((t, t + 1) for t in range(rest, reasoning))]
+
+
+def _bounds(tokens: int, parts: int) -> NDArray[np.int64]:
+    """Parts whose lengths differ by one at most."""
+    return np.arange(parts + 1) * tokens // parts
+
+
+@torch.no_grad()
+def _of_spans(
+    policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int
+) -> list[Floats]:
+    """Per row: I of each of its spans."""
+    originals = Originals(policy, packed(policy, [one.row for one in asked]))
+    copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
+    read = _scores if compare == "answer_joint" else _states
+    firsts = [first for first, _ in originals.packing.responses]
+    clean_R = read(policy, originals.hidden_N, firsts, asked)
+    values = torch.empty(len(copies), dtype=torch.float64, device=policy.device)
+    for batch in originals.batches(copies, micro_tokens):
+        some = [copies[i] for i in batch]
+        ends = np.cumsum([len(copy.tokens) for copy in some])
+        firsts = [int(e) - len(c.tokens) - c.kept for c, e in zip(some, ends, strict=True)]
+        moved = read(policy, originals.run(some), firsts, [asked[copy.row] for copy in some])
+        clean = clean_R[[copy.row for copy in some]]
+        if compare == "answer_joint":
+            values[batch] = (clean - moved).clamp(min=0).double()
+        else:
+            values[batch] = divergence(clean, moved, policy.decoder.unembedding)
+    ends = np.cumsum([len(one.masked) for one in asked])
+    return np.split(values.float().cpu().numpy(), ends[:-1])
+
+
+def _masked(policy: Policy, r: int, one: Asked) -> Iterator[Copy]:
+    """A copy of the row for each span, with padding in the span's place."""
+    padding = policy.decoder.config.pad_token_id
+    tokens = one.row.content.response_tokens[:-1]
+    for start, end in one.masked:
+        rest = tokens[start:].copy()
+        rest[: end - start] = policy.end_tokens[0] if padding is None else padding
+        yield Copy(r, start, rest)
+
+
+def _predictors(firsts: Sequence[int], asked: Sequence[Asked]) -> list[Span]:
+    """Where the judged tokens are predicted; `firsts`: where token 0 of each response is."""
+    ends = [one.judged for one in asked]
+    return [(first + s - 1, first + e - 1) for first, (s, e) in zip(firsts, ends, strict=True)]
+
+
+def _states(
+    policy: Policy, hidden_N: Tensor, firsts: Sequence[int], asked: Sequence[Asked]
+) -> Tensor:
+    """The mean hidden state at the judged tokens: [R, D]."""
+    return mean_states(hidden_N, _predictors(firsts, asked))
+
+
+def _scores(
+    policy: Policy, hidden_N: Tensor, firsts: Sequence[int], asked: Sequence[Asked]
+) -> Tensor:
+    """The log-probability of the judged tokens together: [R]."""
+    hidden_n = hidden_N[places(_predictors(firsts, asked), policy.device)]
+    tokens = [one.row.content.response_tokens[slice(*one.judged)] for one in asked]
+    targets_n = to_device(np.concatenate(tokens), policy.device, np.int64)
+    logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)
+    of_n = np.repeat(np.arange(len(asked)), [len(t) for t in tokens])
+    sums = logprobs_n.new_zeros(len(asked))
+    return sums.index_add(0, to_device(of_n, policy.device), logprobs_n)

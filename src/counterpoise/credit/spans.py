@@ -1,0 +1,83 @@
+r"""Which tokens of a response hold its boxed answer.
+
+    tokens     so  x  =  \boxed  {  1  2  }  .
+    reasoning  <------>                             mark = 3
+    marker               <------>                   start = 5
+    content                         <--->           end = 7
+    brace                                 |         close = 8
+
+A token that holds a character of the content is content, whatever else it holds. Tokens are read
+one by one: a character that tokens cut in two shows as U+FFFD, which moves no brace. No balanced
+box, or nothing in it: there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.credit.view import View
+from counterpoise.policy.load import Policy
+from counterpoise.policy.transfer import to_device
+from counterpoise.types import Ints
+from counterpoise.verify.boxed import boxes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Places in the response, in tokens.
+
+    Example:
+        Answer(mark=3, start=5, end=7, close=8)
+    """
+
+    mark: int  # the first token of the box; what comes before is reasoning
+    start: int  # the first token of the content
+    end: int  # one past its last
+    close: int  # one past the token with the closing brace
+
+
+def answers(view: View, *, first: bool = False) -> list[Answer | None]:
+    """Of every row: the box that the verifier reads, the last, or the first one."""
+    responses = [row.content.response_tokens for row in view.rows]
+    return [locate(pieces, first=first) for pieces in pieces_of(view.policy, responses)]
+
+
+def pieces_of(policy: Policy, responses: Sequence[Ints]) -> list[list[str]]:
+    """The text of every token by itself; special tokens have none. Each token is read once."""
+    if not responses:
+        return []
+    known, place_N = np.unique(np.concatenate(responses), return_inverse=True)
+    texts = policy.texts([[token] for token in known.tolist()])
+    ends = np.cumsum([len(response) for response in responses])
+    return [[texts[i] for i in part] for part in np.split(place_N, ends[:-1])]
+
+
+def places(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+    """Every place of the spans [start, end), span after span: [n]."""
+    flat = np.concatenate([np.arange(start, end) for start, end in spans])
+    return to_device(flat, device, np.int64)
+
+
+def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
+    """The answer of a response given as the texts of its tokens."""
+    text = "".join(pieces)
+    found = boxes(text)
+    if not found:
+        return None
+    box = min(found) if first else max(found)
+    content = text[box.start : box.end]
+    start = box.start + len(content) - len(content.lstrip())
+    end = box.start + len(content.rstrip())
+    if start >= end:
+        return None
+    ends_T = np.cumsum([len(piece) for piece in pieces])
+
+    def token_at(character: int) -> int:
+        return int(np.searchsorted(ends_T, character, side="right"))
+
+    return Answer(token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1)

@@ -1,0 +1,104 @@
+"""What a weighting of tokens may look at: rows, and what the policy that drew them makes of them.
+
+Everything that costs a pass is computed when it is first asked for, once, and for rows with signal
+only: a row without an advantage gives nothing to weigh. A host framework that keeps the policy to
+itself gives none; a weighting that asks for it is then refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from counterpoise.errors import PoiseError
+from counterpoise.policy.load import Policy
+from counterpoise.types import Floats, Ints, Row
+from counterpoise.update.fit import MicroBatch
+from counterpoise.update.forward import Read, read, score
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Who reads the rows: the policy as it sampled them, and when."""
+
+    policy: Policy
+    temperature: float = 1.0
+    micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
+    iteration: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Rows with signal, the rows of a group side by side. A weighting returns weights for each.
+
+    Example:
+        def weights(view: View, *, share: float = 0.2) -> list[Floats]:
+            edge = np.quantile(np.concatenate(view.entropies), 1 - share)
+            return [(entropies_T >= edge).astype(np.float32) for entropies_T in view.entropies]
+    """
+
+    rows: Sequence[Row]
+    reader: Reader | None = None
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """Positions of the rows of each group."""
+        found: dict[str, list[int]] = {}
+        for i, row in enumerate(self.rows):
+            found.setdefault(row.group, []).append(i)
+        return list(found.values())
+
+    @property
+    def policy(self) -> Policy:
+        return self._reader.policy
+
+    @property
+    def entropies(self) -> list[Floats]:
+        """Per row [T], of the whole distribution, in nats."""
+        return self._read.entropies
+
+    @property
+    def logprobs(self) -> list[Floats]:
+        """Per row [T], by the trainer."""
+        return self._read.logprobs
+
+    @property
+    def hidden(self) -> list[Tensor]:
+        """Per row [T, D], the input of the unembedding, on the policy's device."""
+        return self._read.hidden
+
+    def logprobs_after(self, prompts: Sequence[Ints]) -> list[Floats]:
+        """Per row [T], had the prompt of row i been `prompts[i]`: what a hint would change."""
+        reader = self._reader
+        moved = [
+            replace(row, rollout=replace(row.content, prompt_tokens=prompt))
+            for row, prompt in zip(self.rows, prompts, strict=True)
+        ]
+        # passes take the rows of a group to share a prompt: those of one that differ part ways
+        number: dict[bytes, int] = {}
+        told = [
+            replace(row, group=f"{row.group}/{number.setdefault(prompt.tobytes(), len(number))}")
+            for row, prompt in zip(moved, prompts, strict=True)
+        ]
+        return score(reader.policy, told, reader.temperature, reader.micro)
+
+    @property
+    def _reader(self) -> Reader:
+        if self.reader is None:
+            raise PoiseError("these token weights need the policy, which this engine keeps")
+        return self.reader
+
+    @cached_property
+    def _read(self) -> Read:
+        reader = self._reader
+        return read(reader.policy, self.rows, reader.temperature, reader.micro)
+
+
+def ones(rows: Sequence[Row]) -> list[Floats]:
+    """What a weighting falls back to."""
+    return [np.ones(row.num_tokens, dtype=np.float32) for row in rows]

@@ -1,0 +1,129 @@
+"""OAR-G against its formula: clean and disturbed passes alone, autograd one token at a time."""
+
+from __future__ import annotations
+
+import answered
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.credit.bilevel import reshape
+from counterpoise.credit.divergence import divergence, mean_states, slope
+from counterpoise.credit.oar_g import importance, weights
+from counterpoise.credit.spans import answers
+from counterpoise.errors import PoiseError
+from counterpoise.seeds import seed_for
+
+ROWS = answered.rows()
+
+
+def reference(policy, row, i: int, box, compare: str, noise: float) -> list[float]:
+    ids, S, W = answered.ids(row), len(row.content.prompt_tokens), policy.decoder.unembedding
+    e = policy.decoder.embedding(ids).detach()
+    drawn = torch.Generator().manual_seed(seed_for(5, "oar_g", 3, i))
+    moved = e.clone()
+    moved[S : S + box.mark] += noise * torch.randn(box.mark, e.shape[1], generator=drawn)
+    end = box.start + 1 if compare == "last" else box.end
+
+    def logits(embedded):
+        return answered.hidden(policy, row, embedded)[S + box.start - 1 : S + end - 1] @ W.T
+
+    def phi(embedded):
+        logprobs = torch.log_softmax(logits(embedded), dim=-1)
+        return logprobs.gather(1, ids[S + box.start : S + end, None]).mean()
+
+    with torch.no_grad():
+        P0 = torch.softmax(logits(e).mean(dim=0), dim=-1)
+        phi0 = phi(e)
+    found = []
+    for t in range(box.mark):
+        leaf = moved[S + t].clone().requires_grad_()
+        whole = torch.cat((moved[: S + t], leaf[None], moved[S + t + 1 :]))
+        if compare == "answer_joint":
+            J = phi0 - phi(whole)
+        else:
+            J = (P0 * ((P0 + 1e-12).log() - torch.log_softmax(logits(whole).mean(0), -1))).sum()
+        J.backward()
+        found.append(abs(float((leaf.grad * e[S + t]).sum())))
+    return found
+
+
+@pytest.mark.parametrize("compare", ["answer_mean", "last", "answer_joint"])
+@pytest.mark.parametrize("noise", [1e-3, 0.1])
+def test_importance_against_the_formula(compare: str, noise: float) -> None:
+    policy = answered.policy()
+    view = answered.view(policy, ROWS, tokens=50)
+    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
+    found = importance(view, boxes, compare, noise)
+    assert sorted(found) == [0, 1, 4, 5, 6]
+    for i, box in boxes.items():
+        expected = reference(policy, ROWS[i], i, box, compare, noise)
+        np.testing.assert_allclose(found[i][: box.mark], expected, rtol=2e-3, atol=1e-7)
+
+
+def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
+    policy = answered.policy()
+    view = answered.view(policy, ROWS, tokens=50)
+    found = weights(view, quantile=0.4, boost=2.0)
+    boxes = answers(view)
+    for i, (row, box, w_T) in enumerate(zip(ROWS, boxes, found, strict=True)):
+        assert w_T.dtype == np.float32
+        assert len(w_T) == row.num_tokens
+        mark = box.mark if box else 0
+        assert (w_T[mark:] == 1).all()
+        if mark:
+            expected = reference(policy, row, i, box, "answer_mean", 1e-3)
+            np.testing.assert_allclose(
+                w_T[:mark], reshape(np.array(expected), 0.4, 2.0), rtol=5e-3, atol=1e-4
+            )
+    assert np.ptp(found[0][:7]) > 0.1  # the method does something
+    assert found[6].tolist() == [1.0] * 5  # one token of reasoning keeps its mass
+    assert found[2].tolist() == [1.0] * 6
+    assert found[3].tolist() == [1.0] * 5
+
+
+def test_passes_of_any_size_give_the_same() -> None:
+    policy = answered.policy()
+    small, large = (weights(answered.view(policy, ROWS, tokens)) for tokens in (8, 10_000))
+    for left, right in zip(small, large, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_no_rows_and_unknown_comparisons() -> None:
+    policy = answered.policy()
+    assert weights(answered.view(policy, [])) == []
+    with pytest.raises(PoiseError, match="did you mean 'last'"):
+        weights(answered.view(policy, ROWS), compare="lsat")
+
+
+def test_divergence_and_its_slope() -> None:
+    torch.manual_seed(0)
+    W = torch.randn(31, 6, dtype=torch.float64)
+    before, after = torch.randn(2, 5, 6, dtype=torch.float64)
+    after[4] = before[4]
+    leaf = after.clone().requires_grad_()
+    P0 = torch.softmax(before @ W.T, dim=-1)
+    expected = (P0 * (P0.log() - torch.log_softmax(leaf @ W.T, dim=-1))).sum(dim=-1)
+    torch.testing.assert_close(divergence(before, after, W), expected.detach())
+    expected.sum().backward()
+    torch.testing.assert_close(slope(before, after, W), leaf.grad)
+    assert divergence(before, after, W)[4] < 1e-12
+
+
+def test_divergence_in_half_precision() -> None:
+    """A change of a thousandth is seen, although logits as bfloat16 holds them cannot show it."""
+    torch.manual_seed(0)
+    W = torch.randn(50, 16).bfloat16()
+    before = 4 * torch.randn(3, 16)
+    after = before + 1e-3 * torch.randn(3, 16)
+    exact = divergence(before.bfloat16().double(), (before.bfloat16().double() + (after - before)),
+                       W.double())  # fmt: skip
+    found = divergence(before, after, W)
+    torch.testing.assert_close(found, exact, rtol=0.1, atol=1e-9)
+    assert (found > 0).all()
+
+
+def test_mean_states() -> None:
+    hidden = torch.arange(12.0).view(6, 2)
+    found = mean_states(hidden, [(0, 1), (3, 6)])
+    assert found.tolist() == [[0.0, 1.0], [8.0, 9.0]]

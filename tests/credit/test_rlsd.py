@@ -1,0 +1,73 @@
+"""RLSD: what knowing the answer changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import answered
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.credit.rlsd import HINT, weigh, weights
+from counterpoise.credit.view import View
+
+ROWS = answered.rows()
+
+
+def logprobs(policy, prompt, response, temperature: float) -> list[float]:
+    found = []
+    for t in range(len(response)):
+        ids = torch.from_numpy(np.concatenate((prompt, response[:t])).astype(np.int64))
+        with torch.no_grad():
+            logits = policy.model(ids[None]).logits[0, -1] / temperature
+        found.append(float(torch.log_softmax(logits, dim=-1)[int(response[t])]))
+    return found
+
+
+@pytest.mark.parametrize(("iteration", "lam"), [(1, 0.5), (26, 0.25), (50, 0.01)])
+def test_against_the_formula(iteration: int, lam: float) -> None:
+    policy = answered.policy()
+    seen = answered.view(policy, ROWS)
+    view = View(ROWS, replace(seen.reader, iteration=iteration))
+    for row, w_T in zip(ROWS, weights(view), strict=True):
+        c = row.content
+        hint = policy.encode(HINT.format(problem=c.prompt, answer=c.answer))
+        teacher = logprobs(policy, hint, c.response_tokens, 0.8)
+        student = logprobs(policy, c.prompt_tokens, c.response_tokens, 0.8)
+        sign = 1 if row.advantage > 0 else -1
+        expected = []
+        for after, before in zip(teacher, student, strict=True):
+            D = max(-20.0, min(20.0, after - before))
+            w = max(0.8, min(1.2, math.exp(sign * D)))
+            expected.append((1 - lam) + lam * w)
+        np.testing.assert_allclose(w_T, expected, atol=2e-5)
+        assert w_T.dtype == np.float32
+
+
+def test_by_hand() -> None:
+    teacher = np.log(np.array([0.5, 0.55, 0.1, 0.9], dtype=np.float32))
+    student = np.log(np.array([0.5, 0.5, 0.5, 0.001], dtype=np.float32))
+    np.testing.assert_allclose(weigh(teacher, student, 1, 1.0, 0.2), [1, 1.1, 0.8, 1.2], rtol=1e-5)
+    np.testing.assert_allclose(
+        weigh(teacher, student, -1, 1.0, 0.2), [1, 1 / 1.1, 1.2, 0.8], rtol=1e-5
+    )
+    np.testing.assert_allclose(weigh(teacher, student, 1, 0.5, 0.2), [1, 1.05, 0.9, 1.1], rtol=1e-5)
+    far = np.array([-1e30], dtype=np.float32)
+    assert np.isfinite(weigh(far, np.zeros(1, np.float32), -1, 1.0, 1e9)).all()
+
+
+def test_once_it_has_faded_nothing_is_computed() -> None:
+    seen = answered.view(answered.policy(), ROWS)
+    assert weights(View(ROWS, replace(seen.reader, iteration=51))) is None
+    assert weights(seen, mix=0.0) is None
+
+
+def test_without_a_reference_answer_every_weight_is_one() -> None:
+    policy = answered.policy()
+    blind = replace(ROWS[0], rollout=replace(ROWS[0].content, answer=""))
+    found = weights(answered.view(policy, [blind, ROWS[1]]))
+    assert (found[0] == 1).all()
+    assert not (found[1] == 1).all()
+    assert weights(answered.view(policy, [])) == []
