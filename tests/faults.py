@@ -116,6 +116,13 @@ DRY = "train {w}/small.toml --dry-run -s model.name={w}/"
 
 # (name, command, what the line says). {w}: the files above; {o}: a folder that does not exist.
 FAULTS: list[tuple[str, str, str]] = [
+    # -- the engine
+    ("engine: name", "train demo --engine trll --out {o}", "did you mean 'trl'"),
+    ("engine: trl", "train demo -e trl -s update.surrogate=cispo --out {o}", "honour update.surro"),
+    ("engine: verl", "train demo --engine verl --out {o}", "balance.target=96 .*warmup_steps=8"),
+    ("engine: native", "train demo --print", "add --engine verl"),
+    ("engine: no data", "train qwen3-4b-base -e verl --print --out {o}", "dapo_math_17k.jsonl"),
+    ("engine: another", "train --resume --engine trl --out {w}/run", "by --engine native"),
     # -- the configuration
     ("no config", "train --out {o}", "name a run"),
     ("no out", "train {w}/small.toml", "--out is missing"),

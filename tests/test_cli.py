@@ -17,7 +17,8 @@ import torch
 import transformers
 from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 
-from counterpoise.cli import _fresh, main
+from counterpoise.cli import main
+from counterpoise.cli.running import fresh
 from counterpoise.runfile import from_tables, load_config, options
 
 
@@ -145,19 +146,19 @@ def test_wrong_usage(
 
 def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:
     base = tmp_path / "demo"
-    assert _fresh(base) == base
+    assert fresh(base) == base
     base.mkdir()
-    assert _fresh(base) == base  # empty is free
+    assert fresh(base) == base  # empty is free
     (base / "config.toml").write_text("")
-    assert _fresh(base) == tmp_path / "demo-2"
+    assert fresh(base) == tmp_path / "demo-2"
     (tmp_path / "demo-2").mkdir()
     (tmp_path / "demo-2" / "x").write_text("")
-    assert _fresh(base) == tmp_path / "demo-3"
+    assert fresh(base) == tmp_path / "demo-3"
 
 
 def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
-    assert _fresh(tmp_path / "demo") == tmp_path / "demo-2"
+    assert fresh(tmp_path / "demo") == tmp_path / "demo-2"
 
 
 # -- help ---------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
 HELP = {
     "": ["demo", "train", "warmup", "plan", "report", "options", "doctor"],
     "demo": ["--out", "--set", "embedded"],
-    "train": ["--out", "--set", "--resume", "--dry-run", "TOML"],
+    "train": ["--out", "--set", "--resume", "--dry-run", "--engine", "--print", "TOML"],
     "warmup": ["--out", "--set", "solutions"],
     "plan": ["--composer", "--steps", "--credit", "--seed", "--json", "prompt_id", "num_tokens"],
     "report": ["--out", "HTML"],

@@ -101,9 +101,13 @@ def test_an_iteration_by_hand() -> None:
         "loss": 0.3,
         "grad_norm": 2.0,
         "clipped_share": 0.5,
+        "capped_share": 0.0,
         "entropy": pytest.approx((2 * 0.5 + 4 * 2.0) / 6),
         "old_logprob": -1.0,
         "mean_ratio": pytest.approx((2 * 1 + 4 * 2) / 6),
+        "sampler_mismatch": pytest.approx(4 * np.log(2) / 6),
+        "sampler_mismatch_max": pytest.approx(np.log(2)),
+        "sampler_ratio_std": pytest.approx(np.std([1, 1, 2, 2, 2, 2])),
     }
     assert {k: v for k, v in found.items() if k in expected} == expected
     assert all(found[name] is None for name in NUMBERS)  # the monitor was off

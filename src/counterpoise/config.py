@@ -11,8 +11,9 @@ from typing import Any
 
 from counterpoise.batch import COMPOSERS, UNITS
 from counterpoise.credit import ADVANTAGES, WEIGHTS
+from counterpoise.sample import SAMPLERS
 from counterpoise.task import TASKS
-from counterpoise.update import AGGREGATIONS, SURROGATES
+from counterpoise.update import AGGREGATIONS, IMPORTANCE, SURROGATES, TRAJECTORIES
 from counterpoise.verify import VERIFIERS
 
 
@@ -26,6 +27,7 @@ def option(
 ) -> Any:
     """A field that carries its own documentation and its own limits."""
     meta = {"doc": doc, "choices": tuple(choices), "at_least": at_least, "at_most": at_most}
+    meta["may_be_empty"] = default == []  # a list that has a first entry by default keeps one
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=meta)
     return field(default=default, metadata=meta)
@@ -85,6 +87,11 @@ class TaskConfig:
     )
     path: str = option("", "jsonl: the file; hub: the dataset id or folder")
     heldout_path: str = option("", "jsonl: a second file of held-out problems")
+    benchmarks: list[str] = option(
+        [],
+        "JSONL files of problems the model will be judged by later: the run warns of those that "
+        "are among its training prompts",
+    )
     train_split: str = option("train", "hub: split to train on")
     heldout_split: str = option(
         "", "hub: split to be judged by; empty takes `heldout` records out of training"
@@ -122,6 +129,18 @@ class SampleConfig:
         at_most=1.0,
     )
     top_k: int = option(0, "only the k likeliest tokens; 0 is off", at_least=0)
+    engine: str = option(
+        "native",
+        "who draws: our own sampler on the trainer's weights, or vLLM in this process, which gets "
+        "them before every draw",
+        choices=tuple(SAMPLERS),
+    )
+    engine_memory: float = option(
+        0.3,
+        "vllm on a GPU: the share of its memory for the engine's weights, keys and values",
+        at_least=0.01,
+        at_most=0.95,
+    )
 
 
 @dataclass(frozen=True)
@@ -138,6 +157,9 @@ class CreditConfig:
     name: str = option("grpo", "rewards of a group -> advantages", choices=tuple(ADVANTAGES))
     weights: str = option(
         "uniform", "token weights on top of the advantage", choices=tuple(WEIGHTS)
+    )
+    settings: list[str] = option(
+        [], 'of the token weights, each "name=value"; `poise credit` lists them'
     )
 
 
@@ -192,13 +214,28 @@ class UpdateConfig:
         "row (ratio 1 at the first step; only rows of later steps need a pass), or the sampler's",
         choices=("trainer", "sampler"),
     )
+    trajectory: str = option(
+        "off",
+        "weights of whole rollouts by their ratio, made such that what a group shares cancels "
+        "(DFPO); with update.surrogate=reinforce",
+        choices=tuple(TRAJECTORIES),
+    )
+    importance: str = option(
+        "off",
+        "against a sampler that is not quite the trainer: token losses times "
+        "min(pi_old / pi_sampler, cap), the ratio a token's or the whole response's",
+        choices=tuple(IMPORTANCE),
+    )
+    importance_cap: float = option(
+        2.0, "what an importance weight is at most; 1.5 to 5 for tokens is usual", at_least=1.0
+    )
     micro_tokens: int = option(
         20480,
         "tokens of one forward pass: memory only, never the gradient. Halved where memory runs out",
         at_least=1,
     )
     capture: bool = option(
-        False,
+        True,
         "small models on a GPU: passes of one size are captured as CUDA graphs and replayed, which "
         "spares the host its launches and keeps the memory of a pass",
     )

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from counterpoise.engine.health import MEND, Health, look_at_all
 from counterpoise.runfile import load_config
 
 OPTIONAL = {
@@ -46,8 +48,24 @@ def examine() -> bool:
         table.add_row(name, importlib.metadata.version(name))
     for name, use in OPTIONAL.items():
         table.add_row(name, _version(name) or f"[dim]not installed: {use}[/]")
+    engines = look_at_all()
+    for engine in engines:
+        table.add_row(engine.name, _engine(engine))
     console.print(table)
+    for engine in engines:
+        for fault in engine.faults:
+            console.print(f"[red]{engine.name}[/]  {fault}", highlight=False)
+        if engine.faults:
+            console.print(f"      {engine.remedy}: {MEND}", highlight=False, markup=False)
     return self_check(console)
+
+
+def _engine(engine: Health) -> str:
+    if engine.version is None:
+        return f"[dim]not installed: {engine.use}; {escape(engine.remedy)}[/]"
+    if engine.faults:
+        return f"{engine.version} [red]not usable[/]"
+    return f"{engine.version}, as the adapter knows it: {engine.use}"
 
 
 def self_check(console: Console) -> bool:

@@ -129,10 +129,16 @@ def _memory(config: RunConfig) -> list[str]:
     activations = config.update.micro_tokens * kept * width
     length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
     row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
+    drawing = [
+        f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",
+        "#                  decodes as many rows at once as memory allows, 512 at most on a CPU",
+    ]
+    if config.sample.engine == "vllm":
+        share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
+        drawing = [f"#                  vLLM's weights, keys and values: {share}"]
     return [
         f"#   model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"#   memory         training {training / GB:.2f} GB, "
         f"activations {activations / GB:.2f} GB",
-        f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",
-        "#                  decodes as many rows at once as memory allows, 512 at most on a CPU",
+        *drawing,
     ]

@@ -12,7 +12,7 @@ from counterpoise.evaluate.settings import settings_of
 def checked(config: RunConfig) -> RunConfig:
     """The same configuration, or the first reason why it cannot run."""
     settings_of(config.evaluate.settings, config.sample)
-    for check in (_levels, _steps, _balance, _scratch):
+    for check in (_levels, _steps, _credit, _balance, _importance, _trajectory, _vllm, _scratch):
         if reason := check(config):
             raise PoiseError(reason)
     return config
@@ -24,7 +24,7 @@ def _levels(config: RunConfig) -> str:
 
 
 def _steps(config: RunConfig) -> str:
-    """A plan needs rows for every step, and `grouped` whole groups."""
+    """A plan needs rows for every step, and `grouped` and `coupled` whole groups."""
     rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.target
     rows = target if tau else prompts * G
@@ -35,16 +35,27 @@ def _steps(config: RunConfig) -> str:
         return "batch.composer=by_sign keeps the signs apart: raise batch.steps to 2"
     if rows < steps:
         return f"{rows} rows cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
-    if rule == "grouped" and prompts < steps:
+    whole_groups = rule in ("grouped", "coupled")
+    if whole_groups and prompts < steps:
         return (
             f"{prompts} groups cannot fill {steps} steps without being split: "
             "lower batch.steps or raise sample.prompts"
         )
-    if rule == "grouped" and tau and fewest_groups < steps:
+    if whole_groups and tau and fewest_groups < steps:
         return (
             f"balance.target={target} may be {fewest_groups} groups, which cannot fill {steps} "
             "steps without being split: lower batch.steps or raise balance.target"
         )
+    return ""
+
+
+def _credit(config: RunConfig) -> str:
+    if config.credit.settings:  # reading them imports the method
+        from counterpoise.credit import WEIGHTS
+        from counterpoise.credit.assign import read_settings
+
+        name = config.credit.weights
+        read_settings(name, WEIGHTS.load(name), config.credit.settings)
     return ""
 
 
@@ -53,11 +64,56 @@ def _balance(config: RunConfig) -> str:
     tau, target = config.balance.tau, config.target
     if tau and config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
+    if tau and config.credit.name == "w_reinforce" and config.balance.unit == "rollout":
+        return (
+            "balance.unit=rollout makes trimmed groups sum to zero, which credit.name=w_reinforce "
+            "must not: set balance.unit=group or balance.tau=0"
+        )
     if config.balance.unit == "rollout" and 2 * math.ceil(tau * target) > target:
         return (
             f"no batch of {target} rollouts has a share of {tau} of each sign: "
             "make balance.target even or lower tau"
         )
+    return ""
+
+
+def _importance(config: RunConfig) -> str:
+    options = config.update
+    if options.importance != "off" and options.old_logprobs == "sampler":
+        return (
+            "update.old_logprobs=sampler: the ratio corrects for the sampler already; "
+            "set update.importance=off"
+        )
+    return ""
+
+
+def _trajectory(config: RunConfig) -> str:
+    """Only a loss that is linear in the weights keeps what they were made for."""
+    options = config.update
+    if options.trajectory == "off":
+        return ""
+    if options.surrogate != "reinforce":
+        return f"update.trajectory={options.trajectory} needs update.surrogate=reinforce: no clip"
+    if options.aggregate not in ("token_mean", "constant"):
+        return (
+            f"update.trajectory={options.trajectory} needs one denominator for all rollouts: "
+            "set update.aggregate=token_mean or constant"
+        )
+    return ""
+
+
+def _vllm(config: RunConfig) -> str:
+    """What vLLM cannot say or do as the native sampler does."""
+    s = config.sample
+    if s.engine != "vllm":
+        return ""
+    if s.temperature != 1 and (s.top_p < 1 or s.top_k):
+        return (
+            "sample.engine=vllm gives no log-probabilities of the whole distribution at "
+            f"temperature {s.temperature:g} with a cut: set sample.top_p=1 and sample.top_k=0"
+        )
+    if s.temperature < 0.01:
+        return "sample.engine=vllm samples at 0.01 and above: raise sample.temperature"
     return ""
 
 

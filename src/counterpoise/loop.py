@@ -20,19 +20,25 @@ from counterpoise import metrics
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
 from counterpoise.config import RunConfig
+from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
 from counterpoise.credit.assign import assign
+from counterpoise.credit.gather import gather
+from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.microscope.monitor import Monitor
+from counterpoise.microscope.monitor import Monitor, first_mixed
 from counterpoise.policy.load import Policy, load_policy, save_policy
-from counterpoise.sample.native import sample
+from counterpoise.sample import SAMPLERS
+from counterpoise.sample.native import sample as native
+from counterpoise.sample.sampler import Sample, Sampler
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.state import State, new_state, refill, restore, save
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.iteration import write_iteration
 from counterpoise.task.load import load_task
-from counterpoise.types import BatchPlan, Group, Ints, Prompt, Response, Rollout, Row, StepResult
+from counterpoise.types import BatchPlan, Group, Ints, Prompt, Response, Row, StepResult
 from counterpoise.update.fit import PROMPTS, MicroBatch, explained
 from counterpoise.update.old_logprobs import first_step, score_before_update
 from counterpoise.update.step import take_step
@@ -60,17 +66,20 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
-    task = load_task(config.task)
+    task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
     prompts = encode(policy, task.train, config, watch)
+    sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     if config.store.report or config.store.tokens:
         folder.write_vocabulary(policy.pieces())
+    warn_of_overlap(task.train, benchmarks, folder, watch.say)
     if resume:
         state = restore(folder, policy, config, watch.say)
         folder.write_config(config)  # the few options that may change have their new values
     else:
         state = new_state(policy, config)
     state.micro.tell = state.drawn.tell = watch.say
+    state.sample = sampler
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
@@ -85,6 +94,7 @@ def train(
                 evaluate(state, task.heldout, config, verifier, folder, watch)
     finally:
         verifier.close()
+        sampler.close()
     if not any(record["steps"] for record in folder.read("metrics")):
         watch.say(
             "no optimizer step was taken: no batch had signal, or none was balanced; "
@@ -111,7 +121,7 @@ def iterate(
     clock = metrics.Clock()
 
     prompts = pick_prompts(train_set, config, now)
-    responses_PG = draw(state.policy, prompts, config, now, state.drawn)
+    responses_PG = draw(state.policy, prompts, config, now, state.drawn, state.sample)
     clock.lap("sample")
 
     texts = [response.text for responses in responses_PG for response in responses]
@@ -120,7 +130,7 @@ def iterate(
     groups = gather(prompts, responses_PG, scores.rewards, now)
     clock.lap("verify")
 
-    credited = assign(groups, config.credit.name, config.credit.weights)
+    credited = credit(state, groups, config)
     batch = balance(state, credited, config, now)
     rule = config.batch
     plan = (
@@ -143,17 +153,7 @@ def iterate(
         now, groups, scores, credited, batch, plan, description, results, views
     )
     record = metrics.record(made, state.buffer, clock)
-    if config.store.rollouts:
-        folder.write_rollouts(now, groups)
-    if config.store.tokens and any(result.rows for result in results):
-        folder.write_table("tokens", now, metrics.token_trace(made))
-        if pushed := metrics.push_trace(made):
-            folder.write_table("pushes", now, pushed)
-    if plan and description:
-        numbers = {k: v for k, v in description.items() if not isinstance(v, list)}
-        short = {"iteration": now, "describe": numbers}  # without the rows and steps
-        folder.append("plans", metrics.plan_record(made) if config.store.report else short)
-    folder.append("metrics", record)
+    write_iteration(folder, made, record, config.store)
     state.iteration = now
     return record
 
@@ -195,6 +195,7 @@ def draw(
     config: RunConfig,
     now: int,
     at_once: MicroBatch | None = None,
+    sample: Sample = native,
 ) -> list[list[Response]]:
     """G responses for every prompt, each from a seed of its own; a part at a time if need be."""
     P, G = len(prompts), config.sample.group_size
@@ -214,35 +215,11 @@ def draw(
     return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)
 
 
-def gather(
-    prompts: Sequence[Encoded],
-    responses_PG: Sequence[Sequence[Response]],
-    rewards: Sequence[float],
-    now: int,
-) -> list[Group]:
-    """Prompts, responses and rewards as groups of rollouts."""
-    remaining = iter(rewards)
-    return [
-        Group(
-            key=f"{now}:{prompt.id}",
-            iteration=now,
-            rollouts=tuple(
-                Rollout(
-                    prompt_id=prompt.id,
-                    prompt=prompt.problem,
-                    answer=prompt.answer,
-                    response=response.text,
-                    reward=next(remaining),
-                    prompt_tokens=tokens,
-                    response_tokens=response.tokens,
-                    sampled_logprobs=response.logprobs,
-                    finished=response.finished,
-                )
-                for response in responses
-            ),
-        )
-        for (prompt, tokens), responses in zip(prompts, responses_PG, strict=True)
-    ]
+def credit(state: State, groups: Sequence[Group], config: RunConfig) -> list[list[Row]]:
+    """Rows of every group; weights see the policy that sampled."""
+    options, now = config.credit, state.iteration + 1
+    reader = Reader(state.policy, config.sample.temperature, state.micro, now, config.loop.seed)
+    return assign(groups, options.name, options.weights, options.settings, reader)
 
 
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
@@ -261,8 +238,9 @@ def with_old_logprobs(
     if config.update.old_logprobs == "sampler":
         return batch
     scored, waiting = score_before_update(
-        state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro
-    )
+        state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro,
+        state.passes,
+    )  # fmt: skip
     refill(state, waiting)
     return scored
 
@@ -272,12 +250,8 @@ def watch_groups(state: State, batch: Sequence[Row], config: RunConfig) -> Monit
     every = config.monitor.every
     if not every or (state.iteration + 1) % every:
         return None
-    signs: dict[str, set[int]] = {}
-    for row in batch:
-        signs.setdefault(row.group, set()).add(row.sign)
-    mixed = [group for group, found in signs.items() if {1, -1} <= found]
-    watched = frozenset(mixed[: config.monitor.watch])
-    return Monitor(config.sample.temperature, state.micro, watched)
+    watched = first_mixed(batch, config.monitor.watch)
+    return Monitor(config.sample.temperature, state.micro, watched, state.passes)
 
 
 def update(
@@ -302,7 +276,7 @@ def update(
             look=monitor,
             on_policy=s == first and not sampled,
             micro=state.micro,
-            one_pass=state.one_pass,
+            passes=state.passes,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
@@ -336,7 +310,9 @@ def evaluate(
     for setting in settings_of(options.settings, config.sample)[len(judged) :]:
         start = time.perf_counter()
         sampled = setting.of(config.sample)
-        success = judge(state.policy, prompts, options.samples, sampled, verifier, seed)
+        success = judge(
+            state.policy, prompts, options.samples, sampled, verifier, seed, state.sample
+        )
         seconds = time.perf_counter() - start
         folder.append(
             "evaluations",

@@ -18,6 +18,7 @@ from counterpoise.batch.describe import Description
 from counterpoise.microscope.iteration import columns, numbers, pushes
 from counterpoise.microscope.monitor import StepView
 from counterpoise.types import BatchPlan, Group, Row, StepResult, TokenTrace
+from counterpoise.update.mismatch import mismatch
 from counterpoise.verify.scores import Scores
 
 
@@ -82,6 +83,7 @@ def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[
         "rows_without_signal": sum(not row.sign for rows in made.credited for row in rows),
         **_of_plan(made.description),
         **_of_update(made.results),
+        **mismatch(made.batch, made.results, made.number),
         **numbers(made.views),
         **clock.laps,
         "iteration_seconds": clock.total(),
@@ -104,8 +106,11 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
     taken = [r for r in results if not r.skipped]
     if not taken:
         numbers = dict.fromkeys(
-            ("loss", "grad_norm", "clipped_share", "entropy", "old_logprob", "mean_ratio")
-        )
+            (
+                "loss", "grad_norm", "clipped_share", "capped_share", "entropy", "old_logprob",
+                "mean_ratio",
+            )
+        )  # fmt: skip
         return {"steps": 0, "skipped_steps": len(results), **numbers}
     entropies = np.concatenate([e for r in taken for e in r.entropies])
     logprobs = np.concatenate([x for r in taken for x in r.logprobs])
@@ -116,6 +121,7 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
         "loss": float(np.mean([r.loss for r in taken])),
         "grad_norm": float(np.mean([r.grad_norm for r in taken])),
         "clipped_share": float(np.mean([r.clipped_share for r in taken])),
+        "capped_share": float(np.mean([r.capped_share for r in taken])),
         "entropy": float(entropies.mean()),
         "old_logprob": float(old.mean()),
         "mean_ratio": float(np.exp(logprobs - old).mean()),

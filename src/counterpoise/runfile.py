@@ -113,7 +113,8 @@ def read_section(
 def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:
     if get_origin(kind) is list:
         (item,) = get_args(kind)
-        if not isinstance(value, list) or not value or any(type(v) is not item for v in value):
+        empty = value == [] and not meta["may_be_empty"]
+        if not isinstance(value, list) or empty or any(type(v) is not item for v in value):
             raise PoiseError(f"{where}: {name} must be a list of {item.__name__}, not {value!r}")
         return value
     if kind is float and type(value) is int and abs(value) < 2**1023:

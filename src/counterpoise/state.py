@@ -9,15 +9,16 @@ from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
+from counterpoise.sample.native import sample
+from counterpoise.sample.sampler import Sample
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Row
-from counterpoise.update.captured import Captured
+from counterpoise.update.captured import passes_of
 from counterpoise.update.fit import PROMPTS, MicroBatch
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.passes import eager
-from counterpoise.update.step import OnePass
+from counterpoise.update.passes import EAGER, Passes
 
 
 @dataclass(slots=True)
@@ -29,7 +30,8 @@ class State:
     buffer: RewardBalancedBuffer
     micro: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
     drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
-    one_pass: OnePass = eager  # how a pass of the update runs
+    passes: Passes = EAGER  # how those of the update run
+    sample: Sample = sample  # who draws
     iteration: int = 0  # finished
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
@@ -42,7 +44,7 @@ def new_state(policy: Policy, config: RunConfig) -> State:
         _buffer(config),
         MicroBatch(options.micro_tokens),
         MicroBatch(config.sample.prompts, what=PROMPTS),
-        Captured() if options.capture else eager,
+        passes_of(options),
     )
 
 

@@ -95,8 +95,9 @@ class Group:
 class Row:
     """One rollout with its credit: what composers order and steps train on.
 
-    Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born`; a dry run or
-    a host framework that keeps its own tensors leaves `rollout` empty.
+    Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born` (one composer,
+    `coupled`, also the rollout's tokens); a dry run or a host framework that keeps its own tensors
+    leaves `rollout` empty.
 
     Example:
         Row(group="7:word_problems/train/12", advantage=0.94, num_tokens=57, rollout=r0)
@@ -171,6 +172,7 @@ class StepResult:
     clipped_share: float  # of tokens whose gradient the clip removed
     tokens: int  # trained tokens of the step, rows without signal included
     skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
+    capped_share: float = 0.0  # of tokens whose importance weight is the cap
     hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept when asked for
 
 

@@ -3,7 +3,7 @@
     python trl_run.py OUT '{"composer": "grouped", ...}'     one process, or under torch's launcher
 
 The model is in float64, so that what is compared is not rounding; TRL's head stays in float32.
-`stock` true runs TRL's own GRPOTrainer. Each process writes OUT/<process>.pt.
+`stock` true runs TRL's own GRPOTrainer. Each process writes OUT/<process>.json and .safetensors.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from counterpoise.adapters.trl import PoiseConfig, PoiseGRPOTrainer
+from counterpoise.credit.view import View
 from counterpoise.policy.load import EMBEDDED
 from counterpoise.task.word_problems import problem
-from counterpoise.types import Floats, Group
+from counterpoise.types import Floats
 
 PROMPTS = 48
 
@@ -40,10 +42,9 @@ def by_sum(modulus: int) -> Any:
     return reward
 
 
-def ramp(group: Group) -> list[Floats]:
+def ramp(view: View) -> list[Floats]:
     """Token weights that are not uniform: from 0.5 to 1.5 along a response."""
-    lengths = [len(rollout.response_tokens) for rollout in group.rollouts]
-    return [np.linspace(0.5, 1.5, length, dtype=np.float32) for length in lengths]
+    return [np.linspace(0.5, 1.5, row.num_tokens, dtype=np.float32) for row in view.rows]
 
 
 class Watching:
@@ -127,8 +128,39 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     return {"passes": trainer.passes, "steps": notes.steps, "logs": logs, "counts": counts}
 
 
+def write(folder: Path, name: str, told: dict[str, Any]) -> None:
+    """What was noted as JSON; tensors are names of those in a safetensors file."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors[str(len(tensors))] = value.contiguous()
+            return {"tensor": str(len(tensors) - 1)}
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+    (folder / f"{name}.json").write_text(json.dumps(plain(told)))
+    save_file(tensors, folder / f"{name}.safetensors")
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    """The inverse of `write`."""
+    tensors = load_file(folder / f"{name}.safetensors")
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            if set(value) == {"tensor"}:
+                return tensors[value["tensor"]]
+            return {key: whole(item) for key, item in value.items()}
+        return [whole(item) for item in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = whole(json.loads((folder / f"{name}.json").read_text()))
+    return found
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     told = run(folder, json.loads(sys.argv[2]))
-    torch.save(told, folder / f"{os.environ.get('RANK', '0')}.pt")
+    write(folder, os.environ.get("RANK", "0"), told)

@@ -93,3 +93,26 @@ def test_gate_backward() -> None:
     found, again = gate_backward(grad, joint.detach())
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(again, out.detach())
+
+
+def test_without_trained_weights_the_input_alone_has_a_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packing()
+    plain_attention(monkeypatch, packed)
+    policy = tiny.policy("qwen3")
+    policy.model.double()
+    decoder = policy.decoder
+    decoder.reserve(packed.longest)
+    cos, sin = decoder._rotation(packed.positions_N)
+    x = torch.randn(len(packed.tokens_N), 48, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+
+    def gradient() -> torch.Tensor:
+        given = written.parameters(decoder.layers[0])
+        z = written.Layer.apply(x, cos, sin, segments(packed), decoder.shape, *given)
+        return torch.autograd.grad(z, x, upstream)[0]
+
+    expected = gradient()
+    policy.model.requires_grad_(False)
+    torch.testing.assert_close(gradient(), expected, rtol=0, atol=0)

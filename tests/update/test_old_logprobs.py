@@ -22,6 +22,7 @@ from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.old_logprobs import first_step, score_before_update, scored
+from counterpoise.update.passes import Passes
 
 MICRO = 60  # several passes a step
 RUN = from_tables(
@@ -42,6 +43,7 @@ def by_step(
     waiting: Sequence[Row],
     temperature: float,
     micro: MicroBatch,
+    passes: Passes,
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored, the first step too, each step in the layout of its pass."""
     done = list(batch)
@@ -60,6 +62,7 @@ def in_one(
     waiting: Sequence[Row],
     temperature: float,
     micro: MicroBatch,
+    passes: Passes,
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored at once, whatever the steps are."""
     done = scored(policy, [*batch, *waiting], temperature, micro)
@@ -115,9 +118,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     real = old_logprobs.score
 
-    def score(policy, rows, temperature, micro):
+    def score(policy, rows, *rest):
         sizes.append(len(rows))
-        return real(policy, rows, temperature, micro)
+        return real(policy, rows, *rest)
 
     monkeypatch.setattr(old_logprobs, "score", score)
     return sizes

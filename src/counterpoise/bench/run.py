@@ -19,6 +19,7 @@ from counterpoise.bench.setup import SMALL, Setup, cpu_plan, gpu_plan, machine
 from counterpoise.bench.table import Part, show
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.policy.load import choose_device, choose_dtype, quiet
+from counterpoise.runfile import from_tables
 
 DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
@@ -41,7 +42,7 @@ class Options:
     minutes: float | None = None
     out: Path | None = None  # the JSON file
     profile: str = ""  # a part whose kernels are listed instead
-    micro_tokens: int = 0  # 0: the update's own default
+    sets: Sequence[str] = ()  # options of the update: update.capture=true
 
 
 def run(options: Options, console: Console) -> dict[str, Any]:
@@ -92,6 +93,16 @@ def run_part(name: str, setup: Setup) -> Part:
     return replace(part, seconds=time.perf_counter() - start)
 
 
+def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
+    """["update.capture=true"] -> {"capture": True}, checked."""
+    config = from_tables({}, sets)
+    names = [text.partition("=")[0].strip().split(".") for text in sets]
+    for section, name in names:
+        if section != "update":
+            raise PoiseError(f"--set {section}.{name}: a bench takes options of [update] only")
+    return {name: getattr(config.update, name) for _, name in names}
+
+
 def make_setup(options: Options, console: Console) -> Setup:
     quiet()
     device = choose_device("auto")
@@ -109,6 +120,6 @@ def make_setup(options: Options, console: Console) -> Setup:
         rates=rates,
         plan=gpu_plan(options.model or SMALL) if cuda else cpu_plan(options.model or "embedded"),
         deadline=Deadline(options.minutes),
-        update={"micro_tokens": options.micro_tokens} if options.micro_tokens else {},
+        update=of_the_update(options.sets),
         say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
     )

@@ -27,6 +27,7 @@ from counterpoise.bench.table import Bar, Part, gigabytes, seconds
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
+from counterpoise.update.captured import passes_of
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 
@@ -35,11 +36,20 @@ SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,
 PEER_TOKENS = 32768  # of one forward of the peer, padding included; halved where it does not fit
 
 
-def ours(policy: Policy, optimizer: Optimizer, rows: Sequence[Row], config: UpdateConfig) -> None:
+def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
+    """A step, ready to be taken again and again."""
+    optimizer, passes = Optimizer(policy.model, config), passes_of(config)
     longest = max(row.num_tokens for row in rows)
-    result = take_step(policy, optimizer, rows, config, temperature=1.0, max_new_tokens=longest)
-    if result.skipped:
-        raise AssertionError(f"no update was made: {result.skipped}")
+
+    def step() -> None:
+        result = take_step(
+            policy, optimizer, rows, config, temperature=1.0, max_new_tokens=longest,
+            passes=passes,
+        )  # fmt: skip
+        if result.skipped:
+            raise AssertionError(f"no update was made: {result.skipped}")
+
+    return step
 
 
 def plain(
@@ -101,10 +111,8 @@ def workload(setup: Setup, folder: Path) -> Callable[[], object]:
     """One step of the last case: what `--profile` looks at."""
     case = setup.plan.update[-1]
     policy = work.load(case.model)
-    config = UpdateConfig(lr=work.LR, **setup.update)
-    optimizer = Optimizer(policy.model, config)
     rows = _rows(policy, case)[: case.peer_groups * case.size]
-    return partial(ours, policy, optimizer, rows, config)
+    return ours(policy, rows, UpdateConfig(lr=work.LR, **setup.update))
 
 
 def measure(setup: Setup) -> Part:
@@ -140,12 +148,12 @@ def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[st
     config = UpdateConfig(lr=work.LR, **setup.update)
     with Peak(setup.device) as peak:
         policy = work.load(case.model)
-        optimizer = Optimizer(policy.model, config)
         rows = _rows(policy, case)
-        step = partial(ours, policy, optimizer, rows, config)
-        step()  # warms up
+        step = ours(policy, rows, config)
+        for _ in range(3):  # loads and compiles; captures; replays
+            step()
     some = rows[: case.peer_groups * case.size]
-    padded = _fitting(setup, policy, optimizer, some, config)
+    padded = _fitting(setup, policy, some, config)
     works = {"ours": step} | ({"plain": padded} if padded else {})
     timings = take_turns(works, setup.device, case.repeats, warm_up=0)
     timing, peer = timings["ours"], timings.get("plain")
@@ -186,12 +194,11 @@ def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[st
 def _fitting(
     setup: Setup,
     policy: Policy,
-    optimizer: Optimizer,
     rows: Sequence[Row],
     config: UpdateConfig,
 ) -> Callable[[], None] | None:
     """The padded step with the largest micro-batch that fits, warm; None when a row does not."""
-    tokens = PEER_TOKENS
+    optimizer, tokens = Optimizer(policy.model, config), PEER_TOKENS
     while tokens:
         step = partial(plain, policy, optimizer, rows, config, tokens)
         try:

@@ -2,8 +2,9 @@
 
     r_j = e_{o_j} - pi_j        pi_j = softmax(W h_j)        every use is a product r_j^T ... r_k
 
-so -r = pi - e_o serves as well, and saves a pass over [n, V]. A batch whose errors fit in `MEMORY`
-keeps them; for a larger one they are computed again, a chunk at a time, whenever asked for.
+so -r = pi - e_o serves as well, and saves a pass over [n, V]. They are computed a chunk of `MEMORY`
+at a time. A batch of a few chunks (`KEPT`) keeps them; for a larger one they are computed again
+whenever asked for.
 
 `precision` is that of logits, r, h and M, the factors of the large products; sums are float32 or
 wider. float16 keeps 11 bits of each, bfloat16 8, and both run at the full rate of a GPU. Confident
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
+KEPT = {"cpu": 1, "cuda": 4}  # chunks
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -49,8 +51,12 @@ class Errors:
         size = len(self.W) * self.W.element_size()
         self.chunk = max(1, memory(self.device) // size)  # tokens
         self.kept: Tensor | None = None
-        if len(tokens) <= self.chunk:
-            self.kept = self._compute(torch.arange(len(tokens), device=self.device))
+        if len(tokens) <= KEPT[self.device.type] * self.chunk:
+            kept = self.W.new_empty(len(tokens), len(self.W))
+            whole = torch.arange(len(tokens), device=self.device)
+            for places, part in zip(whole.split(self.chunk), kept.split(self.chunk), strict=True):
+                part.copy_(self._compute(places))
+            self.kept = kept
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,10 +95,10 @@ class Errors:
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of a chunk: `MEMORY`, and at most a sixteenth of a GPU."""
+    """Bytes of a chunk: `MEMORY`, and at most a thirty-second of a GPU."""
     if device.type != "cuda":
         return MEMORY["cpu"]
-    return min(MEMORY["cuda"], torch.cuda.get_device_properties(device).total_memory // 16)
+    return min(MEMORY["cuda"], torch.cuda.get_device_properties(device).total_memory // 32)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

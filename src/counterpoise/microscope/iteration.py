@@ -6,6 +6,8 @@
     same_token_share   of the absolute mass of all coupling parts, what equal tokens make
     proxy_agreement    share of tokens whose displacement has the sign the output layer predicts
     exchangeability    |sum A w| / sum |A| w on the prefixes that rollouts of a group share
+    learning_tax       mean KL(new || old), nats, where right and wrong rollouts share a place
+    solution_drift     mean change of the log-odds between right answers of one query
 
 Steps are looked at one by one, because what is in another step cannot cancel; their tokens are
 then pooled.
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from counterpoise.microscope.coupling import Part
 from counterpoise.microscope.displacement import EPSILON, by_sign, flipped
 from counterpoise.microscope.monitor import StepView
+from counterpoise.microscope.tax import Mean
 from counterpoise.types import Floats, TokenTrace
 
 TYPES = 12  # token types reported, those with most pull
@@ -29,7 +32,7 @@ _SIGNED = ("boosted", "suppressed", "stable", "moved")
 NUMBERS = (
     *(f"{name}_{sign}" for sign in ("positive", "negative") for name in _SIGNED),
     "flipped", "cancellation", "cancellation_types", "own_share", "same_token_share",
-    "proxy_agreement", "shared_prefix_share", "exchangeability",
+    "proxy_agreement", "shared_prefix_share", "exchangeability", "learning_tax", "solution_drift",
 )  # fmt: skip
 
 
@@ -60,6 +63,8 @@ def numbers(views: Sequence[StepView]) -> dict[str, Any]:
         "exchangeability": _ratio(
             sum(v.shared.left for v in views), sum(v.shared.gross for v in views)
         ),
+        "learning_tax": _pooled_mean([v.tax for v in views]),
+        "solution_drift": _pooled_mean([v.drift for v in views]),
     }
 
 
@@ -131,6 +136,10 @@ def _types(views: Sequence[StepView]) -> list[list[float]]:
         for v in heaviest
         if gross[v] > 0
     ]
+
+
+def _pooled_mean(parts: Sequence[Mean]) -> float | None:
+    return _ratio(sum(part.total for part in parts), sum(part.over for part in parts))
 
 
 def _ratio(part: float, whole: float) -> float | None:

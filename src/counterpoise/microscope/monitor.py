@@ -29,11 +29,13 @@ from counterpoise.microscope.coupling import Coupling, decompose_errors
 from counterpoise.microscope.errors import HALF, Errors
 from counterpoise.microscope.pairs import Pushes, strongest, wide
 from counterpoise.microscope.stopwatch import Stopwatch
+from counterpoise.microscope.tax import Mean, drift, log_distributions, places, tax
 from counterpoise.microscope.token_types import TypePull, type_pulls
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import score
+from counterpoise.update.forward import read
+from counterpoise.update.passes import EAGER, Passes
 
 TOP = 6  # pushes kept for a watched token, up and down
 
@@ -49,6 +51,8 @@ class StepView:
     coupling: Coupling
     types: TypePull
     shared: prefixes.Shared
+    tax: Mean
+    drift: Mean
     watched: NDArray[np.int64]  # [n], places among the N tokens
     pushes: Pushes | None  # for the watched ones
 
@@ -62,6 +66,8 @@ class _Opened:
     coupling: Coupling
     types: TypePull
     shared: prefixes.Shared
+    taxed: NDArray[np.int64]  # places that both signs share
+    taxed_UV: Tensor  # their log-distributions
     watched: NDArray[np.int64]
     pushes: Pushes | None
 
@@ -70,11 +76,16 @@ class Monitor:
     """One iteration's look; `views` has an entry for every step that was taken."""
 
     def __init__(
-        self, temperature: float, micro_tokens: int | MicroBatch, watched: Collection[str]
+        self,
+        temperature: float,
+        micro_tokens: int | MicroBatch,
+        watched: Collection[str],
+        passes: Passes = EAGER,  # those of the step itself
     ) -> None:
         self.temperature = temperature
         self.micro_tokens = micro_tokens
         self.watched = watched  # groups
+        self.passes = passes
         self.views: list[StepView] = []
         self._stopwatch = Stopwatch()
         self._open: _Opened | None = None
@@ -93,16 +104,20 @@ class Monitor:
         assert self._open is not None, "before() comes first"
         with self._stopwatch.running(policy.device):
             seen, self._open = self._open, None
-            after = score(policy, seen.rows, self.temperature, self.micro_tokens)
+            after = read(policy, seen.rows, self.temperature, self.micro_tokens, self.passes.read)
+            moved = [b - a for a, b in zip(seen.result.logprobs, after.logprobs, strict=True)]
+            taxed_UV = self._distributions(policy, after.hidden, seen.taxed)
             self.views.append(
                 StepView(
                     rows=seen.result.rows,
                     lengths=tuple(row.num_tokens for row in seen.rows),
                     advantages=np.concatenate(seen.result.advantages),
-                    displacement=np.concatenate(after) - np.concatenate(seen.result.logprobs),
+                    displacement=np.concatenate(moved),
                     coupling=seen.coupling.cpu(),
                     types=TypePull(*(x.cpu() for x in seen.types)),
                     shared=seen.shared,
+                    tax=tax(seen.taxed_UV, taxed_UV),
+                    drift=drift(seen.rows, moved),
                     watched=seen.watched,
                     pushes=seen.pushes and seen.pushes.cpu(),
                 )
@@ -130,8 +145,28 @@ class Monitor:
         pushes = None
         if len(watched) and len(tokens) > 1:
             pushes = strongest(errors, pulls, torch.from_numpy(watched), top=TOP, eta=eta)
-        shared = prefixes.shared(used, result.pulls)
-        return _Opened(result, used, coupling, types, shared, watched, pushes)
+        node_N = prefixes.nodes(used)
+        shared, taxed = prefixes.shared(used, result.pulls, node_N), places(used, node_N)
+        taxed_UV = self._distributions(policy, result.hidden, taxed)
+        return _Opened(result, used, coupling, types, shared, taxed, taxed_UV, watched, pushes)
+
+    @torch.no_grad()
+    def _distributions(
+        self, policy: Policy, hidden: Sequence[Tensor], at: NDArray[np.int64]
+    ) -> Tensor:
+        """Log-distributions [U, V] of tokens `at`, by the weights as they are."""
+        whole, W = torch.cat(list(hidden)), policy.decoder.unembedding.detach()
+        some = whole[torch.from_numpy(at).to(whole.device)]
+        return log_distributions(wide(some) / self.temperature, wide(W))
+
+
+def first_mixed(rows: Sequence[Row], count: int) -> frozenset[str]:
+    """The first groups that have rows of both signs."""
+    signs: dict[str, set[int]] = {}
+    for row in rows:
+        signs.setdefault(row.group, set()).add(row.sign)
+    mixed = [group for group, found in signs.items() if {1, -1} <= found]
+    return frozenset(mixed[:count])
 
 
 def _flat(parts: Sequence[NDArray[np.generic]]) -> Tensor:

@@ -43,9 +43,16 @@ class Shared:
         return self.left / self.gross if self.gross else None
 
 
-def shared(rows: Sequence[Row], pulls: Sequence[NDArray[np.floating]] | None = None) -> Shared:
-    """Of the rows of one step; `pulls` [T] a row are the signed weights A w, by default A."""
-    node_N = nodes(rows)
+def shared(
+    rows: Sequence[Row],
+    pulls: Sequence[NDArray[np.floating]] | None = None,
+    node_N: NDArray[np.int64] | None = None,
+) -> Shared:
+    """Of the rows of one step; `pulls` [T] a row are the signed weights A w, by default A.
+
+    `node_N`: the rows' `nodes`, where they are known.
+    """
+    node_N = nodes(rows) if node_N is None else node_N
     parts = [row.advantages_T for row in rows] if pulls is None else pulls
     pull_N = np.concatenate(parts).astype(np.float64) if len(rows) else np.empty(0)
     if pull_N.shape != node_N.shape:

@@ -67,13 +67,22 @@ class Decoder:
         return self.head.weight
 
     def __call__(
-        self, tokens_N: Tensor, positions_N: Tensor, attend: Attend, *, checkpoint: bool = False
+        self,
+        tokens_N: Tensor,
+        positions_N: Tensor,
+        attend: Attend,
+        *,
+        checkpoint: bool = False,
+        embedded_N: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [N, D]: the input of the unembedding.
 
-        With `checkpoint` the backward pass computes every layer again instead of keeping it.
+        With `checkpoint` the backward pass computes every layer again instead of keeping it;
+        `embedded_N` [N, D] stands in for the embeddings of the tokens.
         """
-        x = F.embedding(tokens_N, self.embedding.weight)
+        x = F.embedding(tokens_N, self.embedding.weight) if embedded_N is None else embedded_N
+        if embedded_N is not None and not torch.is_grad_enabled():
+            x = x.clone()  # layers add to it in place
         cos, sin = self._rotation(positions_N)
         for index in range(len(self.layers)):
             if checkpoint:

@@ -78,20 +78,21 @@ class Layer(torch.autograd.Function):
         norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo = given
         epsilon, N = ctx.shape.epsilon, len(x)
         norms = None if nq is None else (nq, nk)
+        trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
 
         du, gated = gate_backward(dz @ wd, u)
-        dwd = dz.T @ gated
+        dwd = dz.T @ gated if trained else None
         dy, m, dnorm_y = rms_norm_backward(du @ matrix((wg, wu)), y, norm_y, epsilon, dz)
-        dwg, dwu = (du.T @ m).chunk(2)
+        dwg, dwu = (du.T @ m).chunk(2) if trained else (None, None)
 
         do = (dy @ wo).view_as(o)
-        dwo = dy.T @ o.view(N, -1)
+        dwo = dy.T @ o.view(N, -1) if trained else None
         dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
         dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
         joint = dqkv.view(N, -1)
         dx, h, dnorm_x = rms_norm_backward(joint @ matrix((wq, wk, wv)), x, norm_x, epsilon, dy)
         sizes = [len(wq), len(wk), len(wv)]
-        dwq, dwk, dwv = (joint.T @ h).split(sizes)
+        dwq, dwk, dwv = (joint.T @ h).split(sizes) if trained else (None, None, None)
         biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)
         return (
             dx, None, None, None, None,

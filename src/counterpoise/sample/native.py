@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.config import SampleConfig
+from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.policy.load import Policy
 from counterpoise.sample.cache import Cache, Prefill, prefill
 from counterpoise.sample.choose import choose
@@ -35,6 +35,25 @@ class Fork:
     seed: int
     limit: int  # new tokens at most
     without: int | None = None  # a token that the first draw leaves out
+
+
+class Native:
+    """`sample` as a `Sampler`: nothing to start, nothing to close."""
+
+    def __init__(self, policy: Policy, config: RunConfig) -> None:
+        pass
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Ints],
+        seeds_PG: Sequence[Sequence[int]],
+        config: SampleConfig,
+    ) -> list[list[Response]]:
+        return sample(policy, prompts, seeds_PG, config)
+
+    def close(self) -> None:
+        pass
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from counterpoise.loop import gather
+from counterpoise.credit.gather import gather
 from counterpoise.report.panel import Figure
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for

@@ -15,7 +15,8 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.loop import Encoded, draw, encode, gather, pick_prompts
+from counterpoise.credit.gather import gather
+from counterpoise.loop import Encoded, draw, encode, pick_prompts
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
 from counterpoise.study.stored import batch_of, check_vocabulary, read_groups

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from counterpoise.evaluate import interval
 from counterpoise.study.curves import HELDOUT, end, mean
 from counterpoise.study.study import Record
 
@@ -104,7 +105,4 @@ def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
         >>> [round(x, 3) for x in wilson(0, 16)]
         [0.0, 0.194]
     """
-    share, square = hits / n, z * z
-    middle = (share + square / (2 * n)) / (1 + square / n)
-    half = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return interval.wilson(hits / n, n, z)

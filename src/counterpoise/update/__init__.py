@@ -12,6 +12,24 @@ SURROGATES = Registry(
     },
 )
 
+IMPORTANCE = Registry(
+    "importance weight",
+    {
+        "off": "counterpoise.update.importance:off",
+        "token": "counterpoise.update.importance:token",
+        "sequence": "counterpoise.update.importance:sequence",
+    },
+)
+
+TRAJECTORIES = Registry(
+    "trajectory weight",
+    {
+        "off": "counterpoise.update.trajectory:off",
+        "min_replace": "counterpoise.update.trajectory:min_replace",
+        "orthogonal": "counterpoise.update.trajectory:orthogonal",
+    },
+)
+
 AGGREGATIONS = Registry(
     "aggregation",
     {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,18 @@ class Forward:
     entropies_M: Tensor
     hidden_M: Tensor  # [M, D], the input of the unembedding
     lengths: tuple[int, ...]
+
+
+OnePass = Callable[[Policy, Sequence[Row], float], Forward]  # without gradients
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Per row; hidden states [T, D] stay where the policy is."""
+
+    logprobs: list[Floats]
+    entropies: list[Floats]
+    hidden: list[Tensor]
 
 
 def forward(
@@ -92,24 +104,57 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
         yield batch
 
 
-def score(
-    policy: Policy, rows: Sequence[Row], temperature: float, micro_tokens: int | MicroBatch
-) -> list[Floats]:
-    """Log-probability of every response token under the policy as it is now, per row [T].
+def once(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+    """One pass without gradients."""
+    with torch.no_grad():
+        return forward(policy, rows, temperature)
+
+
+def read(
+    policy: Policy,
+    rows: Sequence[Row],
+    temperature: float,
+    micro_tokens: int | MicroBatch,
+    one_pass: OnePass = once,
+) -> Read:
+    """What the policy as it is now makes of every response token.
 
     A `MicroBatch` is made smaller when the pass does not fit in memory.
     """
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda size: score(policy, rows, temperature, size), rows)
+        return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass), rows)
+    if not rows:
+        return Read([], [], [])
+    order: list[int] = []
+    seen: list[Tensor] = []
+    hidden: dict[int, Tensor] = {}
+    for batch in micro_batches(rows, micro_tokens):
+        found = one_pass(policy, [rows[i] for i in batch], temperature)
+        order += batch
+        seen.append(torch.stack((found.logprobs_M, found.entropies_M)))
+        hidden |= dict(zip(batch, found.hidden_M.split(found.lengths), strict=True))
+    logprobs, entropies = (by_row(x_N, order, rows) for x_N in torch.cat(seen, dim=1).cpu())
+    return Read(logprobs, entropies, [hidden[i] for i in range(len(rows))])
+
+
+def score(
+    policy: Policy,
+    rows: Sequence[Row],
+    temperature: float,
+    micro_tokens: int | MicroBatch,
+    one_pass: OnePass = once,
+) -> list[Floats]:
+    """Log-probability of every response token under the policy as it is now, per row [T]."""
+    if isinstance(micro_tokens, MicroBatch):
+        return micro_tokens.rows(lambda n: score(policy, rows, temperature, n, one_pass), rows)
     if not rows:
         return []
-    order, logprobs = [], []
-    with torch.no_grad():
-        for batch in micro_batches(rows, micro_tokens):
-            result = forward(policy, [rows[i] for i in batch], temperature)
-            order += batch
-            logprobs.append(result.logprobs_M)
-        return by_row(torch.cat(logprobs), order, rows)
+    order: list[int] = []
+    seen: list[Tensor] = []  # hidden states are not kept: those of a large batch are large
+    for batch in micro_batches(rows, micro_tokens):
+        seen.append(one_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
+        order += batch
+    return by_row(torch.cat(seen), order, rows)
 
 
 def by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:

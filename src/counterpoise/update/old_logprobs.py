@@ -21,6 +21,7 @@ from counterpoise.policy.load import Policy
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import score
+from counterpoise.update.passes import EAGER, Passes
 
 
 def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
@@ -38,6 +39,7 @@ def score_before_update(
     waiting: Sequence[Row],
     temperature: float,
     micro: MicroBatch,
+    passes: Passes = EAGER,
 ) -> tuple[list[Row], list[Row]]:
     """The batch and the waiting rows, with scores wherever the update would come too soon.
 
@@ -46,20 +48,23 @@ def score_before_update(
     """
     scored_batch = list(batch)
     for step in plan.steps[first_step(batch, plan) + 1 :]:
-        rows = scored(policy, [batch[i] for i in step], temperature, micro)
+        rows = scored(policy, [batch[i] for i in step], temperature, micro, passes)
         for i, row in zip(step, rows, strict=True):
             scored_batch[i] = row
-    return scored_batch, scored(policy, waiting, temperature, micro)
+    return scored_batch, scored(policy, waiting, temperature, micro, passes)
 
 
 def scored(
-    policy: Policy, rows: Sequence[Row], temperature: float, micro: int | MicroBatch
+    policy: Policy,
+    rows: Sequence[Row],
+    temperature: float,
+    micro: int | MicroBatch,
+    passes: Passes = EAGER,
 ) -> list[Row]:
     """The rows, those with signal and without scores scored by the policy as it is."""
     wanted = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
     done = list(rows)
-    for i, logprobs in zip(
-        wanted, score(policy, [rows[i] for i in wanted], temperature, micro), strict=True
-    ):
-        done[i] = replace(rows[i], scored_T=logprobs)
+    found = score(policy, [rows[i] for i in wanted], temperature, micro, passes.read)
+    for i, logprobs_T in zip(wanted, found, strict=True):
+        done[i] = replace(rows[i], scored_T=logprobs_T)
     return done

@@ -1,6 +1,7 @@
 """One pass of a step: packed rows -> log-probabilities -> loss -> gradients.
 
-    L = sum_m c_m L_m        L_m by the surrogate, c_m the coefficient of the token's row
+    L = sum_m c_m w_m L_m        L_m by the surrogate, c_m the coefficient of the token's row,
+                                 w_m its importance weight
 
 `Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
 pass can be captured once and fed anew (`update/captured.py`).
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,8 +23,8 @@ from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import Packing
 from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update import SURROGATES
-from counterpoise.update.forward import packed, through
+from counterpoise.update import IMPORTANCE, SURROGATES
+from counterpoise.update.forward import Forward, once, packed, through
 from counterpoise.update.surrogate import SurrogateInputs
 
 
@@ -45,6 +47,7 @@ class Feed:
     row_M: Tensor
     old_M: Tensor
     own_M: Tensor  # 1 where the pass itself gives the old log-probability
+    sampled_M: Tensor  # log-probabilities by the sampler
     advantages_M: Tensor
     coefficients_M: Tensor
     num_rows: int
@@ -55,8 +58,22 @@ class Found:
     """What a pass leaves behind, besides gradients."""
 
     tokens_3M: Tensor  # log-probabilities, entropies, pulls
-    totals_2: Tensor  # loss, clipped tokens
+    totals_3: Tensor  # loss, clipped tokens, tokens whose importance weight was capped
     hidden_MD: Tensor
+
+
+class Passes(Protocol):
+    """How passes are run: as they come, or captured."""
+
+    def gradients(
+        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
+    ) -> Found:
+        """Adds the gradients to the weights' `.grad`."""
+        ...
+
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+        """Without gradients."""
+        ...
 
 
 def feed(policy: Policy, used: Used) -> Feed:
@@ -72,6 +89,7 @@ def flat(used: Used) -> dict[str, np.ndarray]:
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
         "old_M": np.concatenate(known),
         "own_M": np.repeat([x is None for x in used.old], lengths),
+        "sampled_M": np.concatenate([row.content.sampled_logprobs for row in used.rows]),
         "advantages_M": np.concatenate(used.advantages),
         "coefficients_M": np.repeat(used.coefficients_R, lengths),
     }
@@ -112,21 +130,34 @@ def compute(
             clip_high=config.clip_high,
         )
     )
-    loss = (outputs.loss * given.coefficients_M).sum()
-    clipped = (outputs.clipped & (given.coefficients_M != 0)).sum()
+    ratio = IMPORTANCE.load(config.importance)(old - given.sampled_M, given.row_M, given.num_rows)
+    weights = ratio.clamp(max=config.importance_cap)
+    loss = (outputs.loss * weights * given.coefficients_M).sum()
+    counts = given.coefficients_M != 0
+    clipped, capped = (outputs.clipped & counts).sum(), ((ratio > weights) & counts).sum()
     found = Found(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
-        totals_2=torch.stack((loss.detach(), clipped.to(loss.dtype))),
+        totals_3=torch.stack((loss.detach(), clipped.to(loss.dtype), capped.to(loss.dtype))),
         hidden_MD=result.hidden_M.detach(),
     )
     return found, loss, logprobs
 
 
-def eager(policy: Policy, used: Used, config: UpdateConfig, temperature: float) -> Found:
-    """Adds the gradients to the weights' `.grad`."""
-    found, loss, logprobs = compute(policy, feed(policy, used), config, temperature)
-    logprobs.retain_grad()
-    loss.backward()
-    assert logprobs.grad is not None
-    found.tokens_3M[2] = -logprobs.grad
-    return found
+class Eager:
+    """Passes that run as they come."""
+
+    def gradients(
+        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
+    ) -> Found:
+        found, loss, logprobs = compute(policy, feed(policy, used), config, temperature)
+        logprobs.retain_grad()
+        loss.backward()
+        assert logprobs.grad is not None
+        found.tokens_3M[2] = -logprobs.grad
+        return found
+
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+        return once(policy, rows, temperature)
+
+
+EAGER = Eager()

@@ -1,6 +1,7 @@
 """One optimizer step: the rows of one step of a plan -> gradient -> new weights.
 
-    L = sum_i c_i sum_t L_{i,t}        L_{i,t} by the surrogate, c_i by the aggregation
+    L = sum_i c_i sum_t w_{i,t} L_{i,t}        L_{i,t} by the surrogate, c_i by the aggregation,
+                                               w_{i,t} = 1 or an importance weight
 
 Rows are walked in micro-batches for memory's sake; c_i knows the whole step, so the gradient is
 the same for every way of cutting it.
@@ -22,12 +23,11 @@ from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update import AGGREGATIONS
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import by_row, micro_batches
+from counterpoise.update.forward import by_row, micro_batches, score
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.passes import Found, Used, eager
+from counterpoise.update.passes import EAGER, Found, Passes, Used
 from counterpoise.update.repeatable import repeatable
-
-OnePass = Callable[[Policy, Used, UpdateConfig, float], Found]
+from counterpoise.update.trajectory import weighed
 
 
 class Look(Protocol):
@@ -47,7 +47,7 @@ def accumulate(
     max_new_tokens: int,
     keep_hidden: bool = False,
     on_policy: bool = False,
-    one_pass: OnePass = eager,
+    passes: Passes = EAGER,
     after_pass: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
@@ -68,11 +68,12 @@ def accumulate(
             advantages=[advantages[i] for i in batch],
             coefficients_R=coefficients_R[[signal[i] for i in batch]],
         )
-        found = one_pass(policy, part, config, temperature)
+        found = passes.gradients(policy, part, config, temperature)
         after_pass()
         walked.add(batch, found)
     logprobs, entropies, pulls = walked.by_row()
-    loss, clipped = walked.sums()
+    loss, clipped, capped = walked.sums()
+    tokens_used = max(1, sum(row.num_tokens for row in used))
     return StepResult(
         rows=tuple(signal),
         logprobs=logprobs,
@@ -83,9 +84,10 @@ def accumulate(
         coefficients=coefficients_R[signal].astype(np.float32),
         loss=loss,
         grad_norm=math.nan,
-        clipped_share=clipped / max(1, sum(row.num_tokens for row in used)),
+        clipped_share=clipped / tokens_used,
         tokens=sum(row.num_tokens for row in rows),
         skipped="" if used else "no signal",
+        capped_share=capped / tokens_used,
         hidden=[walked.hidden[i] for i in range(len(walked.hidden))],
     )
 
@@ -101,7 +103,7 @@ def take_step(
     look: Look | None = None,
     on_policy: bool = False,
     micro: MicroBatch | None = None,
-    one_pass: OnePass = eager,
+    passes: Passes = EAGER,
 ) -> StepResult:
     """`accumulate`, then update, unless there is no signal or something is not finite.
 
@@ -109,6 +111,10 @@ def take_step(
     of a pass, `config.micro_tokens` without it; where memory runs out it is made smaller, and the
     gradient is taken again from zero, before the optimizer has seen any of it.
     """
+
+    micro = micro or MicroBatch(config.micro_tokens)
+    if config.trajectory != "off":
+        rows = _weighed(policy, rows, config, temperature, micro, passes, on_policy=on_policy)
 
     def gradient(micro_tokens: int) -> StepResult:
         optimizer.zero_grad()
@@ -120,13 +126,13 @@ def take_step(
             max_new_tokens=max_new_tokens,
             keep_hidden=look is not None,
             on_policy=on_policy,
-            one_pass=one_pass,
+            passes=passes,
             after_pass=optimizer.collect,
         )
 
     try:
         with repeatable(config.repeatable):
-            result = (micro or MicroBatch(config.micro_tokens)).rows(gradient, rows)
+            result = micro.rows(gradient, rows)
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
         raise
@@ -145,6 +151,26 @@ def take_step(
     return replace(result, grad_norm=norm, hidden=())
 
 
+def _weighed(
+    policy: Policy,
+    rows: Sequence[Row],
+    config: UpdateConfig,
+    temperature: float,
+    micro: MicroBatch,
+    passes: Passes,
+    *,
+    on_policy: bool,
+) -> list[Row]:
+    """Rows without signal stay as they are: nothing is weighed of them."""
+    signal = [i for i, row in enumerate(rows) if row.sign]
+    used = [rows[i] for i in signal]
+    now = None if on_policy else score(policy, used, temperature, micro, passes.read)
+    done = list(rows)
+    for i, row in zip(signal, weighed(used, now, config.trajectory), strict=True):
+        done[i] = row
+    return done
+
+
 class _Walked:
     """What the passes of a step leave behind; it stays on the device until the last is done."""
 
@@ -154,12 +180,12 @@ class _Walked:
         self.hidden: dict[int, Tensor] = {}
         self._order: list[int] = []  # rows as they were walked
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
-        self._totals: list[Tensor] = []  # per pass [2]: loss, clipped tokens
+        self._totals: list[Tensor] = []  # per pass [3]: loss, clipped and capped tokens
 
     def add(self, batch: list[int], found: Found) -> None:
         self._order += batch
         self._tokens.append(found.tokens_3M)
-        self._totals.append(found.totals_2)
+        self._totals.append(found.totals_3)
         if self.keep_hidden:
             parts = found.hidden_MD.split([self.rows[i].num_tokens for i in batch])
             self.hidden.update(zip(batch, parts, strict=True))
@@ -172,7 +198,8 @@ class _Walked:
         logprobs, entropies, pulls = (by_row(x_N, self._order, self.rows) for x_N in host)
         return logprobs, entropies, pulls
 
-    def sums(self) -> tuple[float, float]:
-        """Loss and clipped tokens of all passes."""
-        totals = torch.stack(self._totals).tolist() if self._totals else []
-        return sum((x for x, _ in totals), 0.0), sum((n for _, n in totals), 0.0)
+    def sums(self) -> tuple[float, float, float]:
+        """Loss, clipped and capped tokens of all passes."""
+        totals = torch.stack(self._totals).tolist() if self._totals else [(0.0, 0.0, 0.0)]
+        loss, clipped, capped = (sum(column) for column in zip(*totals, strict=True))
+        return loss, clipped, capped

@@ -33,6 +33,7 @@ class PoiseConfig(GRPOConfig):
     balance_unit: str = _option(
         "rollout", "RB: 'rollout' drops surplus inside groups, 'group' chooses whole groups"
     )
+    balance_target: int = _option(0, "RB: rollouts of an update; 0 is those of a generation")
     max_age: int = _option(4, "RB: generations a rollout may wait for its batch")
     max_refills: int = _option(
         8, "RB: further generations before an update; the run stops when they do not balance it"
@@ -73,7 +74,10 @@ class PoiseConfig(GRPOConfig):
                 f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
                 f"{together}: an optimizer step would span two generations"
             )
-        groups, steps = self.generation_batch_size // self.num_generations, self.optimizer_steps
+        G, steps = self.num_generations, self.optimizer_steps
+        groups = self.generation_batch_size // G
+        if self.tau and self.balance_target:
+            groups = min(groups, -(-self.balance_target // G))
         if self.composer == "grouped" and groups < steps:
             return (
                 f"{groups} groups cannot fill {steps} optimizer steps whole: "
@@ -84,8 +88,8 @@ class PoiseConfig(GRPOConfig):
                 "composer='whole' makes one step: set steps_per_generation as low as "
                 "gradient_accumulation_steps"
             )
-        if self.max_refills < 0 or self.max_age < 0 or self.monitor_every < 0:
-            return "max_age, max_refills and monitor_every cannot be negative"
+        if min(self.balance_target, self.max_refills, self.max_age, self.monitor_every) < 0:
+            return "balance_target, max_age, max_refills and monitor_every cannot be negative"
         return ""
 
     def _credit(self) -> str:

@@ -52,7 +52,7 @@ class Planner:
         if options.tau:
             self.buffer = RewardBalancedBuffer(
                 tau=options.tau,
-                target=options.generation_batch_size,
+                target=options.balance_target or options.generation_batch_size,
                 unit=options.balance_unit,
                 max_age=options.max_age,
             )

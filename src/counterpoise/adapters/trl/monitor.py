@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 AVERAGES = {
     "dapo": "token_mean", "bnpo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant",
 }  # fmt: skip
+LEVELS = {"token": "grpo", "sequence": "gspo"}
 MICRO_TOKENS = 16384
 
 
@@ -56,23 +57,24 @@ class StepMonitor:
             return
         if not trainer.accelerator.is_main_process:
             return
-        rows = self._rows(decision, step)
-        result = self._result(self._policy(), rows)
+        rows = self.rows(decision, step)
+        result = self.read(rows)
         if not result.rows:
             return
         self._monitor = Monitor(trainer.temperature, MICRO_TOKENS, ())
-        self._monitor.before(self._policy(), rows, result)
+        self._monitor.before(self.model(), rows, result)
 
     def after(self) -> None:
         if self._monitor is None:
             return
-        self._monitor.after(self._policy())
+        self._monitor.after(self.model())
         for name, value in numbers(self._monitor.views).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
         self._monitor = None
 
-    def _policy(self) -> Policy:
+    def model(self) -> Policy:
+        """TRL's model as the native engine sees it."""
         if self.policy is None:
             trainer = self.trainer
             model = trainer.accelerator.unwrap_model(trainer.model)
@@ -81,7 +83,7 @@ class StepMonitor:
             model.train(training)  # as_policy turns dropout off; TRL keeps its own mode
         return self.policy
 
-    def _rows(self, decision: Decision, step: int) -> list[Row]:
+    def rows(self, decision: Decision, step: int) -> list[Row]:
         """The step's rows with their tokens; those that are masked out have none to look at."""
         rows = []
         for i in decision.plan.steps[step]:
@@ -93,18 +95,21 @@ class StepMonitor:
                 rows.append(replace(row, rollout=rollout(sample), scored_T=old))
         return rows
 
-    def _result(self, policy: Policy, rows: Sequence[Row]) -> StepResult:
+    def read(self, rows: Sequence[Row]) -> StepResult:
         """What `update/step.py` would report of these rows; no gradient reaches a weight."""
+        policy = self.model()
         options = self.trainer.args
         average = AGGREGATIONS.load(AVERAGES[options.loss_type])
         coefficients_R = average(rows, self.trainer.max_completion_length) if rows else np.empty(0)
         used = [i for i, row in enumerate(rows) if row.sign]
         seen: dict[int, tuple[Any, ...]] = {}
+        loss, clipped = 0.0, 0
         for batch in micro_batches([rows[i] for i in used], MICRO_TOKENS):
             part = [used[k] for k in batch]
             with torch.no_grad():
                 passed = forward(policy, [rows[i] for i in part], self.trainer.temperature)
-            pulls_M = self._pulls(passed.logprobs_M, [rows[i] for i in part], coefficients_R[part])
+            found = self._lost(passed.logprobs_M, [rows[i] for i in part], coefficients_R[part])
+            pulls_M, loss, clipped = found[0], loss + found[1], clipped + found[2]
             tensors = (passed.logprobs_M, passed.entropies_M, pulls_M, passed.hidden_M)
             parts = [tensor.split(passed.lengths) for tensor in tensors]
             seen.update(zip(part, zip(*parts, strict=True), strict=True))
@@ -119,15 +124,17 @@ class StepMonitor:
             entropies=entropies,
             pulls=pulls,
             coefficients=coefficients_R[used].astype(np.float32),
-            loss=float("nan"),
-            grad_norm=float("nan"),
-            clipped_share=float("nan"),
+            loss=loss,
+            grad_norm=float("nan"),  # TRL's affair
+            clipped_share=clipped / max(1, sum(rows[i].num_tokens for i in used)),
             tokens=sum(row.num_tokens for row in rows),
             hidden=[seen[i][3] for i in used],
         )
 
-    def _pulls(self, logprobs_M: Any, rows: Sequence[Row], coefficients_R: Any) -> Any:
-        """-dL/dlogp of every token, by the surrogate itself."""
+    def _lost(
+        self, logprobs_M: Any, rows: Sequence[Row], coefficients_R: Any
+    ) -> tuple[Any, float, int]:
+        """-dL/dlogp of every token by the surrogate itself, the loss, and tokens it clipped."""
         device, lengths = logprobs_M.device, [row.num_tokens for row in rows]
         index_M = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
         old = [row.scored_T for row in rows]
@@ -137,7 +144,7 @@ class StepMonitor:
         advantages_M = torch.from_numpy(np.concatenate([r.advantages_T for r in rows]))
         with torch.enable_grad():
             leaf_M = logprobs_M.detach().requires_grad_()
-            made = SURROGATES.load("grpo")(
+            made = SURROGATES.load(LEVELS[self.trainer.importance_sampling_level])(
                 SurrogateInputs(
                     logprobs=leaf_M,
                     old_logprobs=old_M,
@@ -149,8 +156,9 @@ class StepMonitor:
                 )
             )
             weights_R = torch.as_tensor(coefficients_R, device=device, dtype=leaf_M.dtype)
-            (gradient_M,) = torch.autograd.grad((made.loss * weights_R[index_M]).sum(), leaf_M)
-        return -gradient_M
+            loss = (made.loss * weights_R[index_M]).sum()
+            (gradient_M,) = torch.autograd.grad(loss, leaf_M)
+        return -gradient_M, float(loss.detach()), int(made.clipped.sum())
 
 
 def callback(monitor: StepMonitor) -> Any:

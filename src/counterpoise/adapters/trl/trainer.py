@@ -92,14 +92,14 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def _decide(self, generation_batch: list[dict[str, Any]]) -> Decision:
         """Generate, and generate more until a batch can be taken."""
         process, together = self.accelerator.process_index, self.accelerator.num_processes
-        seed = seed_for(self.args.seed, "compose", self.state.global_step)
         for refills in range(self.args.max_refills + 1):
-            prompts = self._more_prompts(refills) if refills else generation_batch
+            prompts = self._next_prompts(generation_batch, refills)
             self._generation += 1
             samples, rewards_R = self._generate_all(prompts)
 
             def plan(samples: Any = samples, rewards_R: Any = rewards_R) -> Decision | None:
                 self.planner.add(samples, rewards_R, self._generation)
+                seed = seed_for(self.args.seed, "compose", self._generation)
                 return self.planner.take(self._generation, seed)
 
             decision = processes.agree(plan, process, together)
@@ -110,6 +110,12 @@ class PoiseGRPOTrainer(GRPOTrainer):
             f"no batch with a share of {self.args.tau} of each sign in {refills + 1} generations: "
             "lower tau, raise max_refills and max_age, or choose problems of another difficulty"
         )
+
+    def _next_prompts(
+        self, generation_batch: list[dict[str, Any]], refills: int
+    ) -> list[dict[str, Any]]:
+        """This process's part of the next generation: what TRL's loader brought, then others."""
+        return self._more_prompts(refills) if refills else generation_batch
 
     def _generate_all(self, prompts: list[dict[str, Any]]) -> tuple[list[Sample], list[float]]:
         """The rollouts of all processes and their rewards; each is put on the shelf by its key."""

@@ -1,0 +1,5 @@
+"""`python -m counterpoise.cli` is `poise`."""
+
+from counterpoise.cli import main
+
+main()

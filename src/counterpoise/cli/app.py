@@ -1,0 +1,48 @@
+"""The `poise` application, and what several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterpoise import __version__
+
+app = typer.Typer(
+    name="poise",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="""Critic-free RL in which the batch is an object.
+
+**poise demo** trains the embedded model in a few minutes on two CPU cores.
+**poise train** runs a TOML file. **poise plan** shows which rollouts would share an update.
+**poise report** turns a run folder into one HTML page. **poise study** reproduces the paper.""",
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        help="Override an option: section.option=value. Repeatable; see `poise options`.",
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"counterpoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def poise(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,90 @@
+"""`poise contamination`: training prompts that are in a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from counterpoise.contamination.search import Found
+
+
+def contamination(
+    train: Annotated[Path, typer.Option("--train", "-t", help="JSON lines with a problem each.")],
+    evals: Annotated[
+        list[str],
+        typer.Option("--eval", "-e", help="Benchmarks, JSON lines too: one or more files."),
+    ],
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    clean: Annotated[
+        Path | None,
+        typer.Option("--write-clean", help="Write the training file without the copies."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The pairs side by side: an HTML file."),
+    ] = None,
+    field: Annotated[
+        str, typer.Option("--problem-field", help="Of the training file: a problem's text.")
+    ] = "problem",
+    eval_field: Annotated[
+        str, typer.Option("--eval-field", help="Of the benchmarks: a problem's text.")
+    ] = "problem",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, with texts.")] = False,
+) -> None:
+    """Find training prompts that are benchmark problems: copied, reworded or translated.
+
+    - `poise contamination --train dapo.jsonl --eval amc23.jsonl math500.jsonl --out pairs.html`
+    - `poise contamination --train dapo.jsonl --eval data/a*.jsonl --write-clean clean.jsonl`
+    """
+    import json
+
+    from counterpoise.contamination.clean import write_clean
+    from counterpoise.contamination.items import read_benchmarks, read_items
+    from counterpoise.contamination.search import search, to_data
+
+    items = read_items(train, field)
+    files = [Path(name) for name in [*evals, *(more or [])]]
+    found = search(items, read_benchmarks(files, eval_field))
+    said = []
+    if clean is not None:
+        kept = write_clean(items, found.copies(), clean)
+        said.append(f"clean  {clean}: {kept:,} of {len(items):,} prompts")
+    if out is not None:
+        from counterpoise.report.contamination import write_contamination
+
+        said.append(f"page   {write_contamination(to_data(found), train.stem, out)}")
+    if as_json:
+        typer.echo(json.dumps(to_data(found)))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(found))
+    console.print(
+        f"{len(found.copies()):,} of {found.train:,} training prompts are copies "
+        f"({found.seconds:.1f} s)",
+        highlight=False,
+    )
+    for line in said:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(found: Found) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from counterpoise.contamination.find import KINDS
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("benchmark", overflow="fold")
+    for name in ("problems", "copied", *KINDS):
+        table.add_column(name, justify="right", style="dim" if name == "related" else "")
+    for name, size in found.benchmarks.items():
+        counts = [str(count or "-") for count in found.kinds(name).values()]
+        table.add_row(name, f"{size:,}", f"[bold]{found.copied(name)}[/]", *counts)
+    return table

@@ -1,0 +1,23 @@
+"""`poise demo`: the embedded model, trained in a few minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from counterpoise.cli.app import Out, Set
+
+
+def demo(
+    out: Out = None,
+    sets: Set = None,
+) -> None:
+    """Train the embedded model with QB and RB for 40 iterations, and report what changed.
+
+    Needs no network and no GPU. The run is runs/demo.toml; every option can be overridden:
+
+        poise demo --set batch.composer=shuffled --set balance.tau=0
+    """
+    from counterpoise.cli.running import fresh, train_natively
+    from counterpoise.runfile import load_config
+
+    train_natively(load_config("demo", sets or []), out or fresh(Path("out/demo")), resume=False)

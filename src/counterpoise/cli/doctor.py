@@ -1,0 +1,12 @@
+"""`poise doctor`: what this machine can run."""
+
+from __future__ import annotations
+
+import typer
+
+
+def doctor() -> None:
+    """Say what this machine can run, and check the whole path on a tiny run."""
+    from counterpoise.doctor import examine
+
+    raise typer.Exit(0 if examine() else 1)

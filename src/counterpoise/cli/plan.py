@@ -1,0 +1,44 @@
+"""`poise plan`: which rollouts would share an optimizer step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plan(
+    rollouts: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines with prompt_id, reward, and response_tokens or num_tokens."
+        ),
+    ],
+    composer: Annotated[
+        str, typer.Option("--composer", "-c", help="Which rows share a step; see batch.composer.")
+    ] = "grouped",
+    steps: Annotated[int, typer.Option("--steps", "-k", help="Optimizer steps.")] = 4,
+    credit: Annotated[
+        str, typer.Option("--credit", help="Rewards -> advantages; see credit.name.")
+    ] = "grpo",
+    seed: Annotated[int, typer.Option("--seed", help="Of the composer.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Show which rollouts would share an optimizer step: a dry run on any rollout file.
+
+    - `poise plan out/demo/rollouts/step_00001.jsonl --composer shuffled --steps 4`
+    """
+    import json
+
+    from counterpoise.batch.plan_rollouts import plan_file
+
+    planned = plan_file(rollouts, composer, steps, seed, credit)
+    if as_json:
+        typer.echo(json.dumps(planned))
+        return
+    from rich.console import Console
+
+    from counterpoise.plan_table import plan_table
+
+    Console().print(plan_table(planned))

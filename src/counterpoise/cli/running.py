@@ -1,0 +1,66 @@
+"""A training run at the terminal: live progress, then held-out success before and after."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from counterpoise.config import RunConfig
+    from counterpoise.store.folder import RunFolder
+
+
+def train_natively(run: RunConfig, out: Path, *, resume: bool) -> None:
+    """The native engine, watched."""
+    from rich.console import Console
+
+    console = Console()
+    with console.status("loading") if console.is_terminal else nullcontext():
+        from counterpoise.display import LiveDisplay
+        from counterpoise.loop import train as train_run
+    with LiveDisplay(console) as display:
+        folder = train_run(run, out, resume=resume, watch=display)
+    tell(run, folder, console)
+
+
+def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
+    """The same run through TRL; of several processes the first one tells."""
+    import os
+
+    from rich.console import Console
+
+    console = Console(quiet=os.environ.get("RANK", "0") != "0")
+    with console.status("loading") if console.is_terminal else nullcontext():
+        from counterpoise.display import LiveDisplay
+        from counterpoise.engine.trl_run import train as train_run
+    with LiveDisplay(console) as display:
+        folder = train_run(run, out, resume=resume, watch=display)
+    if not console.quiet:
+        tell(run, folder, console)
+
+
+def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
+    """What the run brought, and where it lies."""
+    from counterpoise.evaluate.heldout import Success
+    from counterpoise.evaluate.settings import by_setting
+    from counterpoise.report.page import write_report
+
+    for setting, judged in by_setting(folder.read("evaluations")).items():
+        first, last = (Success.of(record) for record in (judged[0], judged[-1]))
+        at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
+        console.print(f"held-out success{at} {first} -> [bold]{last}[/]", highlight=False)
+    console.print(f"run    {folder.path}", highlight=False, markup=False)
+    if run.store.report:
+        console.print(f"report {write_report(folder.path)}", highlight=False, markup=False)
+
+
+def fresh(base: Path) -> Path:
+    """out/demo, or the first of out/demo-2, -3, ... that is free."""
+    path, number = base, 1
+    while path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path

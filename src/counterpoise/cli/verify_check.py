@@ -1,0 +1,115 @@
+"""`poise verify-check`: how often the verifier is wrong on the references of benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from counterpoise.errors import PoiseError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLUMNS = {
+    "itself": "itself", "forms": "forms", "algebra": "algebra", "shuffled": "shuffled",
+    "near misses": "misses", "parts": "parts", "echoes": "echoes", "asked": "asked",
+    "unboxed": "unboxed",
+}  # fmt: skip
+
+
+def verify_check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="JSON lines with id, problem and answer.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A folder: the benchmarks it holds, by name.")
+    ] = None,
+    items: Annotated[
+        int, typer.Option("--items", min=0, help="Problems of each that forms are made of; 0: all.")
+    ] = 200,
+    pairs: Annotated[
+        int, typer.Option("--pairs", min=0, help="Shuffled pairs of each benchmark.")
+    ] = 1000,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds for one answer.")
+    ] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Measure false rejects and false accepts of the math verifier on reference answers.
+
+    Every reference must verify against itself and in other forms; other references, near misses,
+    parts, echoes of the question and answers in no box must not.
+
+    - `poise verify-check --data benchmarks/`
+    - `poise verify-check mine.jsonl --items 0`
+    """
+    import json
+    import sys
+
+    from counterpoise.task.jsonl import read
+    from counterpoise.verify_check.measure import check, to_data
+
+    found: dict[str, dict[str, Any]] = {}
+    read_files = {
+        path: read(str(path), remedy="name it '{role}'") for path in _paths(files or [], data)
+    }
+    for path, problems in read_files.items():
+        if not as_json:
+            print(f"{path.stem}: {len(problems):,} references", file=sys.stderr)
+        found[path.stem] = {
+            "references": len(problems),
+            **to_data(check(problems, items, pairs, timeout)),
+        }
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(found))
+    console.print("wrong verdicts of all; `itself`, `forms`, `algebra` must score 1, the rest 0")
+    for name, one in found.items():
+        for kind, tally in one["kinds"].items():
+            for case in tally["wrong_cases"][:5]:
+                shown = f"  {name} {kind}: {case['response'][-90:]!r} for {case['gold'][:60]!r}"
+                console.print(shown, highlight=False, markup=False, soft_wrap=True)
+
+
+def _paths(files: list[Path], data: Path | None) -> list[Path]:
+    if files and data:
+        raise PoiseError("name files or --data, not both")
+    if data is None:
+        if not files:
+            raise PoiseError("nothing to check: name .jsonl files, or a folder of them by --data")
+        return files
+    from counterpoise.evaluate.benchmarks import BENCHMARKS
+
+    if not data.is_dir():
+        raise PoiseError(f"{data}: no such folder; --data holds benchmarks as .jsonl files")
+    known = [data / benchmark.file for benchmark in BENCHMARKS.values()]
+    there = [path for path in known if path.is_file()]
+    if not there:
+        wanted = ", ".join(path.name for path in known)
+        raise PoiseError(f"{data} holds none of {wanted}; name other files without --data")
+    return there
+
+
+def _table(found: dict[str, dict[str, Any]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("benchmark", overflow="fold")
+    for name in (*COLUMNS.values(), "ms", "slowest"):
+        table.add_column(name, justify="right", overflow="fold")
+    for name, one in found.items():
+        row = []
+        for kind in COLUMNS:
+            tally = one["kinds"][kind]
+            share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
+            row.append(f"[bold]{share}[/]" if tally["wrong"] else share)
+        mean = 1000 * one["seconds"] / one["verified"]
+        table.add_row(name, *row, f"{mean:.2f}", f"{one['slowest_seconds']:.2f} s")
+    return table

@@ -1,0 +1,26 @@
+"""`poise warmup`: supervised training, so that RL has something to improve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterpoise.cli.app import Set
+
+
+def warmup(
+    config: Annotated[str, typer.Argument(help="A TOML file, or a preset of runs/ by name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
+    sets: Set = None,
+) -> None:
+    """Supervised training on worked solutions, so that RL has something to improve.
+
+    Takes [model], [task] and [warmup]; model.name=scratch starts from nothing. The embedded model
+    was made by:  poise warmup embedded --out DIR
+    """
+    from counterpoise.runfile import load_config
+    from counterpoise.warmup.run import run_warmup
+
+    run_warmup(load_config(config, sets or []), out)

@@ -1,0 +1,81 @@
+"""`poise train X.toml --engine verl --out DIR`: data files and config in DIR, then verl itself.
+
+DIR/config.toml  train.parquet  heldout.parquet  engine.json      written here
+DIR/checkpoints  rollouts  log.jsonl                              written by verl
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.adapters.verl import host
+from counterpoise.config import RunConfig
+from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
+from counterpoise.engine.verl import checked, command, prompt_text
+from counterpoise.errors import PoiseError
+from counterpoise.store.folder import RunFolder
+from counterpoise.task.load import load_task
+from counterpoise.types import Prompt
+
+
+def prepare(config: RunConfig, out: Path) -> RunFolder:
+    """A folder with everything that the command names."""
+    RunFolder.check_free(out)
+    task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
+    if len(task.train) < config.sample.prompts:
+        raise PoiseError(
+            f"{len(task.train)} training prompts cannot fill an iteration of "
+            f"{config.sample.prompts}: lower sample.prompts"
+        )
+    folder = RunFolder.create(out, config)
+    warn_of_overlap(task.train, benchmarks, folder, lambda line: print(line, file=sys.stderr))
+    for name, prompts in (("train", task.train), ("heldout", task.heldout)):
+        with folder.replacing(f"{name}.parquet") as temporary:
+            pq.write_table(table(prompts or task.train[:1], config), temporary)
+    told = {"schema": 1, "engine": "verl", "version": host.VERSION}
+    with folder.replacing("engine.json") as temporary:
+        temporary.write_text(json.dumps(told), encoding="utf-8")
+    return folder
+
+
+def table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
+    """verl's columns: data_source, prompt, reward_model.ground_truth, extra_info."""
+    rows: list[dict[str, Any]] = [
+        {
+            "data_source": config.task.name,
+            "prompt": [
+                {"role": "user", "content": prompt_text(prompt.problem, config.model.template)}
+            ],
+            "reward_model": {"style": "rule", "ground_truth": prompt.answer},
+            "extra_info": {"id": prompt.id},
+        }
+        for prompt in prompts
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def launch(config: RunConfig, out: Path, *, resume: bool = False) -> None:
+    """Run the command where verl is installed; its output is the terminal's."""
+    host.require()
+    told = checked(config)
+    if not resume:
+        prepare(config, out)
+    for line in told:
+        print(f"poise: {line}", file=sys.stderr)
+    words = [sys.executable, *command(config, out, resume=resume)[1:]]
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(out / "log.jsonl")}
+    done = subprocess.run(words, env=environment, check=False)
+    if done.returncode:
+        raise PoiseError(
+            f"verl stopped with exit code {done.returncode}: its last lines above say why; "
+            f"then poise train --resume --out {out}"
+        )

