@@ -48,8 +48,8 @@ def test_shares_are_the_weighted_sums():
         assert shares.alike == pytest.approx(shared / union)
         symbols = sum(w[name] for name in one.symbols & item.symbols)
         assert shares.symbols_weight == pytest.approx(symbols)
-    assert index.shares(0, item).symbols_alike == 1.0
-    assert index.shares(1, item).numbers_missing == 1.0
+    assert index.shares(0, item).symbols_alike == pytest.approx(1.0)
+    assert index.shares(1, item).numbers_missing == pytest.approx(1.0)
     assert index.shares(2, item).numbers_missing == pytest.approx(1 / 3)  # `seven`
 
 

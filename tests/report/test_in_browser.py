@@ -92,7 +92,7 @@ def test_the_page_draws_itself(browser: Browser, tmp_path: Path):
     run = write_run(tmp_path / "run", tau=0.0, composer="shuffled", response=hostile)
     with opened(browser, write_report(run)) as page:
         assert page.title() == "run · Counterpoise"
-        assert page.locator("svg.marks").count() == 23
+        assert page.locator("svg.marks").count() == 26
         assert page.locator(".mosaic .cell").count() == 24  # every rollout of the batch
         assert page.locator(".mosaic .thread").count()  # shuffled: groups are split
 
