@@ -159,7 +159,7 @@ class CreditConfig:
         "uniform", "token weights on top of the advantage", choices=tuple(WEIGHTS)
     )
     settings: list[str] = option(
-        [], 'of the token weights, each "name=value"; `poise credit` lists them'
+        [], 'of the token weights, each "name=value"; docs/credit.md lists them'
     )
 
 
