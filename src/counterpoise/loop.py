@@ -95,17 +95,7 @@ def train(
     finally:
         verifier.close()
         sampler.close()
-    if not any(record["steps"] for record in folder.read("metrics")):
-        watch.say(
-            "no optimizer step was taken: no batch had signal, or none was balanced; "
-            "lower balance.target or balance.tau, or sample more"
-        )
-    if config.store.model:
-        with folder.writing("model"):
-            save_policy(policy, folder.path / "model")
-    with folder.writing("finished.json"):
-        finish(folder, config)
-    watch.finished(folder.path)
+    conclude(policy, config, folder, watch)
     return folder
 
 
@@ -319,3 +309,18 @@ def evaluate(
             {"iteration": at, **asdict(setting), **asdict(success), "evaluate_seconds": seconds},
         )
         watch.evaluated(at, success, setting)
+
+
+def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch) -> None:
+    """The model, and the mark of a run that came to its end."""
+    if not any(record["steps"] for record in folder.read("metrics")):
+        watch.say(
+            "no optimizer step was taken: no batch had signal, or none was balanced; "
+            "lower balance.target or balance.tau, or sample more"
+        )
+    if config.store.model:
+        with folder.writing("model"):
+            save_policy(policy, folder.path / "model")
+    with folder.writing("finished.json"):
+        finish(folder, config)
+    watch.finished(folder.path)

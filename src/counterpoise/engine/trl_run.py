@@ -24,10 +24,10 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
 from counterpoise.engine.trl import arguments, checked
-from counterpoise.loop import NO_MEMORY, encode
-from counterpoise.policy.load import Policy, choose_device, choose_dtype, load_policy, save_policy
+from counterpoise.loop import NO_MEMORY, conclude, encode
+from counterpoise.policy.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.state import State, new_state, restore
-from counterpoise.store.finished import check_unfinished, finish
+from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.load import load_task
 from counterpoise.update.fit import explained
@@ -75,7 +75,7 @@ def train(
     finally:
         verifier.close()
     if main:
-        _finish(config, folder, policy, watch)
+        conclude(policy, config, folder, watch)
     return folder
 
 
@@ -178,17 +178,3 @@ def _write_head(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     told = {"schema": 1, "engine": "trl", "version": version("trl")}
     with folder.replacing("engine.json") as temporary:
         temporary.write_text(json.dumps(told), encoding="utf-8")
-
-
-def _finish(config: RunConfig, folder: RunFolder, policy: Policy, watch: Watch) -> None:
-    if not any(record["steps"] for record in folder.read("metrics")):
-        watch.say(
-            "no optimizer step was taken: no batch had signal, or none was balanced; "
-            "lower balance.target or balance.tau, or sample more"
-        )
-    if config.store.model:
-        with folder.writing("model"):
-            save_policy(policy, folder.path / "model")
-    with folder.writing("finished.json"):
-        finish(folder, config)
-    watch.finished(folder.path)
