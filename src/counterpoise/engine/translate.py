@@ -65,6 +65,12 @@ def lacks(default: Any, why: str) -> Option:
 Table = Mapping[str, Option]
 
 
+def section(name: str, option: Option) -> dict[str, Option]:
+    """One word for all options of a section: for what an engine does not do at all."""
+    fields = dataclasses.fields(getattr(RunConfig(), name))
+    return {f"{name}.{field.name}": option for field in fields}
+
+
 def given(config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """(section.option, value, default) for every option of a run."""
     default = RunConfig()

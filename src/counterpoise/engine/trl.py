@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.engine.translate import Option, check, idle, only, ours, to
+from counterpoise.engine.translate import Option, check, idle, only, ours, section, to
 
 TASK = ours("the task")
 JUDGED = ours("judged by us")
@@ -100,15 +100,7 @@ OPTIONS: dict[str, Option] = {
     "evaluate.samples": JUDGED,
     "evaluate.settings": JUDGED,
     "evaluate.every": JUDGED,
-    "warmup.steps": WARMUP,
-    "warmup.batch": WARMUP,
-    "warmup.lr": WARMUP,
-    "warmup.evaluate_every": WARMUP,
-    "warmup.until": WARMUP,
-    "warmup.hidden": WARMUP,
-    "warmup.layers": WARMUP,
-    "warmup.heads": WARMUP,
-    "warmup.intermediate": WARMUP,
+    **section("warmup", WARMUP),
     "monitor.every": ours("the microscope looks as in the native engine"),
     "monitor.watch": ours("the microscope looks as in the native engine"),
     "store.rollouts": FOLDER,

@@ -19,7 +19,18 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.engine import scale
-from counterpoise.engine.translate import Option, Table, check, idle, lacks, notes, only, ours, to
+from counterpoise.engine.translate import (
+    Option,
+    Table,
+    check,
+    idle,
+    lacks,
+    notes,
+    only,
+    ours,
+    section,
+    to,
+)
 from counterpoise.estimate import shape_of
 from counterpoise.evaluate.settings import settings_of
 from counterpoise.policy.load import BOXED, find_folder
@@ -112,15 +123,7 @@ OPTIONS: dict[str, Option] = {
     "evaluate.samples": to(f"{ROLLOUT}.val_kwargs.n"),
     "evaluate.settings": to(f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.top_p"),
     "evaluate.every": to("trainer.test_freq"),
-    "warmup.steps": WARMUP,
-    "warmup.batch": WARMUP,
-    "warmup.lr": WARMUP,
-    "warmup.evaluate_every": WARMUP,
-    "warmup.until": WARMUP,
-    "warmup.hidden": WARMUP,
-    "warmup.layers": WARMUP,
-    "warmup.heads": WARMUP,
-    "warmup.intermediate": WARMUP,
+    **section("warmup", WARMUP),
     "monitor.every": to("+poise.monitor_every"),
     "monitor.watch": lacks(2, why="no table of pushes"),
     "store.rollouts": to("trainer.rollout_data_dir"),
