@@ -46,7 +46,7 @@ test-verl: .venvs/verl/.installed
 	.venvs/verl/bin/python $(ENGINE_TESTS) tests/adapters/test_verl_*.py tests/engine tests/import_runs/test_real_writers.py
 
 test-vllm: .venvs/vllm/.installed
-	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py
+	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/evaluate/test_eval_with_vllm.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

@@ -17,9 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from counterpoise.statistics.student import Mean, student
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
-from counterpoise.study.student import Mean, student
 
 ENGINES = ("native", "trl")
 SETS = (

@@ -170,6 +170,7 @@ HELP = {
     "warmup": ["--out", "--set", "solutions"],
     "plan": ["--composer", "--steps", "--credit", "--seed", "--json", "prompt_id", "num_tokens"],
     "report": ["--out", "HTML"],
+    "credit": ["--settings", "--iteration", "--model", "--out", "--json", "NAME"],
     "options": ["option"],
     "doctor": ["machine"],
     "bench": ["--parts", "--json", "TRL"],

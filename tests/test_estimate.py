@@ -77,6 +77,13 @@ def test_memory_by_the_formula() -> None:
     assert told == pytest.approx([x / 1e9 for x in expected], abs=0.006)
 
 
+def test_a_copy_of_the_first_weights_is_counted() -> None:
+    parameters = KNOWN["Qwen/Qwen3-1.7B-Base"].parameters
+    for sets, size in (([], 22), (["credit.rule_settings=['alpha=0']"], 20)):
+        text = describe_run(load_config("qwen3-1.7b-base", ["credit.rule=sdpg", *sets]))
+        assert f"training {size * parameters / 1e9:.2f} GB" in text
+
+
 def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
     text = describe_run(load_config("qwen3-1.7b-base", ["update.checkpointing=true"]))
     live = 9216 * (28 * 2048 + KEPT) * 2
@@ -86,3 +93,15 @@ def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
 def test_an_unknown_shape_is_said() -> None:
     text = describe_run(from_tables({"model": {"name": "nobody/nothing"}}))
     assert "memory         unknown: the shape of nobody/nothing" in text
+
+
+def test_every_turn_of_an_episode_is_counted() -> None:
+    one, three = (
+        describe_run(load_config("demo", sets))
+        for sets in ([], ["task.environment='tries'", "task.turns=3"])
+    )
+    tokens = [
+        int(re.search(r"at most ([\d,]+) sampled", text)[1].replace(",", ""))
+        for text in (one, three)
+    ]
+    assert tokens == [16 * 8 * 112, 3 * 16 * 8 * 112]

@@ -49,7 +49,7 @@ def outcome(folder: Path) -> dict[str, object]:
 
     logs = {
         log: [timeless(json.loads(x)) for x in (folder / f"{log}.jsonl").read_text().splitlines()]
-        for log in ("metrics", "plans", "evaluations")
+        for log in ("metrics", "plans", "drops", "evaluations")
     }
     last = checkpoint.available(folder / "checkpoints")[-1]
     weights = {
@@ -88,7 +88,7 @@ class StopError(Exception):
     pass
 
 
-@pytest.mark.parametrize("stage", ["draw", "update", "save", "evaluate"])
+@pytest.mark.parametrize("stage", ["sample_groups", "update", "save", "evaluate"])
 def test_interrupted_in_any_stage(
     stage: str, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

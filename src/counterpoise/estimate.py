@@ -1,7 +1,8 @@
 """What a run will do and need, before it starts: `poise train X --dry-run`.
 
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
-                bfloat16 (2 + 2, and float32 masters, their gradient and moments)
+                bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
+                where a rule reads the first weights
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
     activations micro_tokens * layers * what a layer keeps for the backward pass: by autograd about
                 10 hidden + 3 intermediate; on a GPU (`policy/layer.py`) 2 hidden + 2 intermediate
@@ -98,18 +99,26 @@ def describe_run(config: RunConfig) -> str:
     """The resolved configuration, then counts and memory in plain words."""
     s, n = config.sample, config.loop.iterations
     rollouts = s.prompts * s.group_size
-    tokens = rollouts * s.max_new_tokens
+    tokens = rollouts * s.max_new_tokens * _turns(config)
     balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
     updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
+    most, drawn = 1 + s.refills, f"{n * rollouts:,} rollouts"
+    if s.refills:
+        drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
     lines = [
         to_toml(config),
         "# what this run does",
         f"#   per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
         f"{config.batch.steps} optimizer steps ({config.batch.composer})",
-        f"#   in all         {n * rollouts:,} rollouts, updates: {updates}",
-        f"#   tokens         at most {tokens:,} sampled an iteration, {n * tokens:,} in all",
+        f"#   in all         {drawn}, updates: {updates}",
+        f"#   tokens         at most {most * tokens:,} sampled an iteration, "
+        f"{n * most * tokens:,} in all",
     ]
     return "\n".join(lines + _memory(config))
+
+
+def _turns(config: RunConfig) -> int:
+    return config.task.turns if config.task.environment != "none" else 1
 
 
 def _memory(config: RunConfig) -> list[str]:
@@ -119,6 +128,10 @@ def _memory(config: RunConfig) -> list[str]:
     single = config.model.dtype == "float32" or config.model.name == "embedded"
     width = 4 if single else 2
     training = (16 if single else 20) * shape.parameters
+    if config.credit.rule != "off":
+        from counterpoise.credit.rules import reads_first_weights
+
+        training += width * shape.parameters * reads_first_weights(config.credit)
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
     if not single:
         heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
@@ -127,7 +140,8 @@ def _memory(config: RunConfig) -> list[str]:
     if config.update.checkpointing:
         kept = shape.layers * shape.hidden + per_layer
     activations = config.update.micro_tokens * kept * width
-    length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
+    # an environment may tell the problem again
+    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _turns(config)
     row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     drawing = [
         f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",

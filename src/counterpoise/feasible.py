@@ -12,7 +12,20 @@ from counterpoise.evaluate.settings import settings_of
 def checked(config: RunConfig) -> RunConfig:
     """The same configuration, or the first reason why it cannot run."""
     settings_of(config.evaluate.settings, config.sample)
-    for check in (_levels, _steps, _credit, _balance, _importance, _trajectory, _vllm, _scratch):
+    for check in (
+        _levels,
+        _steps,
+        _credit,
+        _groups,
+        _rewards,
+        _balance,
+        _importance,
+        _trajectory,
+        _rule,
+        _environment,
+        _vllm,
+        _scratch,
+    ):
         if reason := check(config):
             raise PoiseError(reason)
     return config
@@ -59,6 +72,54 @@ def _credit(config: RunConfig) -> str:
     return ""
 
 
+def _groups(config: RunConfig) -> str:
+    """Anchors and dynamic sampling: what a group may be."""
+    sample, credit = config.sample, config.credit
+    if sample.anchors and sample.anchors > sample.group_size - 2:
+        return (
+            f"sample.anchors={sample.anchors} leaves no two of sample.group_size="
+            f"{sample.group_size} responses for the problem: lower it"
+        )
+    if sample.anchors and config.update.old_logprobs == "sampler":
+        return (
+            "sample.anchors: the sampler did not draw anchors after the problem; set "
+            "update.old_logprobs=trainer"
+        )
+    if sample.anchors and config.update.importance != "off":
+        return (
+            "sample.anchors: nobody knows an anchor's importance weight; set update.importance=off"
+        )
+    if sample.anchors and config.batch.composer == "coupled":
+        return (
+            "batch.composer=coupled needs the sampler's log-probabilities, which anchors lack: "
+            "choose batch.composer=grouped"
+        )
+    if sample.anchors and config.task.environment != "none":
+        return "sample.anchors: nobody answers an anchor; set task.environment=none"
+    if sample.refills and credit.name == "w_reinforce":
+        return (
+            "credit.name=w_reinforce learns from groups without spread, which dynamic sampling "
+            "drops: set sample.refills=0"
+        )
+    return ""
+
+
+def _rewards(config: RunConfig) -> str:
+    options = config.verify
+    if options.also:  # reading them imports nothing heavy
+        from counterpoise.verify.further import shares_of
+
+        shares_of(options.also)
+    if options.overlong_tokens > config.sample.max_new_tokens:
+        return (
+            f"verify.overlong_tokens={options.overlong_tokens} is more than a response has: "
+            f"choose at most sample.max_new_tokens={config.sample.max_new_tokens}"
+        )
+    if config.credit.mixture != "sum" and not options.also:
+        return f"credit.mixture={config.credit.mixture} has one reward to mix: set verify.also"
+    return ""
+
+
 def _balance(config: RunConfig) -> str:
     """RB must be able to fill a batch at all."""
     tau, target = config.balance.tau, config.target
@@ -99,6 +160,39 @@ def _trajectory(config: RunConfig) -> str:
             f"update.trajectory={options.trajectory} needs one denominator for all rollouts: "
             "set update.aggregate=token_mean or constant"
         )
+    return ""
+
+
+def _rule(config: RunConfig) -> str:
+    """Rules that stand in for the clip, or would undo what another option is for."""
+    name, update = config.credit.rule, config.update
+    if name != "off" or config.credit.rule_settings:  # reading them imports the method
+        from counterpoise.credit.rules import check
+
+        check(config.credit)
+    if name == "kl_cov" and update.surrogate != "unclipped":
+        return "credit.rule=kl_cov stands in for the clip: set update.surrogate=unclipped"
+    if name == "clip_cov" and update.trajectory != "off":
+        return (
+            "credit.rule=clip_cov leaves tokens out, after which a group no longer cancels: "
+            "set update.trajectory=off"
+        )
+    return ""
+
+
+def _environment(config: RunConfig) -> str:
+    """What takes a rollout for one response, and what takes it for an episode."""
+    weights, name = config.credit.weights, config.task.environment
+    if name == "none":
+        answered = "weighs what an environment answered: set task.environment=tries"
+        return f"credit.weights=serl {answered}" if weights == "serl" else ""
+    asked = f"task.environment={name}"
+    if weights in ("grail", "oar_g", "oar_p"):
+        return f"credit.weights={weights} looks at one answer of one response, not with {asked}"
+    if config.sample.engine != "native":
+        return f"{asked} needs sample.engine=native: it alone was tried with episodes"
+    if any(also.partition("=")[0].strip() == "overlong" for also in config.verify.also):
+        return f"{asked}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 
 

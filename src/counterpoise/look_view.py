@@ -9,6 +9,7 @@ the bell, and it goes into `Text`, where brackets are no markup.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import product
 from typing import TYPE_CHECKING
@@ -69,10 +70,14 @@ def _about(seen: Sight) -> Text:
 
 def _strip(seen: Sight, coloured: bool, styled: bool) -> Text:
     strip = Text()
-    values = seen.values
+    values, found = seen.values, seen.texts[seen.row]
+    said = dict(found.told) if found else {}  # an environment's words: read, not trained
     for place, (value, share) in enumerate(
         zip(values.tolist(), strength(values, seen.full).tolist(), strict=True)
     ):
+        if place in said:
+            words = "".join(_text(seen, token) for token in said[place])
+            strip.append(words if styled else f"[{words}]", style="dim italic")
         token = int(seen.columns["token"][place])
         text, style = _text(seen, token), ""
         kind = _kind(seen, value)
@@ -129,7 +134,7 @@ def _token(seen: Sight, place: int) -> RenderableType:
     told = Text.assemble((f"token {place}  ", "dim"), (_text(seen, token, 200), "bold"))
     told.append(f"  id {token}\n", style="dim")
     told.append(f"probability {_percent(known['logprob'])}")
-    if "displacement" in known:
+    if math.isfinite(known.get("displacement", math.nan)):
         told.append(f" -> {_percent(min(0.0, known['logprob'] + known['displacement']))}")
         told.append("  displacement ").append(_number(known["displacement"], signed=True))
     told.append(f"  entropy {known['entropy']:.3g}  advantage {known['advantage']:+.3g}")

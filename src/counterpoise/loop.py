@@ -17,41 +17,41 @@ from typing import Any
 import torch
 
 from counterpoise import metrics
+from counterpoise.batch.account import account
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
 from counterpoise.credit.assign import assign
-from counterpoise.credit.gather import gather
+from counterpoise.credit.mixture import mixture_of
+from counterpoise.credit.rules import bound
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.microscope.monitor import Monitor, first_mixed
+from counterpoise.microscope import looks
+from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample import SAMPLERS
-from counterpoise.sample.native import sample as native
-from counterpoise.sample.sampler import Sample, Sampler
-from counterpoise.seeds import rng_for, seed_for
-from counterpoise.state import State, new_state, refill, restore, save
+from counterpoise.sample.anchors import check_generic
+from counterpoise.sample.episodes import episodes_of
+from counterpoise.sample.rounds import Asked, Encoded, sample_groups
+from counterpoise.sample.sampler import Sampler
+from counterpoise.seeds import seed_for
+from counterpoise.state import State, new_state, refill_buffer, restore, save
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
 from counterpoise.task.load import load_task
-from counterpoise.types import BatchPlan, Group, Ints, Prompt, Response, Row, StepResult
-from counterpoise.update.fit import PROMPTS, MicroBatch, explained
-from counterpoise.update.old_logprobs import first_step, score_before_update
+from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
+from counterpoise.update.fit import NO_MEMORY, explained
+from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
 from counterpoise.update.step import take_step
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 
 MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
-NO_MEMORY = (  # outside the passes of the update, which grow smaller by themselves
-    "go on with --resume and --set monitor.every=0, or start anew with fewer sample.prompts, "
-    "a lower sample.max_new_tokens or a smaller model"
-)
-Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
 
 
 def train(
@@ -67,6 +67,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
+    check_generic(task.train, config.sample)
     prompts = encode(policy, task.train, config, watch)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
@@ -82,6 +83,7 @@ def train(
     state.sample = sampler
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    state.episodes = episodes_of(config.task, verifier)
     try:
         with explained(NO_MEMORY):
             watch.started(config, policy.num_parameters, state.iteration)
@@ -110,18 +112,15 @@ def iterate(
     now, seed = state.iteration + 1, config.loop.seed
     clock = metrics.Clock()
 
-    prompts = pick_prompts(train_set, config, now)
-    responses_PG = draw(state.policy, prompts, config, now, state.drawn, state.sample)
-    clock.lap("sample")
+    asked = Asked(state, config, verifier, clock, now)
+    sampled = sample_groups(asked, train_set, config, now)
 
-    texts = [response.text for responses in responses_PG for response in responses]
-    answers = [prompt.answer for prompt, _ in prompts for _ in range(config.sample.group_size)]
-    scores = verifier.score(texts, answers)
-    groups = gather(prompts, responses_PG, scores.rewards, now)
-    clock.lap("verify")
-
-    credited = credit(state, groups, config)
+    reader = reader_of(state, config)
+    credited = credit(sampled.groups, config, reader)
+    rows = [*state.buffer.state(), *(row for group in credited for row in group)]
     batch = balance(state, credited, config, now)
+    oldest = now - config.balance.max_age
+    drops = account(sampled.dropped, rows, batch, state.buffer.state(), oldest)
     rule = config.batch
     plan = (
         compose(rule.composer, batch, rule.steps, seed_for(seed, "compose", now)) if batch else None
@@ -130,18 +129,19 @@ def iterate(
     clock.lap("compose")
 
     if plan:
-        batch = with_old_logprobs(state, batch, plan, config)
+        batch = with_old_logprobs(state, batch, plan, config, reader.scores)
     clock.lap("score")
 
-    monitor = watch_groups(state, batch, config)
+    monitor = look_at(state, batch, plan, config) if plan else None
     results = update(state, batch, plan, config, monitor) if plan else []
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
     views = monitor.views if monitor else []
     made = metrics.Iteration(
-        now, groups, scores, credited, batch, plan, description, results, views
-    )
+        now, asked.all, asked.scores, credited, batch, plan, description, results, views,
+        sampled.rounds, drops,
+    )  # fmt: skip
     record = metrics.record(made, state.buffer, clock)
     write_iteration(folder, made, record, config.store)
     state.iteration = now
@@ -171,45 +171,19 @@ def encode(
     return kept
 
 
-def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> list[Encoded]:
-    """The prompts of iteration `now`: shuffled epochs, an incomplete last iteration left out."""
-    P = config.sample.prompts
-    epoch, place = divmod(now - 1, len(train_set) // P)
-    order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
-    return [train_set[i] for i in order[place * P : (place + 1) * P]]
-
-
-def draw(
-    policy: Policy,
-    prompts: Sequence[Encoded],
-    config: RunConfig,
-    now: int,
-    at_once: MicroBatch | None = None,
-    sample: Sample = native,
-) -> list[list[Response]]:
-    """G responses for every prompt, each from a seed of its own; a part at a time if need be."""
-    P, G = len(prompts), config.sample.group_size
-    seeds_PG = [
-        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)] for p in range(P)
-    ]
-    tokens = [tokens for _, tokens in prompts]
-
-    def parts(size: int) -> list[list[Response]]:
-        drawn: list[list[Response]] = []
-        for start in range(0, P, size):
-            part = slice(start, start + size)
-            drawn += sample(policy, tokens[part], seeds_PG[part], config.sample)
-        return drawn
-
-    at_once = at_once or MicroBatch(P, what=PROMPTS)
-    return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)
-
-
-def credit(state: State, groups: Sequence[Group], config: RunConfig) -> list[list[Row]]:
+def credit(groups: Sequence[Group], config: RunConfig, reader: Reader) -> list[list[Row]]:
     """Rows of every group; weights see the policy that sampled."""
-    options, now = config.credit, state.iteration + 1
-    reader = Reader(state.policy, config.sample.temperature, state.micro, now, config.loop.seed)
-    return assign(groups, options.name, options.weights, options.settings, reader)
+    options = config.credit
+    return assign(
+        groups, options.name, options.weights, options.settings, reader, mixture_of(config)
+    )
+
+
+def reader_of(state: State, config: RunConfig) -> Reader:
+    """What credit may look at in this iteration."""
+    now, seed = state.iteration + 1, config.loop.seed
+    temperature, read = config.sample.temperature, state.passes.read
+    return Reader(state.policy, temperature, state.micro, now, seed, read)
 
 
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
@@ -222,26 +196,33 @@ def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) 
 
 
 def with_old_logprobs(
-    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig
+    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig, known: Scores = NONE
 ) -> list[Row]:
     """Score what is trained after the weights have changed: in the batch, and in the buffer."""
     if config.update.old_logprobs == "sampler":
         return batch
     scored, waiting = score_before_update(
         state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro,
-        state.passes,
+        state.passes, known,
     )  # fmt: skip
-    refill(state, waiting)
+    refill_buffer(state, waiting)
     return scored
 
 
-def watch_groups(state: State, batch: Sequence[Row], config: RunConfig) -> Monitor | None:
-    """The microscope for this iteration, on its first groups with both signs; None: not now."""
-    every = config.monitor.every
-    if not every or (state.iteration + 1) % every:
+def look_at(
+    state: State, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
+) -> Monitor | None:
+    """The microscope for this iteration; None: not now. Watched are the first groups with both
+    signs among what is looked at.
+    """
+    options, now = config.monitor, state.iteration + 1
+    if not options.every or now % options.every:
         return None
-    watched = first_mixed(batch, config.monitor.watch)
-    return Monitor(config.sample.temperature, state.micro, watched, state.passes)
+    seed = seed_for(config.loop.seed, "monitor", now)
+    looked = looks.draw(batch, plan, state.micro.size, options.tokens, seed)
+    seen = [row for row in batch if looked is None or row.name in looked]
+    watched = looks.first_mixed(seen, options.watch)
+    return Monitor(config.sample.temperature, state.micro, watched, state.passes, looked)
 
 
 def update(
@@ -255,18 +236,21 @@ def update(
     results = []
     sampled = config.update.old_logprobs == "sampler"
     first = first_step(batch, plan)
+    rule = bound(config, reader_of(state, config), state.reference)
     for s, step in enumerate(plan.steps):
+        rows = [batch[i] for i in step]
         result = take_step(
             state.policy,
             state.optimizer,
-            [batch[i] for i in step],
+            rows,
             config.update,
             temperature=config.sample.temperature,
             max_new_tokens=config.sample.max_new_tokens,
-            look=monitor,
+            look=monitor and monitor.at(s, rows),
             on_policy=s == first and not sampled,
             micro=state.micro,
             passes=state.passes,
+            rule=rule.at(s) if rule else None,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
@@ -301,8 +285,9 @@ def evaluate(
         start = time.perf_counter()
         sampled = setting.of(config.sample)
         success = judge(
-            state.policy, prompts, options.samples, sampled, verifier, seed, state.sample
-        )
+            state.policy, prompts, options.samples, sampled, verifier, seed, state.sample,
+            state.episodes,
+        )  # fmt: skip
         seconds = time.perf_counter() - start
         folder.append(
             "evaluations",

@@ -7,8 +7,8 @@ repeated on the CPU.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import Description
 from counterpoise.microscope.iteration import columns, numbers, pushes
 from counterpoise.microscope.monitor import StepView
-from counterpoise.types import BatchPlan, Group, Row, StepResult, TokenTrace
+from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.update.mismatch import mismatch
 from counterpoise.verify.scores import Scores
 
@@ -30,8 +30,8 @@ class Clock:
         self.laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.laps[f"{stage}_seconds"] = now - self.last
+        now, name = time.perf_counter(), f"{stage}_seconds"
+        self.laps[name] = self.laps.get(name, 0.0) + now - self.last  # a stage may come again
         self.last = now
 
     def split(self, stage: str, part: str, seconds: float) -> None:
@@ -48,35 +48,42 @@ class Iteration:
     """What one iteration made, stage by stage."""
 
     number: int
-    groups: Sequence[Group]  # as sampled and verified
+    groups: Sequence[Group]  # as sampled and verified, those that dynamic sampling dropped too
     scores: Scores
     credited: Sequence[Sequence[Row]]  # rows of every group
     batch: Sequence[Row]  # rows of the update; empty while reward balance waits
     plan: BatchPlan | None
     description: Description | None
     results: Sequence[StepResult]
-    views: Sequence[StepView]  # of the monitor, one for each step that was taken
+    views: Sequence[StepView]  # of the monitor, one for each step that it looked at
+    rounds: int = 1  # of sampling
+    drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
 
 
 def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
     rollouts = [rollout for group in made.groups for rollout in group.rollouts]
+    answers = [rollout for rollout in rollouts if not rollout.anchor]
     tokens = sum(len(r.response_tokens) for r in rollouts)
     rewards_PG = [group.rewards_G for group in made.groups]
     counts = asdict(buffer.counts)
     return {
         "iteration": made.number,
-        "success": float(np.mean([r.reward > 0 for r in rollouts])),
-        "reward": float(np.mean([r.reward for r in rollouts])),
+        "success": float(np.mean([r.reward > 0 for r in answers])),
+        "reward": float(np.mean([r.reward for r in answers])),
+        **_of_rewards(answers, [rollout for rollout in rollouts if rollout.anchor]),
         "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
+        "sampling_rounds": made.rounds,
         "rollouts": len(rollouts),
         "rollout_tokens": tokens,
         "response_length": tokens / len(rollouts),
+        **_of_turns(rollouts),
         "truncated_share": float(np.mean([not r.finished for r in rollouts])),
         "verifier_timeouts": made.scores.timeouts,
         "verifier_crashes": made.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
         "buffer_negative": buffer.waiting_negative,
+        "dropped_no_spread": len(made.drops.get("no_spread", ())),
         "dropped_surplus": counts["dropped_surplus"],
         "dropped_aged": counts["dropped_aged"],
         "batch_rows": len(made.batch),
@@ -89,6 +96,41 @@ def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[
         "iteration_seconds": clock.total(),
         "tokens_per_second": tokens / clock.laps["sample_seconds"],
     }
+
+
+def _of_rewards(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
+    """Means of the further rewards, and the success of anchors, in runs that have them."""
+    found = {
+        f"reward_{name}": float(np.mean([r.further[name] for r in answers]))
+        for name in answers[0].further
+    }
+    if anchors:
+        found["anchor_success"] = float(np.mean([r.reward > 0 for r in anchors]))
+    return found
+
+
+def _of_turns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """In runs with an environment: how long episodes are, and how many of those that took their
+    k-th turn were right at it."""
+    episodes = [rollout.turns for rollout in rollouts if rollout.turns]
+    if not episodes:
+        return {}
+    taken = [[t[k] for t in episodes if len(t) > k] for k in range(max(map(len, episodes)))]
+    return {
+        "turns": float(np.mean([len(turns) for turns in episodes])),
+        "turn_success": [float(np.mean([not turn.feedback for turn in at])) for at in taken],
+        "told_tokens": sum(rollout.num_told for rollout in rollouts),
+    }
+
+
+def drop_record(made: Iteration) -> dict[str, Any]:
+    """A line of drops.jsonl: {"no_spread": {"7:word_problems/train/12": [0, 1, 2, 3]}, ...}."""
+    found: dict[str, Any] = {"iteration": made.number}
+    for reason, names in made.drops.items():
+        groups: dict[str, list[int]] = found.setdefault(reason, {})
+        for group, index in names:
+            groups.setdefault(group, []).append(index)
+    return found
 
 
 def _of_plan(description: Description | None) -> dict[str, Any]:
@@ -107,8 +149,8 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
     if not taken:
         numbers = dict.fromkeys(
             (
-                "loss", "grad_norm", "clipped_share", "capped_share", "entropy", "old_logprob",
-                "mean_ratio",
+                "loss", "grad_norm", "clipped_share", "capped_share", "added_loss", "chosen_share",
+                "entropy", "old_logprob", "mean_ratio",
             )
         )  # fmt: skip
         return {"steps": 0, "skipped_steps": len(results), **numbers}
@@ -122,6 +164,8 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
         "grad_norm": float(np.mean([r.grad_norm for r in taken])),
         "clipped_share": float(np.mean([r.clipped_share for r in taken])),
         "capped_share": float(np.mean([r.capped_share for r in taken])),
+        "added_loss": float(np.mean([r.added_loss for r in taken])),
+        "chosen_share": float(np.mean([r.chosen_share for r in taken])),
         "entropy": float(entropies.mean()),
         "old_logprob": float(old.mean()),
         "mean_ratio": float(np.exp(logprobs - old).mean()),
@@ -175,9 +219,10 @@ def token_trace(made: Iteration) -> TokenTrace:
         _joined([x for result in results for x in result.pulls]),
     )
     traced = dict(zip(TRACED, values, strict=True))
-    seen = columns(made.views)
-    skipped = any(result.skipped == "not finite" for result in made.results)
-    return TokenTrace(traced if skipped else {**traced, **seen})  # a skipped step has no view
+    start_of = dict(zip(rows, starts.tolist(), strict=False))
+    seen = [rows_of[i] for view, rows_of in _viewed(made) for i in view.looked]
+    places = [start_of[row] + np.arange(made.batch[row].num_tokens) for row in seen]
+    return TokenTrace({**traced, **columns(made.views, _joined(places), len(values[0]))})
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -186,7 +231,10 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def push_trace(made: Iteration) -> TokenTrace | None:
     """Who pushed the watched tokens; None where nothing was watched."""
-    if not made.views:
-        return None
-    taken = [result.rows for result in made.results if not result.skipped]
-    return pushes(made.views, taken)
+    return pushes(made.views, [rows for _, rows in _viewed(made)])
+
+
+def _viewed(made: Iteration) -> list[tuple[StepView, list[int]]]:
+    """Each view, and which rows of the batch its rows are."""
+    steps = made.plan.steps if made.plan else ()
+    return [(view, [steps[view.step][i] for i in view.rows]) for view in made.views]

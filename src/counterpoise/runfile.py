@@ -63,7 +63,7 @@ def from_tables(
                     f"{where}: schema {table} is not one this version reads ({SCHEMA})"
                 )
             continue
-        if name == "experiment":  # arms, rates and seeds: study/experiment_file.py reads them
+        if name == "experiment":  # arms, rates and seeds: experiment/file.py reads them
             continue
         if name not in sections:
             raise PoiseError(f"{where}: {unknown('section', name, sections)}")

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from torch import Tensor
+
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
+from counterpoise.credit.rules import reference_of
 from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
+from counterpoise.sample.episodes import Episodes
 from counterpoise.sample.native import sample
 from counterpoise.sample.sampler import Sample
 from counterpoise.store import checkpoint
@@ -23,7 +27,10 @@ from counterpoise.update.passes import EAGER, Passes
 
 @dataclass(slots=True)
 class State:
-    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else."""
+    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else.
+
+    But for the first weights, which the model's own files hold.
+    """
 
     policy: Policy
     optimizer: Optimizer
@@ -32,11 +39,14 @@ class State:
     drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
     passes: Passes = EAGER  # how those of the update run
     sample: Sample = sample  # who draws
+    episodes: Episodes | None = None  # who answers; None: nobody
+    reference: dict[str, Tensor] | None = None  # the first weights, where a rule reads them
     iteration: int = 0  # finished
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
 
 def new_state(policy: Policy, config: RunConfig) -> State:
+    """At the start of a run: the policy has the weights that it was loaded with."""
     options = config.update
     return State(
         policy,
@@ -45,6 +55,7 @@ def new_state(policy: Policy, config: RunConfig) -> State:
         MicroBatch(options.micro_tokens),
         MicroBatch(config.sample.prompts, what=PROMPTS),
         passes_of(options),
+        reference=reference_of(policy, config.credit),
     )
 
 
@@ -67,7 +78,7 @@ def save(folder: RunFolder, state: State, keep: int) -> None:
         checkpoint.save(folder.checkpoints, made, keep)
 
 
-def refill(state: State, rows: list[Row]) -> None:
+def refill_buffer(state: State, rows: list[Row]) -> None:
     """Give the buffer back its waiting rows, as they are now."""
     old = state.buffer
     state.buffer = RewardBalancedBuffer(

@@ -6,11 +6,14 @@ Axis legend, used across the package:
 
     Prompt --sample--> Response --verify--> Rollout --credit--> Row --compose--> BatchPlan
            --update--> StepResult --store--> TokenTrace
+
+_T are the policy's own tokens. What an environment says between them (`Turn.told`) is read by
+every pass and counted by none: it has no log-probability, no advantage and no place in _T.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +40,22 @@ class Prompt:
     answer: str
     solution: str = ""
     """A worked solution, where the task has one; only `poise warmup` reads it."""
+    generic: str = ""
+    """The problem without what makes it this one, where the task has it; anchors answer it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One turn of an episode: what the environment said before it, and what it says of it.
+
+    Example:
+        Turn(start=40, told=[1, 41, 7, 2], action=(71, 74), feedback="")     # the second one, right
+    """
+
+    start: int  # its first token among the response's own
+    told: Ints  # the environment's tokens before it; none before the first turn
+    action: tuple[int, int]  # [start, end) among the response's own tokens: what was judged
+    feedback: str  # of the environment, in hindsight; "" when there is nothing to mend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,10 +66,11 @@ class Response:
         Response(tokens=[41, 7, 2], logprobs=[-0.1, -1.2, -0.0], text="= 11", finished=True)
     """
 
-    tokens: Ints  # [T], the end token included when there is one
+    tokens: Ints  # [T], end tokens included where there are any
     logprobs: Floats  # [T], of the sampled token, at the sampling temperature, before top-p/top-k
-    text: str  # decoded, special tokens left out
+    text: str  # decoded, special tokens left out; of an episode both voices
     finished: bool  # False: cut off at the length limit
+    turns: tuple[Turn, ...] = ()  # of an episode; none: nobody answered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,8 +90,21 @@ class Rollout:
     reward: float
     prompt_tokens: Ints  # [S]
     response_tokens: Ints  # [T]
-    sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs
+    sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
     finished: bool = True
+    further: Mapping[str, float] = field(default_factory=dict)  # rewards beside the verifier's
+    anchor: bool = False  # drawn after the prompt's generic text, and trained after its own
+    turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
+
+    @property
+    def told(self) -> list[tuple[int, Ints]]:
+        """What the environment said before which of the response's tokens, in their order."""
+        T = len(self.response_tokens)
+        return [(t.start, t.told) for t in self.turns if len(t.told) and t.start < T]
+
+    @property
+    def num_told(self) -> int:
+        return sum(len(tokens) for _, tokens in self.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +146,10 @@ class Row:
     scored_T: Floats | None = None  # the trainer's log-probabilities when the row was sampled
 
     @property
+    def name(self) -> tuple[str, int]:
+        return self.group, self.index
+
+    @property
     def sign(self) -> int:
         """+1, -1, or 0 for a row that carries no signal."""
         return (self.advantage > 0) - (self.advantage < 0)
@@ -128,6 +165,11 @@ class Row:
     def old_logprobs(self) -> Floats:
         """Of the policy that sampled the row: by the trainer if it scored it, else the sampler."""
         return self.content.sampled_logprobs if self.scored_T is None else self.scored_T
+
+    @property
+    def num_read(self) -> int:
+        """Tokens a pass reads for the row: its own, and what an environment told in between."""
+        return self.num_tokens + (self.rollout.num_told if self.rollout else 0)
 
     @property
     def content(self) -> Rollout:
@@ -173,6 +215,8 @@ class StepResult:
     tokens: int  # trained tokens of the step, rows without signal included
     skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
     capped_share: float = 0.0  # of tokens whose importance weight is the cap
+    added_loss: float = 0.0  # the part of `loss` that the step's rule added
+    chosen_share: float = 0.0  # of tokens that the rule singled out
     hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept when asked for
 
 

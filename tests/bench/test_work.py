@@ -43,7 +43,7 @@ def test_one_iteration_of_a_run_is_the_work() -> None:
     assert (job.rollouts, str(job)) == (512, "64 x 8 x 128")
     assert (config.sample.prompts, config.sample.group_size) == (64, 8)
     assert (config.batch.composer, config.batch.steps, config.monitor.every) == ("whole", 1, 0)
-    assert work.run_config(job, steps=4, monitor=True).batch.composer == "grouped"
+    assert work.run_config(job, steps=4).batch.composer == "grouped"
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tiny
 
 import counterpoise.credit.assign as assign_module
 from counterpoise.credit.assign import assign
-from counterpoise.credit.view import View
+from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
 from counterpoise.registry import Registry
 from counterpoise.types import Group, Rollout
@@ -92,3 +93,21 @@ def test_unknown_names_are_met_with_the_nearest() -> None:
         assign(GROUPS, "gpro")
     with pytest.raises(PoiseError, match="did you mean 'uniform'"):
         assign(GROUPS, "grpo", "unifrom")
+
+
+def surprised(view: View) -> list[np.ndarray]:
+    return [-logprobs_T for logprobs_T in view.logprobs]
+
+
+def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rows' names, and only where it was read."""
+    methods = {"halving": f"{__name__}:halving", "surprised": f"{__name__}:surprised"}
+    monkeypatch.setattr(assign_module, "WEIGHTS", Registry("token weights", methods))
+    reader = Reader(tiny.policy())
+    assign(GROUPS, "rloo", "halving", reader=reader)
+    assert reader.scores == {}
+    rows = assign(GROUPS, "rloo", "surprised", reader=reader)
+    assert sorted(reader.scores) == [("3:p", 0), ("3:p", 1)]  # those with signal
+    for row in rows[0]:
+        assert (reader.scores[row.name] == -row.weights_T).all()
+        assert row.scored_T is None  # the first step's own pass scores it

@@ -156,7 +156,8 @@ def test_copies_go_on_from_what_is_kept() -> None:
     ]
     for sizes in ([3], [0, 1, 2, 3], [2, 0]):
         some = [copies[i] for i in sizes]
-        parts = originals.run(some).split([len(copy.tokens) for copy in some])
+        whole = originals.run(some, [(0, len(copy.tokens)) for copy in some])
+        parts = whole.split([len(copy.tokens) for copy in some])
         for copy, states in zip(some, parts, strict=True):
             content = ROWS[copy.row].content
             kept = content.response_tokens[: copy.kept]
@@ -164,6 +165,9 @@ def test_copies_go_on_from_what_is_kept() -> None:
             e = policy.decoder.embedding(torch.from_numpy(ids))
             expected = answered.hidden(policy, ROWS[0], e)[-len(copy.tokens) :].detach()
             torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
+        asked = [(len(copy.tokens) // 2, len(copy.tokens)) for copy in some]
+        ends = [states[slice(*span)] for states, span in zip(parts, asked, strict=True)]
+        torch.testing.assert_close(originals.run(some, asked), torch.cat(ends))
     assert list(originals.batches(copies, 20)) == [[2, 1], [0], [3]]  # of about one length
     assert list(originals.batches(copies[:1] * 5, 10)) == [[0, 1], [2, 3], [4]]
     assert list(originals.batches(copies[3:] * 2, 10)) == [[0], [1]]  # one at least

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.rlsd import HINT, weigh, weights
+from counterpoise.credit.hint import HINT
+from counterpoise.credit.rlsd import weigh, weights
 from counterpoise.credit.view import View
 
 ROWS = answered.rows()

@@ -8,8 +8,9 @@ import pytest
 import tiny
 import torch
 
+import counterpoise.credit.saliency as saliency_module
 from counterpoise.credit.saliency import Pass, saliency
-from counterpoise.credit.spans import answers, places
+from counterpoise.credit.spans import answers
 from counterpoise.policy.head import token_logprobs
 
 ROWS = answered.rows()
@@ -30,16 +31,21 @@ def one_token_at_a_time(policy, row, spot: int, stop: int, moved=None) -> float:
     return float((leaf.grad * clean).sum())
 
 
-def log_of_the_last(view, stops):
-    """Objective: log pi of the last token before each stop."""
+def log_of_the_asked(view):
+    """Objective: log pi of all that is asked for."""
 
     def objective(read: Pass) -> torch.Tensor:
-        spans = read.spans(lambda i: (stops[i] - 1, stops[i]))
-        at = places(spans, read.hidden_M.device)
         W = view.policy.decoder.unembedding
-        return token_logprobs(read.hidden_M[at], W, read.targets_M[at])[0].sum()
+        return token_logprobs(read.hidden_n, W, read.targets_n)[0].sum()
 
     return objective
+
+
+@pytest.fixture(params=["after prompts", "packed"], autouse=True)
+def passes(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways of a pass: the second is a GPU's in half precision."""
+    if request.param == "packed":
+        monkeypatch.setattr(saliency_module, "on_gpu", lambda x: True)
 
 
 def dot(gradient: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
@@ -52,7 +58,8 @@ def test_all_rows_at_once_are_each_token_alone(tokens: int, architecture: str) -
     policy = answered.policy(architecture=architecture)
     view = answered.view(policy, ROWS, tokens)
     stops = {i: a.end for i, a in enumerate(answers(view)) if a}
-    found = saliency(view, stops, log_of_the_last(view, stops), dot)
+    last = {i: (stop - 1, stop) for i, stop in stops.items()}
+    found = saliency(view, last, log_of_the_asked(view), dot)
     assert sorted(found) == sorted(stops)
     for i, stop in stops.items():
         expected = [one_token_at_a_time(policy, ROWS[i], t, stop) for t in range(stop - 1)]
@@ -64,22 +71,25 @@ def test_all_rows_at_once_are_each_token_alone(tokens: int, architecture: str) -
 def test_noise_moves_the_point_and_leaves_the_input() -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS[:2])
-    stops = {1: 16}
     torch.manual_seed(0)
     drawn = 0.3 * torch.randn(5, 48, dtype=torch.float64)
     seen: list[Pass] = []
 
     def objective(read: Pass) -> torch.Tensor:
         seen.append(read)
-        return log_of_the_last(view, stops)(read)
+        return log_of_the_asked(view)(read)
 
-    found = saliency(view, stops, objective, dot, lambda i, D: drawn)
+    found = saliency(view, {1: (15, 16)}, objective, dot, lambda i, D: drawn)
     expected = [one_token_at_a_time(policy, ROWS[1], t, 16, drawn) for t in range(15)]
     np.testing.assert_allclose(found[1][:15], expected, rtol=1e-4, atol=1e-6)
     e = policy.decoder.embedding(answered.ids(ROWS[1]))
-    clean = answered.hidden(policy, ROWS[1], e)[2:18].detach()
-    torch.testing.assert_close(seen[0].clean(), clean, rtol=1e-4, atol=1e-5)
-    assert (seen[0].hidden_M - clean).abs().max() > 1e-3
+    clean = answered.hidden(policy, ROWS[1], e)[17].detach()
+    assert (seen[0].hidden_n[0] - clean).abs().max() > 1e-3
+    moved = torch.cat((e[:3], e[3:8] + drawn, e[8:]))
+    expected = answered.hidden(policy, ROWS[1], moved)[17]
+    torch.testing.assert_close(seen[0].hidden_n[0], expected, rtol=1e-4, atol=1e-5)
+    assert (seen[0].rows, list(seen[0].spans)) == ([1], [(0, 1)])
+    assert seen[0].targets_n.tolist() == ROWS[1].content.response_tokens[15:16].tolist()
 
 
 def test_weights_are_left_as_they_were() -> None:
@@ -92,7 +102,7 @@ def test_weights_are_left_as_they_were() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        saliency(view, {0: 3}, fails, dot)
+        saliency(view, {0: (2, 3)}, fails, dot)
     wanted = [p.requires_grad for p in policy.model.parameters()]
     assert wanted.count(False) == 1
     assert all(p.grad is None for p in policy.model.parameters())
@@ -102,8 +112,8 @@ def test_a_response_of_one_token_has_no_inputs() -> None:
     policy = answered.policy()
     rows = [*tiny.rows(1, 2, seed=3, longest=1), ROWS[0]]
     view = answered.view(policy, rows)
-    stops = {0: 1, 2: 4}
-    found = saliency(view, stops, log_of_the_last(view, stops), dot)
+    found = saliency(view, {0: (0, 1), 2: (0, 4)}, log_of_the_asked(view), dot)
     assert found[0].tolist() == [0.0]
     assert found[2][:3].all()
-    assert saliency(view, {}, log_of_the_last(view, {}), dot) == {}
+    assert saliency(view, {}, log_of_the_asked(view), dot) == {}
+    assert saliency(view, {1: (0, 1)}, log_of_the_asked(view), dot)[1].tolist() == [0.0]

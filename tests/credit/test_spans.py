@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from counterpoise.config import ModelConfig
-from counterpoise.credit.spans import Answer, answers, locate, pieces_of
+from counterpoise.credit.spans import Answer, answers, locate
 from counterpoise.policy.load import load_policy
+from counterpoise.policy.pieces import pieces_of
 from counterpoise.verify.boxed import boxed
 
 

@@ -67,3 +67,12 @@ def test_a_hint_is_a_prompt_of_the_rows_own() -> None:
 def test_without_a_policy_it_is_refused() -> None:
     with pytest.raises(PoiseError, match="need the policy"):
         _ = View(ROWS).entropies
+
+
+def test_what_was_read_is_known_and_nothing_is_read_for_it() -> None:
+    seen = view(tiny.policy())
+    assert seen.known is None
+    assert len(seen.groups) == 3
+    assert seen.known is None
+    assert len(seen.entropies) == len(ROWS)
+    assert seen.known is seen.logprobs

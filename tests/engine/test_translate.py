@@ -24,6 +24,7 @@ from counterpoise.engine.translate import (
     refused,
 )
 from counterpoise.errors import PoiseError
+from counterpoise.policy.templates import AUTO, TEMPLATES
 from counterpoise.runfile import load_config
 
 TABLES = {"trl": trl.OPTIONS, "verl": verl.OPTIONS}
@@ -114,6 +115,16 @@ def test_choices_that_are_honoured_have_a_translation(engine: str) -> None:
         for aggregate in TABLES[engine]["update.aggregate"].values:
             config = with_option("update.surrogate", surrogate)
             arguments(engine, with_option("update.aggregate", aggregate, config))
+
+
+@pytest.mark.parametrize("engine", TABLES)
+def test_a_template_with_ends_of_its_own_is_refused(engine: str) -> None:
+    """By its name, so that a new template has to be thought of."""
+    honoured = TABLES[engine]["model.template"].values
+    ending = {name for name, template in TEMPLATES.items() if template.ends}
+    assert set(honoured) == {AUTO, *TEMPLATES} - ending
+    (fault,) = refused(with_option("model.template", "qwen-math"), TABLES[engine])
+    assert "ends no response" in fault
 
 
 def test_an_option_nobody_thought_of_is_refused_unless_at_its_default() -> None:

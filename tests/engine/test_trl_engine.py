@@ -229,6 +229,28 @@ def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
     ]
     assert timeless[0] == timeless[1]
     assert any(line["buffer_positive"] for line in timeless[0])
+    assert whole.read("drops") == parts.read("drops") != []
+    dropped: dict[str, int] = {}
+    for line in whole.read("drops"):
+        for reason in set(line) - {"schema", "iteration"}:
+            dropped[reason] = dropped.get(reason, 0) + sum(map(len, line[reason].values()))
+    last = timeless[0][-1]
+    assert dropped.get("surplus", 0) == last["dropped_surplus"]
+    assert dropped.get("aged", 0) == last["dropped_aged"]
+    assert dropped.get("no_signal", 0) == sum(line["rows_without_signal"] for line in timeless[0])
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["chat-boxed", "boxed"])
+def test_prompts_have_the_native_tokens(tmp_path: Path, template: str) -> None:
+    sets = ("loop.iterations=1", "evaluate.prompts=0", "store.report=false", "store.model=false")
+    config = small(f"model.template={template}", *sets)
+    folder = run(config, tmp_path / "run")
+    policy = load_policy(config.model)
+    for line in folder.rollouts(1):
+        assert line["prompt_tokens"] == policy.encode(line["prompt"]).tolist()
+    assert load_policy(small().model).encode("?").tolist() != policy.encode("?").tolist()
 
 
 @needs_trl

@@ -83,7 +83,7 @@ def test_a_bound_that_is_off_is_never_met() -> None:
     assert given["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"
 
 
-@pytest.mark.parametrize("template", ["auto", "boxed"])
+@pytest.mark.parametrize("template", ["auto", "chat-boxed", "boxed"])
 def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
     sets = ["task.size=32", "task.heldout=4", f"model.template={template}"]
     config = load_config("demo", sets)
@@ -93,7 +93,7 @@ def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
     assert (len(train), len(held)) == (32, 4)
     (message,) = train[0]["prompt"]
     assert message["role"] == "user"
-    assert ("\\boxed{}" in message["content"]) == (template == "boxed")
+    assert ("\\boxed{}" in message["content"]) == (template != "auto")
     assert train[0]["reward_model"]["ground_truth"].isdigit()
     told = json.loads((tmp_path / "run" / "engine.json").read_text())
     assert told["engine"] == "verl"

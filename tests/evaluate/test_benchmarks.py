@@ -10,7 +10,7 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate import benchmarks
 from counterpoise.evaluate.benchmarks import BENCHMARKS, PAPER, digest, final_answer, find, load
-from counterpoise.evaluate.templates import AUTO, TEMPLATES
+from counterpoise.policy.templates import AUTO, TEMPLATES
 from counterpoise.types import Prompt
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.evaluate.coverage import MODELS, average_coverage, coverage
 from counterpoise.evaluate.interval import Estimate, average, difference, share, wilson
-from counterpoise.study.student import quantile
+from counterpoise.statistics.student import quantile
 
 
 def test_one_sample_a_problem_is_wilsons_interval() -> None:

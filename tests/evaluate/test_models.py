@@ -11,10 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate.benchmarks import find
 from counterpoise.evaluate.models import load, sources, tokenizer_and_context
+from counterpoise.evaluate.plan import Options, put
 from counterpoise.policy.load import EMBEDDED, load_policy
+from counterpoise.policy.templates import encode
 from counterpoise.store.checkpoint import Checkpoint, save, weights_of
 from counterpoise.store.folder import RunFolder
+from counterpoise.types import Prompt
 
 
 def test_labels_are_short_and_differ(tmp_path: Path) -> None:
@@ -53,6 +57,22 @@ def test_a_run_stands_for_its_model(tmp_path: Path) -> None:
     assert (found.label, found.name) == ("run", str(run / "model"))
     with pytest.raises(PoiseError, match="is named twice"):
         sources([str(run), str(run / "model")])
+
+
+def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
+    asked = RunConfig(model=ModelConfig(template="chat-boxed"))
+    folder = RunFolder.create(tmp_path / "run", asked)
+    shutil.copytree(EMBEDDED, folder.path / "model")
+    shutil.copytree(EMBEDDED, tmp_path / "bare" / "model")
+    found = sources([str(folder.path), str(tmp_path / "bare" / "model"), "embedded"])
+    assert [one.template for one in found] == ["chat-boxed", "auto", "auto"]
+    for given, used in ((None, "chat-boxed"), ("boxed", "boxed")):
+        options = Options([str(folder.path)], tmp_path / "out", template=given)
+        prompt = Prompt("p", "What is 2 + 3?", "5")
+        tokenizer, _ = tokenizer_and_context(found[0])
+        said = put(find("gsm8k", None), [prompt], found[0], tokenizer, options)
+        assert said.template == used
+        assert said.tokens[0].tolist() == encode(used, tokenizer, prompt.problem)
 
 
 def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ def test_pulls_are_advantages_over_tokens_on_policy_and_zero_where_clipped() -> 
 def test_numbers_and_columns_fit_together() -> None:
     rows = tiny.rows()
     _, monitor, _ = looked(rows)
-    found, table = numbers(monitor.views), columns(monitor.views)
-    assert tuple(found) == NUMBERS
     N = sum(row.num_tokens for row in rows)
+    found, table = numbers(monitor.views), columns(monitor.views, np.arange(N), N)
+    assert tuple(found) == NUMBERS
     assert all(len(values) == N for values in table.values())
     total = sum(values for name, values in table.items() if name != "displacement")
     np.testing.assert_allclose(
@@ -164,7 +164,7 @@ def test_one_group_one_sign_and_a_single_token() -> None:
     assert pushes(monitor.views, [result.rows]) is None
     assert numbers(monitor.views)["own_share"] == pytest.approx(1.0)
     assert numbers([]) == dict.fromkeys(NUMBERS)
-    assert columns([]) == {}
+    assert columns([], np.arange(0), 0) == {}
 
 
 def test_the_index_of_a_type_is_the_cancelled_share_of_its_row() -> None:

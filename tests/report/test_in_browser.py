@@ -14,6 +14,8 @@ import pytest
 from synthetic import PIECES, write_run
 from test_studies import write_other, write_proxy
 
+from counterpoise.credit_look.result import look
+from counterpoise.report.credit import write_credit
 from counterpoise.report.page import write_report
 from counterpoise.report.quantities import PARTS
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
@@ -308,6 +310,63 @@ def test_a_phone(browser: Browser, run: Path):
         assert strip_box is not None
         assert card_box is not None
         assert card_box["y"] > strip_box["y"] + strip_box["height"]  # below, not beside
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.fixture(scope="module")
+def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two weightings that need no policy, over hostile words."""
+    folder = tmp_path_factory.mktemp("weighed") / "run"
+    run = write_run(folder, tau=0.0, prompt=HOSTILE[0], pieces=HOSTILE)
+    return write_credit(look("uniform,gtpo:penalty=0:ceiling=inf", run, iteration=4))
+
+
+def test_token_weights(browser: Browser, weighed: Path):
+    found = look("gtpo:penalty=0:ceiling=inf", weighed.parent, iteration=4)
+    signs = {row.group: set() for row in found.rows}
+    for row in found.rows:
+        signs[row.group].add(row.sign)
+    group = next(name for name, of in signs.items() if len(of) == 2)  # the first that is shown
+    mine = [i for i, row in enumerate(found.rows) if row.group == group]
+    with opened(browser, weighed) as page:
+        assert page.locator("svg.marks").count() == 3  # two histograms and the residuals
+        rollouts = page.locator(".credit .rollout")
+        assert rollouts.count() == len(mine)  # side by side
+        page.locator(".weighing select").select_option("1")
+        for place, i in enumerate(mine):
+            tokens = rollouts.nth(place).locator(".token")
+            w_T = found.weighed[0].weights[i]
+            kinds = tokens.evaluate_all("nodes => nodes.map(node => node.classList[1])")
+            strengths = tokens.evaluate_all(
+                "nodes => nodes.map(node => Number(node.style.getPropertyValue('--strength')))"
+            )
+            assert kinds == ["down" if w < 1 else "up" for w in w_T]
+            assert [bool(share) for share in strengths] == [w != 1 for w in w_T]
+        wrong = sum(found.rows[i].sign < 0 for i in mine)
+        page.locator("[name=sign][value='-1']").check()
+        assert rollouts.count() == page.locator(".credit .strip.wrong").count() == wrong
+        page.locator("[name=sign][value='0']").check()
+        page.locator(".credit .strip .token").first.hover()
+        told = page.locator(".credit .told").inner_text()
+        assert told.startswith(HOSTILE[0])  # as text
+        assert "gtpo penalty=0 ceiling=inf 2.00, A w" in told
+        page.locator(".credit .strip .token").first.click()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        at = page.locator(".credit .token:focus")
+        assert at.get_attribute("data-row") == str(mine[1])
+        assert at.get_attribute("data-place") == "1"
+        page.locator(".weighing select").select_option("all")
+        assert page.locator(".credit .strip").count() == 2 * len(mine)
+        page.locator(".colouring select").select_option("1")
+        assert "Advantage times weight" in page.locator(".credit .meaning").inner_text()
+        page.locator(".prompts [data-by='1']").click()
+        assert page.locator(".prompts select").input_value() == "1"
+
+
+def test_token_weights_on_a_phone(browser: Browser, weighed: Path):
+    with opened(browser, weighed, **PHONE) as page:
+        page.locator(".weighing select").select_option("all")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 

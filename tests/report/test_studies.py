@@ -10,8 +10,9 @@ from synthetic import Page
 from counterpoise.errors import PoiseError
 from counterpoise.report.page import write_report
 from counterpoise.report.studies import FIRST, MARKS, found_in, write_studies, written
+from counterpoise.statistics.finding import Finding, Number
 from counterpoise.study.run import load_study, write_finding, write_records
-from counterpoise.study.study import Finding, Number, Study
+from counterpoise.study.study import Study
 
 SETTINGS = {"model": "embedded", "budget": "quick", "seed": 0, "sizes": {"prompts": 3, "k": [1, 2]}}
 

@@ -19,7 +19,9 @@ def assert_same(a: Row, b: Row) -> None:
     for name in ("group", "advantage", "num_tokens", "index", "born"):
         assert getattr(a, name) == getattr(b, name)
         assert type(getattr(a, name)) is type(getattr(b, name))
-    for name in ("prompt_id", "prompt", "answer", "response", "reward", "finished"):
+    for name in (
+        "prompt_id", "prompt", "answer", "response", "reward", "finished", "further", "anchor",
+    ):  # fmt: skip
         assert getattr(a.content, name) == getattr(b.content, name)
     for x, y in (
         (a.weights_T, b.weights_T),
@@ -46,7 +48,13 @@ def test_rows_survive_json_and_safetensors_bit_for_bit(tmp_path: Path) -> None:
                 born=i,
                 scored_T=awkward if i % 2 else None,
                 weights_T=awkward if i % 3 == 0 else None,
-                rollout=replace(row.content, response="½ \u2028 \\boxed{\n", reward=1 / 3),
+                rollout=replace(
+                    row.content,
+                    response="½ \u2028 \\boxed{\n",
+                    reward=1 / 3,
+                    further={"overlong": -1 / 7} if i % 2 else {},
+                    anchor=i % 3 == 2,
+                ),
             )
         )
     plain, tensors = rows_to_tensors(rows)
@@ -145,3 +153,18 @@ def test_lines_are_those_of_json_one_number_at_a_time() -> None:
                 round(float(x), 6) for x in rollout.sampled_logprobs
             ]
     assert rollout_lines([]) == []
+
+
+def test_a_line_names_what_is_special_about_a_rollout_and_nothing_else() -> None:
+    ((plain, *_),) = [tiny.rows(groups=1)]
+    anchor = replace(plain.content, further={"overlong": -0.25}, anchor=True)
+    first, second = map(json.loads, rollout_lines([Group("1:w", 1, (plain.content, anchor))]))
+    assert "further" not in first
+    assert "anchor" not in first
+    assert (second["further"], second["anchor"]) == ({"overlong": -0.25}, True)
+
+
+def test_rows_of_older_checkpoints_lack_what_they_could_not_have() -> None:
+    plain, tensors = rows_to_tensors(tiny.rows(groups=1))
+    older = [{k: v for k, v in r.items() if k not in ("further", "anchor")} for r in plain]
+    assert all(not r.content.further for r in rows_from_tensors(older, tensors))

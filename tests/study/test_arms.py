@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from experiment.made_up import run
 
+from counterpoise.experiment.curves import by_run, end, mean, of_seeds
 from counterpoise.study.arms import after, beside, measure_arms, numbers
-from counterpoise.study.curves import by_run, end, mean, of_seeds
 from counterpoise.study.lab import Lab
-from study.made_up import run
 
 
 def test_success_at_the_end() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.report.page import specification
+from counterpoise.statistics.finding import Record
 from counterpoise.study import budget
 from counterpoise.study.fixed_batch import FixedBatch
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record
 from study.token_values import lab, tokens
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoise.statistics.finding import Record
 from counterpoise.study import flipping
 from counterpoise.study.flipping_numbers import OPTIMIZERS, SIGNS, Moved, run_means
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record
 
 
 def step_records(boosted: dict[tuple[str, str], float], prompts: int = 40) -> list[Record]:

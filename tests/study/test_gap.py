@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.statistics.finding import Record
 from counterpoise.study.gap import (
     change,
     curve,
@@ -17,7 +18,6 @@ from counterpoise.study.gap import (
     strongest,
     verdict_of,
 )
-from counterpoise.study.study import Record
 from study.token_values import tokens
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from counterpoise.report.page import specification
+from counterpoise.statistics.finding import Record
 from counterpoise.study import masking
 from counterpoise.study.lab import Lab
 from counterpoise.study.masking_finding import EDGES, ETA, SMALL, matching
-from counterpoise.study.study import Record
 
 PAPER = {"random": 0.5, "same": 0.66, "low": 0.44, "both": 0.75}
 

@@ -11,9 +11,9 @@ import torch
 
 from counterpoise.microscope.categories import CATEGORIES
 from counterpoise.report.page import specification
+from counterpoise.statistics.finding import Record
 from counterpoise.study import polarity
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record
 
 
 def simulated(positive: dict[str, float], joint: dict[str, float]) -> list[Record]:

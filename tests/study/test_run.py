@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.errors import PoiseError
+from counterpoise.statistics.finding import Finding, Number, Records
 from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
 from counterpoise.study.proxy import STUDY
@@ -22,7 +23,7 @@ from counterpoise.study.run import (
     write_finding,
     write_records,
 )
-from counterpoise.study.study import Finding, Number, Records, Study
+from counterpoise.study.study import Study
 
 SUFFIXES = ("parquet", "json", "svg", "png", "html")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiment.made_up import run
 
+from counterpoise.statistics.finding import Record
 from counterpoise.study import sign_partition
-from counterpoise.study.study import Record
-from study.made_up import run
 
 
 def records(drop: float, noise: float, seeds: int) -> list[Record]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from counterpoise.report.page import specification
+from counterpoise.statistics.finding import Record
 from counterpoise.study import value
 from counterpoise.study.fixed_batch import Candidate
-from counterpoise.study.study import Record
 from counterpoise.study.value_finding import SHARES, peak_of
 from counterpoise.types import Row
 from study.token_values import lab, tokens

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from counterpoise.credit import grpo
+from counterpoise.statistics.finding import Record
 from counterpoise.study import variance
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record
 from counterpoise.study.variance_numbers import COMPOSERS, DIRECTIONS, Measured
 from counterpoise.types import Row
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.statistics.finding import Record
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record
 
 SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
 

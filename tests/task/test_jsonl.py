@@ -146,3 +146,15 @@ def test_nothing_left_to_train_on(tmp_path):
         load(path, heldout=5)
     with pytest.raises(PoiseError, match="also held out"):
         load(path, heldout_path=path)
+
+
+def test_the_generic_text_of_a_problem_is_kept_for_anchors(tmp_path):
+    records = [
+        {"id": 1, "problem": "You are Ana. Hi!", "answer": 7, "generic": " Hi! ", "short": "Hi?"},
+        {"id": 2, "problem": "3 + 4 = ?", "answer": 7, "generic": None},
+    ]
+    path = tmp_path / "some.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert [p.generic for p in load(str(path), heldout=0).train] == ["Hi!", ""]
+    renamed = load(str(path), heldout=0, generic_field="short").train
+    assert [p.generic for p in renamed] == ["Hi?", ""]

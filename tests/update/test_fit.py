@@ -16,11 +16,11 @@ from torch import Tensor
 from counterpoise import loop
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.errors import PoiseError
-from counterpoise.loop import draw
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.decoder import Decoder
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import from_tables, load_config
+from counterpoise.sample.rounds import draw
 from counterpoise.state import new_state, restore, save
 from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder

@@ -51,6 +51,8 @@ def plain_gradient(policy: Policy, rows: list[Row], config: UpdateConfig, temper
             token_loss = -torch.minimum(s * A, s.clamp(low, high) * A)
         elif config.surrogate == "cispo":
             token_loss = -ratio.detach().clamp(low, high) * A * logprobs
+        elif config.surrogate == "unclipped":
+            token_loss = -ratio * A
         else:
             token_loss = -A * logprobs
         scale = {

@@ -14,14 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoise import loop
-from counterpoise.policy.load import Policy
+from counterpoise.policy.load import Policy, as_policy
 from counterpoise.runfile import from_tables, load_config
 from counterpoise.state import State, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.old_logprobs import first_step, score_before_update, scored
+from counterpoise.update.forward import score
+from counterpoise.update.old_logprobs import Scores, first_step, score_before_update, scored
 from counterpoise.update.passes import Passes
 
 MICRO = 60  # several passes a step
@@ -44,6 +45,7 @@ def by_step(
     temperature: float,
     micro: MicroBatch,
     passes: Passes,
+    known: Scores,
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored, the first step too, each step in the layout of its pass."""
     done = list(batch)
@@ -63,6 +65,7 @@ def in_one(
     temperature: float,
     micro: MicroBatch,
     passes: Passes,
+    known: Scores,
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored at once, whatever the steps are."""
     done = scored(policy, [*batch, *waiting], temperature, micro)
@@ -143,6 +146,32 @@ def test_only_what_comes_after_the_first_step_is_scored(monkeypatch: pytest.Monk
     assert again == (batch, waiting)
 
 
+def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of the first step are left out: there the step's own pass gives them, exactly."""
+    sizes = counted(monkeypatch)
+    policy, micro = tiny.policy(), MicroBatch(MICRO)
+    some = [row for row in [*BATCH, *WAITING] if row.index != 1]
+    found = score(policy, some, 1.0, MICRO)
+    known = {row.name: logprobs_T for row, logprobs_T in zip(some, found, strict=True)}
+    given = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro, known=known)
+    read = [row for row in [*BATCH[8:], *WAITING] if row.index == 1]
+    assert sum(sizes) == len(read)
+    wanted = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro)
+    for rows, references in zip(given, wanted, strict=True):
+        for row, reference in zip(rows, references, strict=True):
+            assert (row.scored_T is None) == (reference.scored_T is None)
+            if row.scored_T is not None:
+                np.testing.assert_allclose(row.scored_T, reference.scored_T, atol=2e-5)
+    earlier = [replace(row, scored_T=found[0]) for row in WAITING]  # by weights of before
+    _, kept = score_before_update(policy, BATCH, PLAN, earlier, 1.0, micro, known=known)
+    assert all(row.scored_T is found[0] for row in kept)
+    sizes.clear()
+    half = as_policy("qwen3", policy.model.bfloat16(), tiny.Words())
+    # another layout would round otherwise
+    score_before_update(half, BATCH, PLAN, WAITING, 1.0, micro, known=known)
+    assert sum(sizes) == 16 + len(WAITING)
+
+
 def test_rows_without_signal_are_not_scored_and_make_no_first_step() -> None:
     silent = [
         replace(row, advantage=0.0) if i < 8 or i == 20 else row for i, row in enumerate(BATCH)
@@ -197,3 +226,23 @@ def test_a_run_is_what_it_was_when_everything_was_scored(
     assert any((t["old_logprob"].to_numpy() == t["logprob"].to_numpy()).any() for t in tables)
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_is_what_it_was_when_rows_were_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights that read every row, and with reward balance, so that rows wait."""
+    sizes = counted(monkeypatch)
+    real, ends, spent = loop.score_before_update, [], []
+    for name in ("once", "twice"):
+        if name == "twice":
+            monkeypatch.setattr(loop, "score_before_update", lambda *given: real(*given[:-1]))
+        config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
+        folder = loop.train(config, tmp_path / name)
+        last = checkpoint.available(folder.checkpoints)[-1]
+        ends.append(load_file(last / "model.safetensors"))
+        spent.append(sum(sizes))
+        sizes.clear()
+    assert spent[0] < spent[1]
+    for name, tensor in ends[0].items():
+        torch.testing.assert_close(tensor, ends[1][name], rtol=1e-4, atol=1e-6)

@@ -124,6 +124,13 @@ def test_reinforce_knows_no_ratio() -> None:
     assert not any(clipped)
 
 
+def test_unclipped_is_the_ratio_alone() -> None:
+    losses, gradients, clipped = run("unclipped", [1.5, 0.1, 9.0], [2.0, -1.0, 1.0])
+    assert losses == pytest.approx([-3.0, 0.1, -9.0])
+    assert gradients == pytest.approx(losses)
+    assert not any(clipped)
+
+
 @pytest.mark.parametrize("name", SURROGATES)
 def test_on_policy_they_all_have_the_same_gradient(name: str) -> None:
     advantages = [1.5, -0.5, 0.0, 2.0]

@@ -179,7 +179,7 @@ def test_success_is_looked_at_and_the_model_of_that_moment_kept(
 ) -> None:
     found = iter([0.1, 0.5, 0.5])
 
-    def judge(*_: object) -> Success:
+    def judge(*_: object, **options: object) -> Success:
         mean = next(found)
         return Success(mean, mean, mean, pass_any=1.0, mixed=0.75, prompts=2, samples=2)
 

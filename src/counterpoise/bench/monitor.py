@@ -2,6 +2,8 @@
 
 on top = on / off - 1         of the iteration without; what the bar is held against
 share  = the monitor's own clock / on
+
+It looks at as many tokens of an iteration as it does by default, which the bar is for, or at all.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from counterpoise.bench.clock import release
 from counterpoise.bench.iteration import Ours, run_folders
 from counterpoise.bench.setup import Setup
 from counterpoise.bench.table import Bar, Part, seconds
+from counterpoise.config import MonitorConfig
 
 MONITOR_BAR = 20.0  # percent of an iteration
+LOOKS = {"off": work.OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
 
 
 def workload(setup: Setup, folder: Path) -> Callable[[], object]:
     """One iteration of ours with the monitor on: what `--profile` looks at."""
     one = setup.plan.peer
-    config = work.run_config(one, monitor=True, **setup.update)
+    config = work.run_config(one, monitor=LOOKS["default"], **setup.update)
     return Ours(work.load(one.model), config, folder / "monitor")
 
 
@@ -31,31 +35,44 @@ def measure(setup: Setup) -> Part:
     rows, bars, found = [], [], []
     with run_folders() as folder:
         for steps in (1, 4):
-            sides = [
-                Ours(
+            sides = {
+                name: Ours(
                     policy,
-                    work.run_config(one, steps=steps, monitor=on, **setup.update),
-                    folder / f"{steps}-{on}",
+                    work.run_config(one, steps=steps, monitor=look, **setup.update),
+                    folder / f"{steps}-{name}",
                 )
-                for on in (False, True)
-            ]
+                for name, look in LOOKS.items()
+            }
             for turn in range(plan.warm_up + plan.peer_repeats):
-                for side in sides:
+                for side in sides.values():
                     side() if turn < plan.warm_up else side.timed()
-            off, on = (side.found(one) for side in sides)
-            own = sides[1].stage("monitor").median
-            on_top = 100 * (on.whole.median / off.whole.median - 1)
-            share = 100 * own / on.whole.median
-            cells = [seconds(off.whole.median), seconds(on.whole.median), seconds(own)]
-            rows.append([f"{steps}", *cells, f"{share:.1f} %", f"{on_top:.1f} %"])
-            found.append({"steps": steps, "off": off.data(), "on": on.data(), "own_seconds": own})
-            if setup.cuda:
-                bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
-            del sides
+            off = sides.pop("off").found(one)
+            for name, side in sides.items():
+                on, own = side.found(one), side.stage("monitor").median
+                on_top = 100 * (on.whole.median / off.whole.median - 1)
+                tokens = LOOKS[name].tokens or one.rollouts * one.length
+                cells = [seconds(off.whole.median), seconds(on.whole.median), seconds(own)]
+                share = f"{100 * own / on.whole.median:.1f} %"
+                rows.append([f"{steps}", f"{tokens:,}", *cells, share, f"{on_top:.1f} %"])
+                found.append({
+                    "steps": steps, "looks": name, "off": off.data(), "on": on.data(),
+                    "own_seconds": own,
+                })  # fmt: skip
+                if setup.cuda and name == "default":
+                    bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
+            del sides, side
             release(setup.device)
     return Part(
         title=f"the monitor in an iteration: {one.model}, {one} tokens",
-        columns=("optimizer steps", "off", "on", "monitor's clock", "share of on", "on top of off"),
+        columns=(
+            "optimizer steps",
+            "tokens looked at",
+            "off",
+            "on",
+            "monitor's clock",
+            "share of on",
+            "on top of off",
+        ),
         rows=rows,
         bars=bars,
         data={"monitor": found},

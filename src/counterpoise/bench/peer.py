@@ -18,11 +18,12 @@ from counterpoise.bench.floors import sampling_floor, sizes_of, update_cost, upd
 from counterpoise.bench.iteration import Iterations, Ours, run_folders
 from counterpoise.bench.setup import Setup
 from counterpoise.bench.table import Bar, Part, gigabytes, seconds
+from counterpoise.config import MonitorConfig
 from counterpoise.policy.load import Policy
 
 FASTER_BAR = 8.0
 OTHERS: dict[str, dict[str, Any]] = {
-    "ours, monitor on": {"monitor": True},
+    "ours, monitor on": {"monitor": MonitorConfig()},
     "ours, old log-probabilities by the sampler": {"old": "sampler"},
     "ours, 4 steps": {"steps": 4},
     "ours, 4 steps, old by the sampler": {"steps": 4, "old": "sampler"},

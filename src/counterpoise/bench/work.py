@@ -104,8 +104,16 @@ class Alternating:
         pass
 
 
+OFF = MonitorConfig(every=0)
+
+
 def run_config(
-    work: Work, *, steps: int = 1, old: str = "trainer", monitor: bool = False, **update: Any
+    work: Work,
+    *,
+    steps: int = 1,
+    old: str = "trainer",
+    monitor: MonitorConfig = OFF,
+    **update: Any,
 ) -> RunConfig:
     """A run whose iterations are `work`, `steps` optimizer steps each."""
     return RunConfig(
@@ -116,7 +124,7 @@ def run_config(
         batch=BatchConfig(composer="grouped" if steps > 1 else "whole", steps=steps),
         update=UpdateConfig(lr=LR, old_logprobs=old, **update),
         evaluate=EvaluateConfig(prompts=0),
-        monitor=MonitorConfig(every=int(monitor)),
+        monitor=monitor,
     )
 
 

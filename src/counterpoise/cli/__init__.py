@@ -10,6 +10,7 @@ import sys
 from counterpoise.cli import (
     bench,
     contamination,
+    credit,
     demo,
     doctor,
     evaluate,
@@ -37,6 +38,7 @@ app.command()(study.study)
 app.command()(experiment.experiment)
 app.command("eval")(evaluate.evaluate)
 app.command()(look.look)
+app.command()(credit.credit)
 app.command()(options.options)
 app.command()(contamination.contamination)
 app.command("verify-check")(verify_check.verify_check)

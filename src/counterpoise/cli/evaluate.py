@@ -45,7 +45,9 @@ def evaluate(
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option("--template", help="qwen-math, chat, chat-boxed, boxed, or auto."),
+        typer.Option(
+            "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as it was trained)."
+        ),
     ] = None,
     max_tokens: Annotated[
         int | None,

@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from counterpoise.credit import ADVANTAGES, WEIGHTS
+from counterpoise.credit.mixture import Mixture
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats, Group, Row
 
 UNIFORM = "uniform"
+VERIFIED = Mixture()  # the verifier's reward alone
 
 
 def assign(
@@ -24,14 +29,17 @@ def assign(
     weights: str = UNIFORM,
     settings: Sequence[str] = (),
     reader: Reader | None = None,
+    mixture: Mixture = VERIFIED,
 ) -> list[list[Row]]:
     """Rows of every group, in the order they were sampled.
 
-    `settings` are the weighting's own, as "name=value"; `reader` is who computes what it asks for.
+    `settings` are the weighting's own, as "name=value"; `reader` is who computes what it asks for;
+    `mixture` says which rewards count.
     """
-    advantages_of, weights_of = ADVANTAGES.load(advantage), WEIGHTS.load(weights)
+    ADVANTAGES.load(advantage)  # an unknown name is a fault also where there is no group
+    weights_of = WEIGHTS.load(weights)
     given = read_settings(weights, weights_of, settings)
-    rows = [_rows(group, advantages_of(group.rewards_G)) for group in groups]
+    rows = [_rows(group, mixture.advantages(group, advantage)) for group in groups]
     return rows if weights == UNIFORM else weighed(rows, weights_of, given, reader)
 
 
@@ -43,7 +51,10 @@ def weighed(
 ) -> list[list[Row]]:
     """The rows of every group, those with signal with weights on their tokens."""
     signal = [row for group in rows for row in group if row.sign]
-    found = weights_of(View(signal, reader), **settings)
+    view = View(signal, reader)
+    found = weights_of(view, **settings)
+    if reader and view.known is not None:
+        reader.scores.update((r.name, x_T) for r, x_T in zip(signal, view.known, strict=True))
     if found is None:
         return [list(group) for group in rows]
     weights = {(r.group, r.index): w_T for r, w_T in zip(signal, found, strict=True)}
@@ -54,34 +65,32 @@ def weighed(
 
 
 def read_settings(
-    name: str, weights_of: Callable[..., Any], settings: Sequence[str]
+    name: str, method: Callable[..., Any], settings: Sequence[str], option: str = "credit.settings"
 ) -> dict[str, Any]:
-    """["share=0.3"] -> {"share": 0.3}: keyword arguments of the weighting, in their own types."""
+    """["share=0.3"] -> {"share": 0.3}: keyword arguments of a method, in their own types."""
     known = {
         p.name: p.default
-        for p in inspect.signature(weights_of).parameters.values()
+        for p in inspect.signature(method).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
     found: dict[str, Any] = {}
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise PoiseError(f"credit.settings: '{text}' is not name=value")
+            raise PoiseError(f"{option}: '{text}' is not name=value")
         if key not in known:
             if not known:
-                raise PoiseError(f"credit.settings: '{name}' has no settings")
-            raise PoiseError(f"credit.settings: {unknown(f'setting of {name}', key, known)}")
+                raise PoiseError(f"{option}: '{name}' has no settings")
+            raise PoiseError(f"{option}: {unknown(f'setting of {name}', key, known)}")
         kind = type(known[key])
         try:
             found[key] = value == "true" if kind is bool else kind(value)
         except ValueError:
-            raise PoiseError(
-                f"credit.settings: {key} is a {kind.__name__}, not '{value}'"
-            ) from None
+            raise PoiseError(f"{option}: {key} is a {kind.__name__}, not '{value}'") from None
     return found
 
 
-def _rows(group: Group, advantages_G: Sequence[float]) -> list[Row]:
+def _rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:
     return [
         Row(
             group=group.key,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from counterpoise.types import Group, Ints, Prompt, Response, Rollout
+import numpy as np
+
+from counterpoise.types import Floats, Group, Ints, Prompt, Response, Rollout
 
 
 def gather(
@@ -12,9 +14,16 @@ def gather(
     responses_PG: Sequence[Sequence[Response]],
     rewards: Sequence[float],
     now: int,
+    further_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
+    anchors: int = 0,
 ) -> list[Group]:
-    """Rewards come prompt after prompt, in the order of the responses."""
+    """Rewards come prompt after prompt, in the order of the responses; the last `anchors` of a
+    prompt's responses were drawn after its generic text: what the sampler says of their tokens
+    says nothing of them after the prompt.
+    """
     remaining = iter(rewards)
+    if further_PG is None:
+        further_PG = [[{}] * len(responses) for responses in responses_PG]
     return [
         Group(
             key=f"{now}:{prompt.id}",
@@ -28,11 +37,26 @@ def gather(
                     reward=next(remaining),
                     prompt_tokens=tokens,
                     response_tokens=response.tokens,
-                    sampled_logprobs=response.logprobs,
+                    sampled_logprobs=_unknown(response) if anchor else response.logprobs,
                     finished=response.finished,
+                    further=further,
+                    anchor=anchor,
+                    turns=response.turns,
                 )
-                for response in responses
+                for response, further, anchor in zip(
+                    responses, further_G, _last(anchors, len(responses)), strict=True
+                )
             ),
         )
-        for (prompt, tokens), responses in zip(prompts, responses_PG, strict=True)
+        for (prompt, tokens), responses, further_G in zip(
+            prompts, responses_PG, further_PG, strict=True
+        )
     ]
+
+
+def _last(count: int, size: int) -> list[bool]:
+    return [i >= size - count for i in range(size)]
+
+
+def _unknown(response: Response) -> Floats:
+    return np.full(len(response.tokens), np.nan, dtype=np.float32)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.credit.saliency import Pass, saliency
-from counterpoise.credit.spans import answers, places
+from counterpoise.credit.spans import answers
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import unknown
 from counterpoise.policy.head import token_logprobs
@@ -44,22 +44,17 @@ def weights(
         raise unknown("kind of rollout for grail", which, WHICH)
     found = ones(view.rows)
     boxes = {i: box for i, box in enumerate(answers(view, first=True)) if box}
-    stops = {i: box.close for i, box in boxes.items() if view.rows[i].sign in WHICH[which]}
+    weighed = [i for i in boxes if view.rows[i].sign in WHICH[which]]
 
     def loss(read: Pass) -> Tensor:
-        spans = read.spans(lambda i: (boxes[i].mark, boxes[i].close))
-        box = places(spans, read.hidden_M.device)
         assert view.reader is not None
-        logprobs, _ = token_logprobs(
-            read.hidden_M[box],
-            view.policy.decoder.unembedding,
-            read.targets_M[box],
-            view.reader.temperature,
-        )
+        W, temperature = view.policy.decoder.unembedding, view.reader.temperature
+        logprobs, _ = token_logprobs(read.hidden_n, W, read.targets_n, temperature)
         return -logprobs.sum()
 
-    for i, s_T in saliency(view, stops, loss, norm).items():
-        found[i] = weigh(s_T, stops[i] - 1, spread, mean, low, high)
+    asked = {i: (boxes[i].mark, boxes[i].close) for i in weighed}
+    for i, s_T in saliency(view, asked, loss, norm).items():
+        found[i] = weigh(s_T, boxes[i].close - 1, spread, mean, low, high)
     for i, box in boxes.items():
         found[i][box.mark :] = mean
         found[i][box.start : box.end] = high

@@ -24,7 +24,7 @@ from torch import Tensor
 from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
 from counterpoise.credit.divergence import mean_states, slope
 from counterpoise.credit.saliency import Pass, saliency
-from counterpoise.credit.spans import Answer, answers, places
+from counterpoise.credit.spans import Answer, answers
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import unknown
 from counterpoise.policy.head import token_logprobs
@@ -70,21 +70,21 @@ def importance(
         return noise * torch.randn(boxes[i].mark, D, generator=drawn, device=policy.device)
 
     def objective(read: Pass) -> Tensor:
-        W, spans = policy.decoder.unembedding, read.spans(judged)
+        W = policy.decoder.unembedding
         if compare == "answer_joint":
-            return -sum_of_mean_logprobs(read, spans, W)
-        before, after = mean_states(read.clean(), spans), mean_states(read.hidden_M, spans)
+            return -sum_of_mean_logprobs(read, W)
+        clean = [view.hidden[i][slice(*judged(i))] for i in read.rows]
+        before, after = (mean_states(h, read.spans) for h in (torch.cat(clean), read.hidden_n))
         return (slope(before, after.detach(), W) * after).sum()  # its gradient is that of the KL
 
-    stops = {i: judged(i)[1] for i in boxes}
-    return saliency(view, stops, objective, gradient_times_input, disturb)
+    asked = {i: judged(i) for i in boxes}
+    return saliency(view, asked, objective, gradient_times_input, disturb)
 
 
-def sum_of_mean_logprobs(read: Pass, spans: list[tuple[int, int]], W: Tensor) -> Tensor:
-    device = read.hidden_M.device
-    answer, lengths = places(spans, device), np.array([end - start for start, end in spans])
-    share = to_device(np.repeat(1 / lengths, lengths), device)
-    logprobs, _ = token_logprobs(read.hidden_M[answer], W, read.targets_M[answer])
+def sum_of_mean_logprobs(read: Pass, W: Tensor) -> Tensor:
+    lengths = np.array([end - start for start, end in read.spans])
+    share = to_device(np.repeat(1 / lengths, lengths), read.hidden_n.device)
+    logprobs, _ = token_logprobs(read.hidden_n, W, read.targets_n)
     return (logprobs * share.to(logprobs.dtype)).sum()
 
 

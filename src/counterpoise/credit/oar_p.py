@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
-from counterpoise.credit.copies import Copy, Originals
+from counterpoise.credit.copies import Copy, Originals, Span
 from counterpoise.credit.divergence import divergence, mean_states
 from counterpoise.credit.oar_g import COMPARE
 from counterpoise.credit.saliency import cut
@@ -45,8 +45,6 @@ from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.forward import micro_batches, packed
 
-Span = tuple[int, int]  # [start, end), tokens of a response
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -55,6 +53,11 @@ class Asked:
     row: Row  # cut after the tokens that are judged
     judged: Span
     masked: Sequence[Span]  # the reasoning, in parts
+
+    def predictors(self, first: int) -> Span:
+        """Where the judged tokens are predicted, when token 0 of the response is at `first`."""
+        start, end = self.judged
+        return first + start - 1, first + end - 1
 
 
 def weights(
@@ -137,13 +140,13 @@ def _of_spans(
     copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
     read = _scores if compare == "answer_joint" else _states
     firsts = [first for first, _ in originals.packing.responses]
-    clean_R = read(policy, originals.hidden_N, firsts, asked)
+    predictors = [one.predictors(first) for one, first in zip(asked, firsts, strict=True)]
+    clean_R = read(policy, originals.hidden_N[places(predictors, policy.device)], asked)
     values = torch.empty(len(copies), dtype=torch.float64, device=policy.device)
     for batch in originals.batches(copies, micro_tokens):
         some = [copies[i] for i in batch]
-        ends = np.cumsum([len(copy.tokens) for copy in some])
-        firsts = [int(e) - len(c.tokens) - c.kept for c, e in zip(some, ends, strict=True)]
-        moved = read(policy, originals.run(some), firsts, [asked[copy.row] for copy in some])
+        hidden_n = originals.run(some, [asked[c.row].predictors(-c.kept) for c in some])
+        moved = read(policy, hidden_n, [asked[copy.row] for copy in some])
         clean = clean_R[[copy.row for copy in some]]
         if compare == "answer_joint":
             values[batch] = (clean - moved).clamp(min=0).double()
@@ -163,24 +166,14 @@ def _masked(policy: Policy, r: int, one: Asked) -> Iterator[Copy]:
         yield Copy(r, start, rest)
 
 
-def _predictors(firsts: Sequence[int], asked: Sequence[Asked]) -> list[Span]:
-    """Where the judged tokens are predicted; `firsts`: where token 0 of each response is."""
-    ends = [one.judged for one in asked]
-    return [(first + s - 1, first + e - 1) for first, (s, e) in zip(firsts, ends, strict=True)]
-
-
-def _states(
-    policy: Policy, hidden_N: Tensor, firsts: Sequence[int], asked: Sequence[Asked]
-) -> Tensor:
+def _states(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
     """The mean hidden state at the judged tokens: [R, D]."""
-    return mean_states(hidden_N, _predictors(firsts, asked))
+    ends = np.cumsum([0, *(end - start for start, end in (one.judged for one in asked))])
+    return mean_states(hidden_n, list(pairwise(ends.tolist())))
 
 
-def _scores(
-    policy: Policy, hidden_N: Tensor, firsts: Sequence[int], asked: Sequence[Asked]
-) -> Tensor:
+def _scores(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
     """The log-probability of the judged tokens together: [R]."""
-    hidden_n = hidden_N[places(_predictors(firsts, asked), policy.device)]
     tokens = [one.row.content.response_tokens[slice(*one.judged)] for one in asked]
     targets_n = to_device(np.concatenate(tokens), policy.device, np.int64)
     logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)

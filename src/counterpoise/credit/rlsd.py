@@ -8,17 +8,17 @@ Teacher and student are the policy that sampled, with the hint in its prompt and
 passes are the trainer's, so that an uninformative hint gives 1. lam = 0, or a problem without a
 reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by a
 reading note); it syncs its teacher every 10 steps, here it is always the current policy, as in the
-code of SDPG. The wording of the hint was not found; chosen here.
+code of SDPG. The wording of the hint (`credit/hint.py`) is chosen here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from counterpoise.credit.hint import hinted
 from counterpoise.credit.view import View, ones
 from counterpoise.types import Floats
 
-HINT = "{problem}\nThe answer is {answer}."
 LARGEST = 20.0
 
 
@@ -30,12 +30,7 @@ def weights(
     lam = mix * max(0.0, 1 - (reader.iteration - 1) / fade)
     if lam == 0:
         return None
-    contents = [row.content for row in view.rows]
-    told = {
-        (c.prompt, c.answer): policy.encode(HINT.format(problem=c.prompt, answer=c.answer))
-        for c in contents
-    }
-    with_hint = view.logprobs_after([told[c.prompt, c.answer] for c in contents])
+    with_hint = view.logprobs_after(hinted(policy, view.rows))
     found = ones(view.rows)
     for i, row in enumerate(view.rows):
         if row.content.answer:

@@ -2,9 +2,14 @@
 
     J = sum of the rows' objectives        one forward and one backward for all rows of a pass
 
-No row sees another's response, so dJ/de_t is the gradient of t's own row. Prompts are read once
-for all their responses, responses only as far as the objective looks, and no gradient of a weight
-is taken: a third of a training step's matrix products are spared. Only one number a token is kept.
+No row sees another's response, so dJ/de_t is the gradient of t's own row. Nothing is computed that
+J does not need: no gradient of a weight, a third of a training step's matrix products; no backward
+through prompts, whose keys and values are constants, computed once for all their responses;
+responses only as far as the objective looks; of the last layer only what the objective looks at,
+and the keys and values of the rest. Only one number a token is kept.
+
+On a GPU in half precision prompts and whole layers stay in: there the packed pass, a layer of which
+is one node of the graph (`policy/layer.py`), is the quicker one.
 """
 
 from __future__ import annotations
@@ -12,38 +17,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from counterpoise.credit.copies import Copy, Originals, Span
 from counterpoise.credit.spans import places
 from counterpoise.credit.view import View
 from counterpoise.policy.attention import PackedAttention
+from counterpoise.policy.kernels import on_gpu
 from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import Packing
+from counterpoise.policy.packing import pack
+from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.forward import micro_batches, packed
+
+AT_ONCE = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """Some rows as the policy read them. M: response tokens, row after row."""
+    """Some rows as the policy read them. n: the tokens their objectives look at, row after row."""
 
     rows: Sequence[int]  # of the view
-    firsts: Sequence[int]  # where each row's tokens begin
-    hidden_M: Tensor  # [M, D], what the distribution of each token is computed from
-    clean: Callable[[], Tensor]  # computes the same before the noise, without a gradient
-    targets_M: Tensor  # the tokens themselves
-
-    def spans(self, within: Callable[[int], tuple[int, int]]) -> list[tuple[int, int]]:
-        """Places in a row's response -> the same in M, for every row."""
-        found = []
-        for row, first in zip(self.rows, self.firsts, strict=True):
-            start, end = within(row)
-            found.append((first + start, first + end))
-        return found
+    spans: Sequence[Span]  # of each row, among the n
+    hidden_n: Tensor  # [n, D], what the distribution of each token is computed from
+    targets_n: Tensor  # the tokens themselves
 
 
 Objective = Callable[[Pass], Tensor]  # -> J, or any scalar with its gradient
@@ -51,35 +53,53 @@ Measure = Callable[[Tensor, Tensor], Tensor]  # (dJ/de [n, D], e [n, D]) -> [n]
 Noise = Callable[[int, int], Tensor]  # (row, D) -> [n, D], for the first n tokens of its response
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """One row, cut after what its objective looks at."""
+
+    name: int  # of the view
+    row: Row
+    start: int  # the first token it looks at, 1 at least: the first one hangs on none before it
+
+    @property
+    def places(self) -> Span:
+        """Where these tokens are predicted, among the inputs."""
+        return self.start - 1, self.row.num_tokens - 1
+
+
 def saliency(
     view: View,
-    stops: Mapping[int, int],
+    asked: Mapping[int, Span],
     objective: Objective,
     measure: Measure,
     noise: Noise | None = None,
 ) -> dict[int, Floats]:
     """Row -> [T]: `measure` of every token that is an input of the row's objective, else 0.
 
-    `stops` names the rows, and how many of their tokens the objective looks at.
+    `asked` names the rows, and the tokens of each that the objective looks at.
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
-    names = list(stops)
-    rows = [cut(view.rows[i], stop) for i, stop in stops.items()]
+    taken = [
+        Asked(i, cut(view.rows[i], end), max(1, start))
+        for i, (start, end) in asked.items()
+        if end > 1
+    ]
+    rows = [one.row for one in taken]
+    one_pass = _packed if on_gpu(policy.decoder.unembedding) else _after_prompts
 
     def attempt(micro_tokens: int) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
+        found = {i: np.zeros(view.rows[i].num_tokens, dtype=np.float32) for i in asked}
         for batch in micro_batches(rows, micro_tokens):
-            read = [rows[i] for i in batch]
-            values = _one_pass(policy, read, [names[i] for i in batch], objective, measure, noise)
-            for i, values_n in zip(batch, values, strict=True):
-                whole = np.zeros(view.rows[names[i]].num_tokens, dtype=np.float32)
-                whole[: len(values_n)] = values_n
-                found[names[i]] = whole
+            some = [taken[i] for i in batch]
+            for part, run in one_pass(policy, some, micro_tokens):
+                values_n = _measured(policy, part, run, objective, measure, noise)
+                for one, values_T in zip(part, values_n, strict=True):
+                    found[one.name][: len(values_T)] = values_T
         return found
 
     with weights_fixed(policy.model):
-        return reader.micro.rows(attempt, rows) if rows else {}
+        return reader.micro.rows(attempt, rows) if rows else attempt(1)
 
 
 def cut(row: Row, stop: int) -> Row:
@@ -93,48 +113,82 @@ def cut(row: Row, stop: int) -> Row:
     return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, scored_T=None)
 
 
-def _one_pass(
+Run = Callable[[Tensor], Tensor]  # embeddings of the rows' inputs [N, D] -> hidden states [n, D]
+
+
+def _measured(
     policy: Policy,
-    rows: Sequence[Row],
-    names: Sequence[int],
+    part: Sequence[Asked],
+    run: Run,
     objective: Objective,
     measure: Measure,
     noise: Noise | None,
 ) -> list[Floats]:
-    """Per row [T - 1]: the last token of a cut row is no input."""
-    packing = packed(policy, rows)
-    attend = PackedAttention(packing)
+    """Per row, of each of its inputs."""
+    inputs = [one.row.content.response_tokens[:-1] for one in part]
+    lengths = [len(tokens) for tokens in inputs]
     with torch.no_grad():
-        embedded_N = F.embedding(packing.tokens_N, policy.decoder.embedding.weight)
+        flat_N = to_device(np.concatenate(inputs), policy.device, np.int64)
+        embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
         leaf_N = embedded_N.clone()
-        for row, (start, length) in zip(names, packing.responses, strict=True):
-            if noise is not None:
-                more = noise(row, leaf_N.shape[1])[:length]
-                leaf_N[start : start + len(more)] += more.to(leaf_N.dtype)
+        if noise is not None:
+            for one, rest_N in zip(part, leaf_N.split(lengths), strict=True):
+                more = noise(one.name, leaf_N.shape[1])[: len(rest_N)]
+                rest_N[: len(more)] += more.to(leaf_N.dtype)
+    seen = [one.row.content.response_tokens[one.start :] for one in part]
+    bounds = np.cumsum([0, *map(len, seen)]).tolist()
     with torch.enable_grad():
-        hidden_M = _hidden(policy, packing, attend, leaf_N.requires_grad_())
-        firsts = np.cumsum([0, *packing.lengths[:-1]]).tolist()
-        read = Pass(
-            names, firsts, hidden_M, lambda: _hidden(policy, packing, attend), packing.targets_M
-        )
-        J = objective(read)
-        (gradient_N,) = torch.autograd.grad(J, leaf_N)
-    places_n = places([(s, s + n) for s, n in packing.responses], policy.device)
+        hidden_n = run(leaf_N.requires_grad_())
+        targets_n = to_device(np.concatenate(seen), policy.device, np.int64)
+        read = Pass([one.name for one in part], list(pairwise(bounds)), hidden_n, targets_n)
+        (gradient_N,) = torch.autograd.grad(objective(read), leaf_N)
     wide = torch.promote_types(leaf_N.dtype, torch.float32)
-    values_n = measure(gradient_N[places_n].to(wide), embedded_N[places_n].to(wide))
-    ends = np.cumsum([n for _, n in packing.responses])
-    return np.split(values_n.float().cpu().numpy(), ends[:-1])
+    values_N = measure(gradient_N.to(wide), embedded_N.to(wide))
+    return np.split(values_N.float().cpu().numpy(), np.cumsum(lengths)[:-1])
 
 
-def _hidden(
-    policy: Policy, packing: Packing, attend: PackedAttention, embedded_N: Tensor | None = None
-) -> Tensor:
-    """Hidden states [M, D]; with a gradient where embeddings are given."""
-    with torch.set_grad_enabled(embedded_N is not None):
+def _after_prompts(
+    policy: Policy, asked: Sequence[Asked], micro_tokens: int
+) -> Iterator[tuple[list[Asked], Run]]:
+    """Rows of about one length side by side, after the keys and values of their prompts."""
+    contents = [one.row.content for one in asked]
+    prompts = [content.prompt_tokens for content in contents]
+    packing = pack(prompts, [c.response_tokens[:1] for c in contents], policy.device)
+    policy.decoder.reserve(packing.longest)
+    originals = Originals(policy, packing)
+    copies = [Copy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
+    if policy.device.type == "cpu":
+        micro_tokens = min(micro_tokens, AT_ONCE)
+    for batch in originals.batches(copies, micro_tokens):
+        part, some = [asked[i] for i in batch], [copies[i] for i in batch]
+
+        def run(leaf_N: Tensor, part: list[Asked] = part, some: list[Copy] = some) -> Tensor:
+            return originals.run(some, [one.places for one in part], leaf_N)
+
+        yield part, run
+
+
+def _packed(
+    policy: Policy, asked: Sequence[Asked], micro_tokens: int
+) -> Iterator[tuple[list[Asked], Run]]:
+    """All rows as a training step packs them, prompts and all."""
+    packing = packed(policy, [one.row for one in asked])
+    firsts = [first for first, _ in packing.responses]
+    spans = zip(firsts, (one.places for one in asked), strict=True)
+    wanted = [(first + start, first + end) for first, (start, end) in spans]
+
+    def run(leaf_N: Tensor) -> Tensor:
+        """Responses come after all prompts, in the order of the rows."""
+        prompts_N = F.embedding(packing.tokens_N[: firsts[0]], policy.decoder.embedding.weight)
         hidden_N = policy.decoder(
-            packing.tokens_N, packing.positions_N, attend, embedded_N=embedded_N
+            packing.tokens_N,
+            packing.positions_N,
+            PackedAttention(packing),
+            embedded_N=torch.cat((prompts_N, leaf_N)),
         )
-        return hidden_N.index_select(0, packing.predictors_M)
+        return hidden_N[places(wanted, policy.device)]
+
+    yield list(asked), run
 
 
 @contextmanager

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from counterpoise.credit.view import View
-from counterpoise.policy.load import Policy
+from counterpoise.errors import PoiseError
+from counterpoise.policy.pieces import pieces_of
 from counterpoise.policy.transfer import to_device
-from counterpoise.types import Ints
 from counterpoise.verify.boxed import boxes
 
 
@@ -43,18 +43,13 @@ class Answer:
 
 def answers(view: View, *, first: bool = False) -> list[Answer | None]:
     """Of every row: the box that the verifier reads, the last, or the first one."""
+    if any(row.content.turns for row in view.rows):
+        raise PoiseError(
+            "grail, oar_g and oar_p look at one answer of one response, not at an episode: "
+            "set credit.weights to another, or task.environment=none"
+        )
     responses = [row.content.response_tokens for row in view.rows]
     return [locate(pieces, first=first) for pieces in pieces_of(view.policy, responses)]
-
-
-def pieces_of(policy: Policy, responses: Sequence[Ints]) -> list[list[str]]:
-    """The text of every token by itself; special tokens have none. Each token is read once."""
-    if not responses:
-        return []
-    known, place_N = np.unique(np.concatenate(responses), return_inverse=True)
-    texts = policy.texts([[token] for token in known.tolist()])
-    ends = np.cumsum([len(response) for response in responses])
-    return [[texts[i] for i in part] for part in np.split(place_N, ends[:-1])]
 
 
 def places(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:

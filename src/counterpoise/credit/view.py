@@ -18,7 +18,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Ints, Row
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import Read, read, score
+from counterpoise.update.forward import OnePass, Read, once, read, score
+
+
+class NoPolicyError(PoiseError):
+    """A weighting asked for a policy where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,9 @@ class Reader:
     micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
+    one_pass: OnePass = once  # how a pass without gradients runs
+    scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    """By the rows' names, what a weighting had read of them: the update asks for the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +79,11 @@ class View:
         """Per row [T, D], the input of the unembedding, on the policy's device."""
         return self._read.hidden
 
+    @property
+    def known(self) -> list[Floats] | None:
+        """`logprobs`, if a pass was made for whatever was asked; None: there was none."""
+        return self._read.logprobs if "_read" in vars(self) else None
+
     def logprobs_after(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T], had the prompt of row i been `prompts[i]`: what a hint would change."""
         reader = self._reader
@@ -85,18 +97,18 @@ class View:
             replace(row, group=f"{row.group}/{number.setdefault(prompt.tobytes(), len(number))}")
             for row, prompt in zip(moved, prompts, strict=True)
         ]
-        return score(reader.policy, told, reader.temperature, reader.micro)
+        return score(reader.policy, told, reader.temperature, reader.micro, reader.one_pass)
 
     @property
     def _reader(self) -> Reader:
         if self.reader is None:
-            raise PoiseError("these token weights need the policy, which this engine keeps")
+            raise NoPolicyError("these token weights need the policy, which this engine keeps")
         return self.reader
 
     @cached_property
     def _read(self) -> Read:
         reader = self._reader
-        return read(reader.policy, self.rows, reader.temperature, reader.micro)
+        return read(reader.policy, self.rows, reader.temperature, reader.micro, reader.one_pass)
 
 
 def ones(rows: Sequence[Row]) -> list[Floats]:

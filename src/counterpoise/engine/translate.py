@@ -6,7 +6,7 @@
     only("grpo", why="...")   these values and no others; any other stops the run
     lacks(True, why="...")    what it does not write; at its default that is said, else refused
 
-An engine is a table with one entry for each option of `config.py`. `check` stops a run that asks
+An engine is a table with one entry for each option of `config/`. `check` stops a run that asks
 for what the engine cannot do, naming the options; one that is in no table is refused as soon as it
 is not at its default, and a test fails until someone has thought about it.
 """
@@ -45,8 +45,8 @@ def to(*keys: str, values: Sequence[Any] = (), why: str = "") -> Option:
     return Option(TO, keys, tuple(values), why)
 
 
-def ours(why: str) -> Option:
-    return Option(OURS, why=why)
+def ours(why: str, values: Sequence[Any] = ()) -> Option:
+    return Option(OURS, values=tuple(values), why=why)
 
 
 def idle(why: str) -> Option:

@@ -19,13 +19,15 @@ from counterpoise import metrics
 from counterpoise.adapters.trl.decide import Decision
 from counterpoise.adapters.trl.monitor import StepMonitor
 from counterpoise.adapters.trl.samples import Sample
+from counterpoise.batch.account import account
 from counterpoise.batch.describe import Description, describe
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.loop import Encoded, evaluate, pick_prompts, watch_groups
+from counterpoise.loop import evaluate, look_at
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy
-from counterpoise.state import State, refill, save
+from counterpoise.sample.rounds import Encoded, pick_prompts
+from counterpoise.state import State, refill_buffer, save
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
 from counterpoise.types import Floats, Group, Prompt, Rollout, Row, StepResult
@@ -46,9 +48,11 @@ class Opened:
     clock: metrics.Clock = field(default_factory=metrics.Clock)
     groups: list[Group] = field(default_factory=list)
     scores: Scores = field(default_factory=lambda: Scores([]))
+    waiting: list[Row] = field(default_factory=list)  # in the buffer before it was sampled
     decision: Decision | None = None
     batch: list[Row] = field(default_factory=list)  # with what their rollouts hold
     monitor: Monitor | None = None
+    look: Monitor | None = None  # at the step that is being taken
     results: list[StepResult] = field(default_factory=list)
     logs: list[Mapping[str, float]] = field(default_factory=list)
 
@@ -79,7 +83,7 @@ class Recorder(StepMonitor):
     # -- an iteration, in the order of its calls -----------------------------------------------
 
     def begin(self, now: int) -> None:
-        self.open = Opened(now)
+        self.open = Opened(now, waiting=self._buffered())
 
     def sampled(
         self, asked: Sequence[Encoded], samples: Sequence[Sample], scores: Scores, judged: float
@@ -114,13 +118,15 @@ class Recorder(StepMonitor):
             return
         if step == 0:
             self.open.batch = self._content(decision)
-            self.open.monitor = watch_groups(self.state, self.open.batch, self.run.config)
+            config = self.run.config
+            self.open.monitor = look_at(self.state, self.open.batch, decision.plan, config)
         rows = [self.open.batch[i] for i in decision.plan.steps[step]]
         result = self.read(rows)
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
-        elif self.open.monitor:
-            self.open.monitor.before(self.state.policy, rows, result)
+        elif look := self.open.monitor and self.open.monitor.at(step, rows):
+            look.before(self.state.policy, rows, result)
+            self.open.look = look
         self.open.results.append(replace(result, hidden=()))
 
     def after(self) -> None:
@@ -128,10 +134,11 @@ class Recorder(StepMonitor):
         assert self.open is not None
         if self.open.results and self.skipped:
             self.open.results[-1] = replace(self.open.results[-1], skipped=self.skipped)
-        if self.open.monitor and self.skipped != "no signal":
-            self.open.monitor.after(self.state.policy)
+        look, self.open.look = self.open.look, None
+        if look and self.skipped != "no signal":
+            look.after(self.state.policy)
             if self.skipped:
-                self.open.monitor.views.pop()
+                look.views.pop()
 
     def logged(self, logs: Mapping[str, float]) -> None:
         """TRL's numbers of a step; after the last one the iteration is over."""
@@ -180,16 +187,20 @@ class Recorder(StepMonitor):
         batch = opened.batch or (self._content(decision) if decision else [])
         plan = decision.plan if decision else None
         description: Description | None = describe(batch, plan) if plan else None
+        credited = assign(opened.groups, config.credit.name, config.credit.weights)
+        rows = [*opened.waiting, *(row for group in credited for row in group)]
+        oldest = opened.number - config.balance.max_age
         made = metrics.Iteration(
             number=opened.number,
             groups=opened.groups,
             scores=opened.scores,
-            credited=assign(opened.groups, config.credit.name, config.credit.weights),
+            credited=credited,
             batch=batch,
             plan=plan,
             description=description,
             results=opened.results,
             views=opened.monitor.views if opened.monitor else [],
+            drops=account([], rows, batch, self._buffered(), oldest),
         )
         buffer = self.trainer.planner.buffer or self.state.buffer
         record = metrics.record(made, buffer, clock)
@@ -206,7 +217,7 @@ class Recorder(StepMonitor):
         """A checkpoint of the native form; what waits is put back with its tokens."""
         buffer = self.trainer.planner.buffer
         if buffer is not None:
-            refill(self.state, [self._waiting(row) for row in buffer.state()])
+            refill_buffer(self.state, [self._waiting(row) for row in buffer.state()])
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
         save(self.run.folder, self.state, self.run.config.loop.keep_checkpoints)
@@ -222,11 +233,15 @@ class Recorder(StepMonitor):
 
     def _content(self, decision: Decision) -> list[Row]:
         """The decision's rows with their rollouts, under the names of the native engine."""
-        rows = []
-        for row in decision.rows:
-            kept = self._waiting(row)
-            rows.append(replace(kept, group=f"{row.born}:{self._prompt(row.group).id}"))
-        return rows
+        return [self._named(self._waiting(row)) for row in decision.rows]
+
+    def _buffered(self) -> list[Row]:
+        """What waits, under the names of the native engine."""
+        buffer = self.trainer.planner.buffer
+        return [self._named(row) for row in buffer.state()] if buffer else []
+
+    def _named(self, row: Row) -> Row:
+        return replace(row, group=f"{row.born}:{self._prompt(row.group).id}")
 
     def _prompt(self, key: str) -> Prompt:
         """Of the adapter's name of a group: iteration, and place in it."""

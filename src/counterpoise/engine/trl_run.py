@@ -24,13 +24,13 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
 from counterpoise.engine.trl import arguments, checked
-from counterpoise.loop import NO_MEMORY, conclude, encode
+from counterpoise.loop import conclude, encode
 from counterpoise.policy.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.state import State, new_state, restore
 from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.load import load_task
-from counterpoise.update.fit import explained
+from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch

@@ -1,7 +1,7 @@
 """TRL's trainer bound to a run file: its prompts, its seeds, its last iteration.
 
 An iteration is one generation, as in the native engine: with reward balance on, several may pass
-before an update. Iteration n has the prompts of `loop.pick_prompts`, so two engines with one seed
+before an update. Iteration n has the prompts of `rounds.pick_prompts`, so two engines with one seed
 are asked the same; what they answer differs, since TRL draws from torch's own random numbers. Those
 are seeded anew for every iteration: a run that is taken up again goes on as it would have.
 """
@@ -22,8 +22,10 @@ from counterpoise.adapters.trl.trainer import PoiseGRPOTrainer
 from counterpoise.config import RunConfig
 from counterpoise.engine.trl_record import Recorder
 from counterpoise.errors import PoiseError
-from counterpoise.loop import MAX_SKIPPED, Encoded, pick_prompts
-from counterpoise.policy.load import BOXED, Policy
+from counterpoise.loop import MAX_SKIPPED
+from counterpoise.policy.load import Policy
+from counterpoise.policy.templates import TEMPLATES, written
+from counterpoise.sample.rounds import Encoded, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.verify.scores import Scores, Verifier
 
@@ -143,9 +145,9 @@ class RunTrainer(PoiseGRPOTrainer):
 
 def example(problem: str, answer: str, policy: Policy) -> dict[str, Any]:
     """A row of TRL's dataset: a conversation, or the plain text of `Policy.encode`."""
-    if policy.template == "chat":
-        return {"prompt": [{"role": "user", "content": problem}], "answer": answer}
-    return {"prompt": BOXED.format(problem=problem), "answer": answer}
+    text = written(policy.template, problem)
+    chat = TEMPLATES[policy.template].chat
+    return {"prompt": [{"role": "user", "content": text}] if chat else text, "answer": answer}
 
 
 class _Bells(TrainerCallback):

@@ -33,8 +33,9 @@ from counterpoise.engine.translate import (
 )
 from counterpoise.estimate import shape_of
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.policy.load import BOXED, find_folder
+from counterpoise.policy.load import find_folder
 from counterpoise.policy.shapes import PREFIX
+from counterpoise.policy.templates import AUTO, TEMPLATES
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
@@ -59,7 +60,11 @@ OPTIONS: dict[str, Option] = {
     "model.name": to("actor_rollout_ref.model.path"),
     "model.device": only("auto", "cuda", why="verl trains on GPUs"),
     "model.dtype": to(f"{ROLLOUT}.dtype", f"+{FSDP}.mixed_precision.param_dtype"),
-    "model.template": to("actor_rollout_ref.model.custom_chat_template"),
+    "model.template": to(
+        "actor_rollout_ref.model.custom_chat_template",
+        values=("auto", "chat", "chat-boxed", "boxed"),
+        why="verl ends no response at a template's own tokens",
+    ),
     "task.name": TASK,
     "task.levels": TASK,
     "task.slips": TASK,
@@ -73,8 +78,11 @@ OPTIONS: dict[str, Option] = {
     "task.answer_field": TASK,
     "task.id_field": TASK,
     "task.solution_field": TASK,
+    "task.generic_field": TASK,
     "task.dataset": TASK,
     "task.seed": TASK,
+    "task.environment": only("none", why="nobody answers a response of verl's sampler"),
+    "task.turns": idle("only with task.environment"),
     "task.benchmarks": TASK,
     "sample.prompts": to("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
     "sample.group_size": to(f"{ROLLOUT}.n"),
@@ -83,14 +91,21 @@ OPTIONS: dict[str, Option] = {
     "sample.temperature": to(f"{ROLLOUT}.temperature"),
     "sample.top_p": to(f"{ROLLOUT}.top_p"),
     "sample.top_k": to(f"{ROLLOUT}.top_k"),
+    "sample.refills": only(0, why="verl draws a batch of equal groups and uses it"),
+    "sample.anchors": only(0, why="verl draws a batch of equal groups, all after one prompt"),
     "sample.engine": idle("verl draws with vLLM; the trainer scores what it drew"),
     "sample.engine_memory": to(f"{ROLLOUT}.gpu_memory_utilization"),
     "verify.name": to(f"+{REWARD}.reward_kwargs.verifier"),
     "verify.timeout_seconds": to(f"+{REWARD}.reward_kwargs.timeout_seconds"),
     "verify.workers": to("reward.num_workers"),
+    "verify.also": only([], why="the adapter takes one reward of a rollout"),
+    "verify.overlong_tokens": idle("only with verify.also"),
     "credit.name": to("algorithm.adv_estimator"),
     "credit.weights": only("uniform", why="the adapter gives advantages to whole rollouts"),
     "credit.settings": idle("only with other credit.weights"),
+    "credit.mixture": idle("only with verify.also"),
+    "credit.rule": only("off", why="verl's own choose tokens in a micro-batch, ours in a step"),
+    "credit.rule_settings": idle("only with credit.rule"),
     "balance.tau": to("+poise.tau"),
     "balance.unit": to("+poise.unit"),
     "balance.target": only(0, why="an update of verl's has sample.prompts x sample.group_size"),
@@ -125,6 +140,7 @@ OPTIONS: dict[str, Option] = {
     "evaluate.every": to("trainer.test_freq"),
     **section("warmup", WARMUP),
     "monitor.every": to("+poise.monitor_every"),
+    "monitor.tokens": lacks(16384, why="it reads the log-probabilities that verl has"),
     "monitor.watch": lacks(2, why="no table of pushes"),
     "store.rollouts": to("trainer.rollout_data_dir"),
     "store.tokens": lacks(True, why="no table of tokens"),
@@ -198,7 +214,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
         f"+{REWARD}.reward_kwargs.timeout_seconds": config.verify.timeout_seconds,
         "actor_rollout_ref.model.path": find_folder(config.model.name),
     }
-    if config.model.template == "boxed":  # the data files hold the whole prompt
+    if not TEMPLATES[asked(config)].chat:  # the data files hold the whole prompt
         found["actor_rollout_ref.model.custom_chat_template"] = "{{ messages[0]['content'] }}"
     if config.store.rollouts:
         found["trainer.rollout_data_dir"] = str(out / "rollouts")
@@ -308,9 +324,9 @@ def _fewer(config: RunConfig) -> int:
     return fewer if fewer and (fewer < now or not now) else 0
 
 
-def prompt_text(problem: str, template: str) -> str:
-    """What a data file holds as the user's message."""
-    return BOXED.format(problem=problem) if template == "boxed" else problem
+def asked(config: RunConfig) -> str:
+    """The template's name; verl has a chat template or does not start."""
+    return "chat" if config.model.template == AUTO else config.model.template
 
 
 def _chunks(words: list[str]) -> list[str]:

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from counterpoise.adapters.verl import host
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
-from counterpoise.engine.verl import checked, command, prompt_text
+from counterpoise.engine.verl import asked, checked, command
 from counterpoise.errors import PoiseError
+from counterpoise.policy.templates import written
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.load import load_task
 from counterpoise.types import Prompt
@@ -52,9 +53,7 @@ def table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
     rows: list[dict[str, Any]] = [
         {
             "data_source": config.task.name,
-            "prompt": [
-                {"role": "user", "content": prompt_text(prompt.problem, config.model.template)}
-            ],
+            "prompt": [{"role": "user", "content": written(asked(config), prompt.problem)}],
             "reward_model": {"style": "rule", "ground_truth": prompt.answer},
             "extra_info": {"id": prompt.id},
         }

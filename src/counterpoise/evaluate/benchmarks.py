@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.evaluate.templates import AUTO
+from counterpoise.policy.templates import AUTO
 from counterpoise.task import hub, jsonl
 from counterpoise.types import Prompt
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from counterpoise.config import SampleConfig
 from counterpoise.evaluate.interval import Estimate, share
 from counterpoise.policy.load import Policy
+from counterpoise.sample.episodes import Episodes, respond
 from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import seed_for
@@ -57,12 +58,14 @@ def judge(
     verifier: Verifier,
     seed: int,
     sample: Sample = native,
+    episodes: Episodes | None = None,
 ) -> Success:
     """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
     seeds = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
-    responses = sample(policy, [policy.encode(p.problem) for p in prompts], seeds, config)
+    asked = [(p, policy.encode(p.problem)) for p in prompts]
+    responses = respond(policy, asked, seeds, config, sample, episodes)
     texts = [r.text for group in responses for r in group]
     answers = [p.answer for p in prompts for _ in range(samples)]
     return summarise(

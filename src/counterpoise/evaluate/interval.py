@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from counterpoise.study.student import quantile
+from counterpoise.statistics.student import quantile
 
 CAUTION = 0.1  # c
 

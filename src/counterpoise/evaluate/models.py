@@ -13,15 +13,18 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
 from counterpoise.policy.load import EMBEDDED, HUB_ID, Policy, find_folder, load_policy, quiet
 from counterpoise.policy.shapes import PREFIX, shape_config
+from counterpoise.policy.templates import AUTO
 from counterpoise.store.folder import RunFolder
 
 CHECKPOINT = "model.safetensors"  # of store/checkpoint.py
+CONFIG = "config.toml"  # of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Source:
     name: str  # as given, or the model inside the run that was given
     base: str  # what is loaded; a checkpoint is the run's first model with other weights
     digest: str
+    template: str = AUTO  # how its run asked it
 
 
 def sources(names: Sequence[str]) -> list[Source]:
@@ -41,7 +45,7 @@ def sources(names: Sequence[str]) -> list[Source]:
         raise PoiseError(f"model '{twice[0]}' is named twice")
     labels = _labels(found)
     return [
-        Source(label, name, _base(name), _digest(name))
+        Source(label, name, _base(name), _digest(name), _template(name))
         for label, name in zip(labels, found, strict=True)
     ]
 
@@ -49,13 +53,21 @@ def sources(names: Sequence[str]) -> list[Source]:
 def load(source: Source, device: str, dtype: str) -> Policy:
     policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
-        parameters = dict(policy.model.named_parameters())
-        saved = load_file(Path(source.name) / CHECKPOINT)
-        if saved.keys() - parameters.keys():
-            raise PoiseError(f"{source.name} is no checkpoint of the model '{source.base}'")
-        for name, tensor in saved.items():
-            parameters[name].data.copy_(tensor)
+        take_weights(policy, Path(source.name))
     return policy
+
+
+def take_weights(policy: Policy, checkpoint: Path) -> None:
+    """A checkpoint's weights into the model that its run began with."""
+    parameters = dict(policy.model.named_parameters())
+    try:
+        saved = load_file(checkpoint / CHECKPOINT)
+    except (OSError, SafetensorError) as fault:
+        raise PoiseError(f"{checkpoint} cannot be read: {fault}") from fault
+    if saved.keys() - parameters.keys():
+        raise PoiseError(f"{checkpoint} is no checkpoint of the model '{policy.name}'")
+    for name, tensor in saved.items():
+        parameters[name].data.copy_(tensor)
 
 
 def tokenizer_and_context(source: Source) -> tuple[Any, int]:
@@ -81,7 +93,7 @@ def tokenizer_and_context(source: Source) -> tuple[Any, int]:
 def _place(name: str) -> str:
     """The model inside a run's folder; any other name as it is, if something is there."""
     path = Path(name)
-    if (path / "config.toml").is_file():
+    if (path / CONFIG).is_file():
         if not (path / "model" / "config.json").is_file():
             raise PoiseError(
                 f"{name} is a run without a model: it has not ended, or store.model was false"
@@ -107,6 +119,15 @@ def _base(name: str) -> str:
     if not _is_checkpoint(path):
         return name
     return RunFolder.open(path.resolve().parents[1]).config().model.name
+
+
+def _template(name: str) -> str:
+    """What the run that made a model had as `model.template`."""
+    path = Path(name).resolve()
+    run = path.parents[1] if _is_checkpoint(path) else path.parent
+    if not _is_checkpoint(path) and not (path.name == "model" and (run / CONFIG).is_file()):
+        return AUTO
+    return RunFolder.open(run).config().model.template
 
 
 def _labels(names: Sequence[str]) -> list[str]:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.evaluate import benchmarks, models, templates
+from counterpoise.evaluate import benchmarks, models
 from counterpoise.evaluate.benchmarks import PAPER, Benchmark
 from counterpoise.evaluate.cells import Cell, Header
 from counterpoise.evaluate.models import Source
 from counterpoise.evaluate.settings import Setting
+from counterpoise.policy import templates
 from counterpoise.policy.load import choose_device, choose_dtype
 from counterpoise.sample import SAMPLERS
 from counterpoise.types import Ints, Prompt
@@ -136,10 +139,13 @@ def put(
     one: Benchmark, problems: Sequence[Prompt], source: Source, tokenizer: Any, options: Options
 ) -> Put:
     """The problems as one model reads them."""
-    template = templates.resolve(options.template or one.template, tokenizer, source.name)
+    name = options.template or one.template
+    name = source.template if name == templates.AUTO else name
+    template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
+    encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in problems)
     return Put(
         template,
-        [templates.encode(template, tokenizer, prompt.problem) for prompt in problems],
+        [np.array(ids, dtype=np.int32) for ids in encoded],
         templates.end_tokens(template, tokenizer, ()),
     )
 

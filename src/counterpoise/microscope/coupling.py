@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.errors import Errors
+from counterpoise.microscope.sets import Places
 from counterpoise.microscope.tokens import check_tokens
 from counterpoise.microscope.walk import Walk
 
@@ -98,9 +99,18 @@ def decompose(
 
 @torch.no_grad()
 def decompose_errors(
-    errors: Errors, tokens: Tensor, advantages: Tensor, groups: Tensor, *, eta: float = 1.0
+    errors: Errors,
+    tokens: Tensor,
+    advantages: Tensor,
+    groups: Tensor,
+    *,
+    eta: float = 1.0,
+    of: Places | None = None,
 ) -> Coupling:
-    """`decompose` for errors that others use as well. Keys on the CPU spare a wait for a GPU."""
+    """`decompose` for errors that others use as well. Keys on the CPU spare a wait for a GPU.
+
+    `of` [n]: what is asked is who pushed these tokens; all tokens still push.
+    """
     token_N = tokens.cpu().numpy().astype(np.int64)
     query_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
     walk = Walk(errors, advantages)
@@ -111,15 +121,23 @@ def decompose_errors(
         own[places] = walk.A_N2[places] * squares[..., None]
         by_any[places] = walk.apply(everything, R, H) - own[places]
 
-    queries = walk.lay_out(query_N, 4 * walk.few // 3 + walk.base)  # a kernel gives both sums
+    most = 4 * walk.few // 3 + walk.base  # a kernel gives both sums
+    queries = walk.lay_out(query_N, most, _together(query_N, of))
     by_query, by_both = walk.sums_within(queries, (query_N, token_N), spread)
     if queries.large:  # no kernel was made from which equal tokens could be taken
         both_N = query_N * len(errors.W) + token_N
         both = walk.lay_out(both_N, walk.few, np.concatenate(queries.large))
         by_both += walk.sums_within(both, (both_N,))[0]
-    (by_token,) = walk.sums_within(walk.lay_out(token_N, walk.few), (token_N,))
+    equal = walk.lay_out(token_N, walk.few, _together(token_N, of))
+    (by_token,) = walk.sums_within(equal, (token_N,))
     scale = walk.unit * (eta / len(token_N))
-    return _differences(*(scale * x[:-1] for x in (own, by_any, by_token, by_query, by_both)))
+    asked = slice(-1) if of is None else errors.here(of)
+    return _differences(*(scale * x[asked] for x in (own, by_any, by_token, by_query, by_both)))
+
+
+def _together(key_N: Places, of: Places | None) -> Places | None:
+    """Places of all tokens that share a key with one of these."""
+    return None if of is None else np.flatnonzero(np.isin(key_N, key_N[of]))
 
 
 def _differences(own: Tensor, any_: Tensor, token: Tensor, query: Tensor, both: Tensor) -> Coupling:

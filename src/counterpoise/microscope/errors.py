@@ -24,6 +24,7 @@ from torch import Tensor
 MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
 KEPT = {"cpu": 1, "cuda": 4}  # chunks
 HALF = (torch.float16, torch.bfloat16)
+ALIGN = 64  # tokens of a product come in multiples of this: a GPU's fast kernels want it so
 
 
 class Errors:
@@ -49,7 +50,8 @@ class Errors:
         self.hidden, self.W = hidden, unembedding.to(self.precision)
         self.tokens = self.here(tokens).long()
         size = len(self.W) * self.W.element_size()
-        self.chunk = max(1, memory(self.device) // size)  # tokens
+        tokens_that_fit = max(1, memory(self.device) // size)
+        self.chunk = max(tokens_that_fit // ALIGN * ALIGN, min(tokens_that_fit, ALIGN))
         self.kept: Tensor | None = None
         if len(tokens) <= KEPT[self.device.type] * self.chunk:
             kept = self.W.new_empty(len(tokens), len(self.W))

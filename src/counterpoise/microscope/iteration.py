@@ -59,7 +59,9 @@ def numbers(views: Sequence[StepView]) -> dict[str, Any]:
         "own_share": _ratio(np.abs(own).sum(), np.abs(own).sum() + np.abs(total - own).sum()),
         "same_token_share": _ratio(equal, sum(parts.values())),
         "proxy_agreement": _ratio((np.sign(delta) == np.sign(total))[counted].sum(), counted.sum()),
-        "shared_prefix_share": _ratio(sum(v.shared.tokens for v in views), len(delta)),
+        "shared_prefix_share": _ratio(
+            sum(v.shared.tokens for v in views), sum(v.shared.of for v in views)
+        ),
         "exchangeability": _ratio(
             sum(v.shared.left for v in views), sum(v.shared.gross for v in views)
         ),
@@ -68,14 +70,21 @@ def numbers(views: Sequence[StepView]) -> dict[str, Any]:
     }
 
 
-def columns(views: Sequence[StepView]) -> dict[str, Floats]:
-    """What tokens/ gains: displacement, own, and the eight parts; in the order of the steps."""
+def columns(views: Sequence[StepView], places: NDArray[np.int64], size: int) -> dict[str, Floats]:
+    """What tokens/ gains: displacement, own, and the eight parts.
+
+    `places` of the tokens looked at, view after view, in a table of `size`; the rest is nan.
+    """
     if not views:
         return {}
     pooled = _pooled(views)
     kept = {"own": pooled["own"], **{name: pooled[name] for name in pooled if "_token_" in name}}
     delta = np.concatenate([view.displacement for view in views])
-    return {"displacement": delta, **{k: v.astype(np.float32) for k, v in kept.items()}}
+    found = {}
+    for name, values in {"displacement": delta, **kept}.items():
+        found[name] = np.full(size, np.nan, dtype=np.float32)
+        found[name][places] = values
+    return found
 
 
 def pushes(views: Sequence[StepView], row_of: Sequence[Sequence[int]]) -> TokenTrace | None:

@@ -10,13 +10,16 @@ one), token j's output-layer displacement for one unit of learning rate is
 On a GPU products are in half precision where the model itself is (`microscope/errors.py`), and
 nothing is waited for in between: the step goes on while the GPU still decomposes.
 
+A look at a large iteration is for some of its tokens (`microscope/looks.py`): of these it is exact,
+pushed by all tokens of their step.
+
 A `Monitor` is the `look` of `update/step.py`; `microscope/iteration.py` puts its views into
 numbers for metrics.jsonl, and tables for tokens/ and pushes/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +30,7 @@ from torch import Tensor
 from counterpoise.microscope import prefixes
 from counterpoise.microscope.coupling import Coupling, decompose_errors
 from counterpoise.microscope.errors import HALF, Errors
+from counterpoise.microscope.looks import Name
 from counterpoise.microscope.pairs import Pushes, strongest, wide
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.tax import Mean, drift, log_distributions, places, tax
@@ -34,7 +38,7 @@ from counterpoise.microscope.token_types import TypePull, type_pulls
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import read
+from counterpoise.update.forward import micro_batches, read
 from counterpoise.update.passes import EAGER, Passes
 
 TOP = 6  # pushes kept for a watched token, up and down
@@ -42,18 +46,22 @@ TOP = 6  # pushes kept for a watched token, up and down
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepView:
-    """One step's trained tokens, flat [N] in the order of `rows`; everything on the CPU."""
+    """One step's trained tokens, flat [N] in the order of `rows`, and those looked at [n], in the
+    order of `looked`; everything on the CPU.
+    """
 
+    step: int  # of the plan
     rows: tuple[int, ...]  # as StepResult.rows
     lengths: tuple[int, ...]  # tokens of each
-    advantages: Floats
-    displacement: Floats
-    coupling: Coupling
+    looked: tuple[int, ...]  # places among `rows`
+    advantages: Floats  # [n]
+    displacement: Floats  # [n]
+    coupling: Coupling  # [n]
     types: TypePull
     shared: prefixes.Shared
     tax: Mean
     drift: Mean
-    watched: NDArray[np.int64]  # [n], places among the N tokens
+    watched: NDArray[np.int64]  # places among the N tokens
     pushes: Pushes | None  # for the watched ones
 
 
@@ -63,6 +71,7 @@ class _Opened:
 
     result: StepResult
     rows: list[Row]
+    looked: list[int]  # places among `rows`
     coupling: Coupling
     types: TypePull
     shared: prefixes.Shared
@@ -71,9 +80,16 @@ class _Opened:
     watched: NDArray[np.int64]
     pushes: Pushes | None
 
+    def cut(self, looked: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
+        """What is looked at, in the passes it was in: in others it would be rounded otherwise."""
+        place = {i: n for n, i in enumerate(self.looked)}
+        for batch in micro_batches(self.rows, micro_tokens):
+            if part := [place[i] for i in batch if i in place]:
+                yield part
+
 
 class Monitor:
-    """One iteration's look; `views` has an entry for every step that was taken."""
+    """One iteration's look; `views` has an entry for every step that was looked at."""
 
     def __init__(
         self,
@@ -81,18 +97,26 @@ class Monitor:
         micro_tokens: int | MicroBatch,
         watched: Collection[str],
         passes: Passes = EAGER,  # those of the step itself
+        looked: Collection[Name] | None = None,  # rows; None: all
     ) -> None:
         self.temperature = temperature
         self.micro_tokens = micro_tokens
         self.watched = watched  # groups
         self.passes = passes
+        self.looked = looked
         self.views: list[StepView] = []
+        self._step = 0
         self._stopwatch = Stopwatch()
         self._open: _Opened | None = None
 
     @property
     def seconds(self) -> float:
         return self._stopwatch.seconds
+
+    def at(self, step: int, rows: Sequence[Row]) -> Monitor | None:
+        """The look at these rows, which are a step of the plan; None: nobody looks there."""
+        self._step = step
+        return self if any(self._wanted(row) for row in rows) else None
 
     def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
         """Decompose with the weights the gradient was taken at."""
@@ -104,20 +128,26 @@ class Monitor:
         assert self._open is not None, "before() comes first"
         with self._stopwatch.running(policy.device):
             seen, self._open = self._open, None
-            after = read(policy, seen.rows, self.temperature, self.micro_tokens, self.passes.read)
-            moved = [b - a for a, b in zip(seen.result.logprobs, after.logprobs, strict=True)]
+            used, looked = [seen.rows[i] for i in seen.looked], seen.looked
+            after = read(
+                policy, used, self.temperature, self.micro_tokens, self.passes.read, seen.cut
+            )
+            before = [seen.result.logprobs[i] for i in looked]
+            moved = [b - a for a, b in zip(before, after.logprobs, strict=True)]
             taxed_UV = self._distributions(policy, after.hidden, seen.taxed)
             self.views.append(
                 StepView(
+                    step=self._step,
                     rows=seen.result.rows,
                     lengths=tuple(row.num_tokens for row in seen.rows),
-                    advantages=np.concatenate(seen.result.advantages),
+                    looked=tuple(looked),
+                    advantages=np.concatenate([seen.result.advantages[i] for i in looked]),
                     displacement=np.concatenate(moved),
                     coupling=seen.coupling.cpu(),
                     types=TypePull(*(x.cpu() for x in seen.types)),
                     shared=seen.shared,
                     tax=tax(seen.taxed_UV, taxed_UV),
-                    drift=drift(seen.rows, moved),
+                    drift=drift(used, moved),
                     watched=seen.watched,
                     pushes=seen.pushes and seen.pushes.cpu(),
                 )
@@ -139,16 +169,27 @@ class Monitor:
         groups_R = np.array([number.setdefault(row.group, len(number)) for row in used])
         groups = torch.from_numpy(np.repeat(groups_R, lengths))
         eta = len(tokens) / self.temperature**2  # pulls are averages: undo the division by N
-        coupling = decompose_errors(errors, tokens, pulls, groups, eta=eta)
+        looked = [i for i, row in enumerate(used) if self._wanted(row)]
+        whole = len(looked) == len(used)
+        of = None if whole else np.flatnonzero(np.repeat([*map(self._wanted, used)], lengths))
+        coupling = decompose_errors(errors, tokens, pulls, groups, eta=eta, of=of)
         types = type_pulls(wide(hidden), tokens, errors.here(logprobs), errors.here(pulls))
-        watched = np.flatnonzero(np.repeat([row.group in self.watched for row in used], lengths))
+        watch = [row.group in self.watched and self._wanted(row) for row in used]
+        watched = np.flatnonzero(np.repeat(watch, lengths))
         pushes = None
         if len(watched) and len(tokens) > 1:
             pushes = strongest(errors, pulls, torch.from_numpy(watched), top=TOP, eta=eta)
         node_N = prefixes.nodes(used)
-        shared, taxed = prefixes.shared(used, result.pulls, node_N), places(used, node_N)
-        taxed_UV = self._distributions(policy, result.hidden, taxed)
-        return _Opened(result, used, coupling, types, shared, taxed, taxed_UV, watched, pushes)
+        shared = prefixes.shared(used, result.pulls, node_N)
+        seen, node_n = [used[i] for i in looked], node_N if of is None else node_N[of]
+        taxed = places(seen, node_n)
+        taxed_UV = self._distributions(policy, [result.hidden[i] for i in looked], taxed)
+        return _Opened(
+            result, used, looked, coupling, types, shared, taxed, taxed_UV, watched, pushes
+        )
+
+    def _wanted(self, row: Row) -> bool:
+        return self.looked is None or row.name in self.looked
 
     @torch.no_grad()
     def _distributions(
@@ -158,15 +199,6 @@ class Monitor:
         whole, W = torch.cat(list(hidden)), policy.decoder.unembedding.detach()
         some = whole[torch.from_numpy(at).to(whole.device)]
         return log_distributions(wide(some) / self.temperature, wide(W))
-
-
-def first_mixed(rows: Sequence[Row], count: int) -> frozenset[str]:
-    """The first groups that have rows of both signs."""
-    signs: dict[str, set[int]] = {}
-    for row in rows:
-        signs.setdefault(row.group, set()).add(row.sign)
-    mixed = [group for group, found in signs.items() if {1, -1} <= found]
-    return frozenset(mixed[:count])
 
 
 def _flat(parts: Sequence[NDArray[np.generic]]) -> Tensor:

@@ -193,6 +193,8 @@ def check(
     rows: Sequence[Row], branches: Sequence[Branch], config: SampleConfig, continuations: int
 ) -> None:
     check_rows(rows)
+    if any(row.content.turns for row in rows):
+        raise PoiseError("token values are of single responses: nobody plays these episodes on")
     if continuations < 1:
         raise PoiseError("a value needs at least one continuation")
     if config.top_p < 1.0 or config.top_k:

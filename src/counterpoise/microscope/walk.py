@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.errors import HALF, Errors, product
+from counterpoise.microscope.errors import ALIGN, HALF, Errors, product
 from counterpoise.microscope.sets import Places, Sets, lay_out
 
 BASE = {"cpu": 128, "cuda": 256}  # tokens of small sets that share one kernel
-ALIGN = 64  # tokens of a product come in multiples of this: a GPU's fast kernels want it so
 PEAK = 1024.0  # largest entry of an M in half precision: float16 ends at 65504
 
 Visit = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # (places, R, H, |r|^2 |h|^2)

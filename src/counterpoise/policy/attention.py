@@ -81,16 +81,16 @@ class PaddedAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        q_P, k_P, v_P = (_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
+        q_P, k_P, v_P = (rows_at(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
         mixed = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
         if self.has_responses:
-            q_R = _rows(q, self.response_slots)
-            k_R, v_R = (_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
+            q_R = rows_at(q, self.response_slots)
+            k_R, v_R = (rows_at(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
             mixed = torch.cat((mixed, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
         return mixed.index_select(0, self.back_N)
 
 
-def _rows(x: Tensor, slots: Tensor) -> Tensor:
+def rows_at(x: Tensor, slots: Tensor) -> Tensor:
     """x[slots]; index_select has the quicker backward."""
     return x.index_select(0, slots.flatten()).view(*slots.shape, *x.shape[1:])
 

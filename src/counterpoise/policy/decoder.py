@@ -74,24 +74,36 @@ class Decoder:
         *,
         checkpoint: bool = False,
         embedded_N: Tensor | None = None,
+        wanted_n: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [N, D]: the input of the unembedding.
 
         With `checkpoint` the backward pass computes every layer again instead of keeping it;
-        `embedded_N` [N, D] stands in for the embeddings of the tokens.
+        `embedded_N` [N, D] stands in for the embeddings of the tokens. `wanted_n`: only the hidden
+        states at these places, [n, D]: of other tokens the last layer computes keys and values
+        alone, and its `attend` is given the queries of these.
         """
         x = F.embedding(tokens_N, self.embedding.weight) if embedded_N is None else embedded_N
         if embedded_N is not None and not torch.is_grad_enabled():
             x = x.clone()  # layers add to it in place
         cos, sin = self._rotation(positions_N)
         for index in range(len(self.layers)):
+            only = wanted_n if index == len(self.layers) - 1 else None
             if checkpoint:
-                x = recompute(self._layer, index, x, cos, sin, attend, use_reentrant=False)
+                x = recompute(self._layer, index, x, cos, sin, attend, only, use_reentrant=False)
             else:
-                x = self._layer(index, x, cos, sin, attend)
+                x = self._layer(index, x, cos, sin, attend, only)
         return rms_norm(x, self.norm.weight, self.epsilon)
 
-    def _layer(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+    def _layer(
+        self,
+        index: int,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Attend,
+        only_n: Tensor | None = None,
+    ) -> Tensor:
         layer = self.layers[index]
         if torch.is_grad_enabled() and on_gpu(x) and (at := _segments(attend)) is not None:
             z: Tensor = Layer.apply(x, cos, sin, at, self.shape, *parameters(layer))
@@ -104,6 +116,8 @@ class Decoder:
         if self.config.model_type == "qwen3":  # normalises queries and keys head by head
             norms = attention.q_norm.weight, attention.k_norm.weight
         q, k, v = heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+        if only_n is not None:
+            x, q = x.index_select(0, only_n), q.index_select(0, only_n)
         mixed = attend(index, q, k, v).reshape(-1, H * d)
         y = _added(x, attention.o_proj, mixed)
         m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)

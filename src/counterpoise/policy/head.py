@@ -32,14 +32,15 @@ def token_logprobs(
     return logprobs, entropies
 
 
-def _chunks(hidden: Tensor, unembedding: Tensor) -> list[slice]:
-    elements = CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS
+def chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
+    """Tokens whose logits are held at once, in so many tensors."""
+    elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
     n, size = len(hidden), max(1, elements // len(unembedding))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def _wide(logits: Tensor, temperature: float) -> Tensor:
-    """At the temperature, in float32 at least."""
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """In float32 at least."""
     if logits.dtype != torch.float64:
         logits = logits.float()
     return logits if temperature == 1.0 else logits / temperature
@@ -53,7 +54,7 @@ def _summarise(
         from counterpoise.policy.kernels.head import summarise
 
         return summarise(logits, targets, temperature, out)
-    z = _wide(logits, temperature)
+    z = at_temperature(logits, temperature)
     logprobs_all = torch.log_softmax(z, dim=-1)
     logprobs, entropies, lse = out
     torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
@@ -69,7 +70,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
-        for chunk in _chunks(hidden, unembedding):
+        for chunk in chunks(hidden, unembedding):
             out = (logprobs[chunk], entropies[chunk], lse[chunk])
             _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
         ctx.save_for_backward(hidden, unembedding, targets, lse)
@@ -84,7 +85,7 @@ class _Head(torch.autograd.Function):
         wanted_h, wanted_w = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wanted_h else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
-        for chunk in _chunks(hidden, unembedding):
+        for chunk in chunks(hidden, unembedding):
             logits = hidden[chunk] @ unembedding.T
             error = _pushed(logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature)
             if grad_hidden is not None:
@@ -100,7 +101,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, None]:
         hidden, unembedding, targets = ctx.saved_tensors
         moved = []
-        for chunk in _chunks(hidden, unembedding):
+        for chunk in chunks(hidden, unembedding):
             error = _errors(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
             pushed = torch.zeros_like(error)
             if hidden_t is not None:
@@ -124,5 +125,5 @@ def _pushed(
 
 def _errors(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """e_o - pi for every token of a chunk: [n, V]."""
-    error = torch.softmax(_wide(logits, temperature), dim=-1).neg_()
+    error = torch.softmax(at_temperature(logits, temperature), dim=-1).neg_()
     return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))

@@ -15,6 +15,7 @@ from torch import nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
+from counterpoise.policy import templates
 from counterpoise.policy.decoder import Decoder, check_architecture
 from counterpoise.policy.shapes import PREFIX, random_model, shape_config
 from counterpoise.policy.smollm2 import smollm2_folder
@@ -23,7 +24,6 @@ from counterpoise.types import Ints
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
-BOXED = "{problem}\nReason step by step and put the final answer in \\boxed{{}}.\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Policy:
     model: nn.Module
     tokenizer: Any
     decoder: Decoder
-    template: str  # "chat" | "boxed"
+    template: str  # of templates.TEMPLATES
     end_tokens: tuple[int, ...]  # any of them ends a response
 
     @property
@@ -47,13 +47,12 @@ class Policy:
 
     def encode(self, problem: str) -> Ints:
         """A problem as the tokens of a prompt that asks for its solution."""
-        if self.template == "chat":
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": problem}], tokenize=False, add_generation_prompt=True
-            )
-            ids = self.tokenizer.encode(text, add_special_tokens=False)
-        else:
-            ids = self.tokenizer.encode(BOXED.format(problem=problem))
+        ids = templates.encode(self.template, self.tokenizer, problem)
+        return np.array(ids, dtype=np.int32)
+
+    def reply(self, text: str) -> Ints:
+        """What someone says to a finished response, as the tokens between its end and the next."""
+        ids = templates.reply(self.template, self.tokenizer, text, self.end_tokens)
         return np.array(ids, dtype=np.int32)
 
     def pieces(self) -> list[str]:
@@ -156,14 +155,14 @@ def quiet() -> None:
     hub.set_verbosity_error()
 
 
-def as_policy(name: str, model: nn.Module, tokenizer: Any, template: str = "auto") -> Policy:
+def as_policy(
+    name: str, model: nn.Module, tokenizer: Any, template: str = templates.AUTO
+) -> Policy:
     """Wrap a transformers model that is already in memory."""
-    has_chat = bool(getattr(tokenizer, "chat_template", None))
-    if template == "chat" and not has_chat:
-        raise PoiseError(f"model '{name}' has no chat template: set model.template=boxed")
-    chosen = ("chat" if has_chat else "boxed") if template == "auto" else template
+    chosen = templates.resolve(template, tokenizer, name)
     model.eval()  # no dropout: the policy that is trained is the policy that was sampled
-    return Policy(name, model, tokenizer, Decoder(model), chosen, _end_tokens(model, tokenizer))
+    ends = templates.end_tokens(chosen, tokenizer, _end_tokens(model, tokenizer))
+    return Policy(name, model, tokenizer, Decoder(model), chosen, ends)
 
 
 def choose_device(name: str) -> torch.device:

@@ -7,6 +7,10 @@ token of a response predicts nothing and is left out.
     prompt  p0 p1 p2          tokens     p0 p1 p2 | a0 a1 | b0
     responses  a0 a1 a2       positions   0  1  2    3  4    3
                b0 b1          predictors of a0 a1 a2 b0 b1: indices 2 3 4 2 5
+
+What an environment told in the middle of a response is read there and predicted by nobody:
+
+    response   a0 a1 a2, told e0 e1 before a2        tokens a0 a1 e0 e1, predictors 2 3 6
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from torch import Tensor
 from counterpoise.policy.transfer import to_device
 from counterpoise.types import Ints
 
+Told = Sequence[tuple[int, Ints]]  # tokens read before which token of a response, in order
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
@@ -29,7 +35,7 @@ class Packing:
     tokens_N: Tensor
     positions_N: Tensor
     prompts: tuple[tuple[int, int], ...]  # (start, length) of each distinct prompt
-    responses: tuple[tuple[int, int], ...]  # (start, length) of each response, last token left out
+    responses: tuple[tuple[int, int], ...]  # (start, length) of each response as it is read
     parents: tuple[int, ...]  # prompt of each response
     predictors_M: Tensor  # where the distribution of each response token is computed
     targets_M: Tensor  # the response tokens themselves
@@ -37,7 +43,12 @@ class Packing:
     longest: int  # positions in use
 
 
-def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.device) -> Packing:
+def pack(
+    prompts: Sequence[Ints],
+    responses: Sequence[Ints],
+    device: torch.device,
+    told: Sequence[Told] | None = None,
+) -> Packing:
     """Pack rows (prompt tokens, response tokens); equal prompts are shared."""
     tokens: list[Ints] = []
     positions: list[np.ndarray] = []
@@ -56,16 +67,19 @@ def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.devic
 
     response_spans: list[tuple[int, int]] = []
     predictors: list[np.ndarray] = []
-    for parent, response in zip(parents, responses, strict=True):
+    longest = 0
+    told = [()] * len(prompts) if told is None else told
+    for parent, response, said in zip(parents, responses, told, strict=True):
         prompt_start, prompt_length = prompt_spans[parent]
-        kept = len(response) - 1
+        whole, own = woven(response, said)
+        kept = len(whole) - 1
         response_spans.append((start, kept))
-        tokens.append(response[:-1])
+        tokens.append(whole[:-1])
         positions.append(np.arange(prompt_length, prompt_length + kept))
-        predictors.append(
-            np.concatenate(([prompt_start + prompt_length - 1], np.arange(start, start + kept)))
-        )
+        read = np.concatenate(([prompt_start + prompt_length - 1], np.arange(start, start + kept)))
+        predictors.append(read[own])
         start += kept
+        longest = max(longest, prompt_length + len(whole))
 
     def flat(parts: Sequence[np.ndarray]) -> Tensor:
         return to_device(np.concatenate(parts), device, np.int64)
@@ -79,8 +93,19 @@ def pack(prompts: Sequence[Ints], responses: Sequence[Ints], device: torch.devic
         predictors_M=flat(predictors),
         targets_M=flat(responses),
         lengths=tuple(len(response) for response in responses),
-        longest=max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True)),
+        longest=longest,
     )
+
+
+def woven(response: Ints, told: Told) -> tuple[Ints, np.ndarray | slice]:
+    """A response with what was told in it, and the places of its own tokens there."""
+    if not told:
+        return response, slice(None)
+    before = np.concatenate([np.full(len(tokens), place) for place, tokens in told])
+    whole = np.insert(response, before, np.concatenate([tokens for _, tokens in told]))
+    lengths = np.zeros(len(response), dtype=np.int64)
+    np.add.at(lengths, [place for place, _ in told], [len(tokens) for _, tokens in told])
+    return whole, np.arange(len(response)) + np.cumsum(lengths)
 
 
 def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:

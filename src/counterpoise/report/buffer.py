@@ -1,4 +1,4 @@
-"""Reward balance at work: what waits, when an update could be made, what became of the rest."""
+"""Reward balance and dynamic sampling at work: what waits, and what became of every rollout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,21 @@ FATES = (
     ("surplus", "dropped: surplus of one sign", "fate-surplus"),
     ("aged", "dropped: too old", "fate-aged"),
     ("without", "no signal: group all right or all wrong", "fate-without"),
+    ("replaced", "no spread: replaced by another group", "fate-replaced"),
 )
 
 
 def panel(run: RunData) -> Panel | None:
-    if not run.metrics or run.config.balance.tau == 0:
+    balance, refills = run.config.balance, run.config.sample.refills
+    if not run.metrics or (balance.tau == 0 and refills == 0):
         return None
-    balance = run.config.balance
+    if balance.tau == 0:
+        return Panel(
+            "Rollouts",
+            f"Groups whose rewards are all equal give way to others, in up to {refills} more "
+            "rounds of sampling an iteration.",
+            (_fates(run),),
+        )
     return Panel(
         "Buffer",
         f"An update needs about {run.config.target} rollouts, at least {100 * balance.tau:g} % of "
@@ -78,8 +86,10 @@ def _waiting(run: RunData) -> Figure:
 
 def fates(run: RunData) -> Records:
     """What became of every rollout sampled so far, iteration by iteration; the parts add up."""
+    waits = run.config.balance.tau > 0  # else rows without signal are in the batch, and used
     used = accumulate(record["batch_rows"] for record in run.metrics)
-    without = accumulate(record["rows_without_signal"] for record in run.metrics)
+    without = accumulate(record["rows_without_signal"] * waits for record in run.metrics)
+    replaced = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
     return [
         {
             "iteration": record["iteration"],
@@ -88,17 +98,24 @@ def fates(run: RunData) -> Records:
             "surplus": record["dropped_surplus"],  # counted since the run began
             "aged": record["dropped_aged"],
             "without": without_so_far,
+            "replaced": replaced_so_far,
         }
-        for record, used_so_far, without_so_far in zip(run.metrics, used, without, strict=True)
+        for record, used_so_far, without_so_far, replaced_so_far in zip(
+            run.metrics, used, without, replaced, strict=True
+        )
     ]
 
 
 def _fates(run: RunData) -> Figure:
     records = fates(run)
+    off = set() if run.config.sample.refills else {"replaced"}
+    if run.config.balance.tau == 0:
+        off |= {"waiting", "surplus", "aged", "without"}
+    shown = [fate for fate in FATES if fate[0] not in off]
     stacked = []
     for record in records:
         floor = 0
-        for field, _, _ in FATES:
+        for field, _, _ in shown:
             top = floor + record[field]
             stacked.append(
                 {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
@@ -109,12 +126,12 @@ def _fates(run: RunData) -> Figure:
         chart([row for row in stacked if row["fate"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
         .encode(x=x, y=y_axis("floor"), y2="top:Q")
-        for field, _, colour in FATES
+        for field, _, colour in shown
     ]
     drawn = over_iterations(
         layers,
         records,
-        [(field, meaning, "d") for field, meaning, _ in FATES],
+        [(field, meaning, "d") for field, meaning, _ in shown],
         run.last,
         "What became of the rollouts sampled so far, as stacked areas",
         height=190,
@@ -123,5 +140,5 @@ def _fates(run: RunData) -> Figure:
         drawn,
         "What became of every rollout",
         "Since the run began.",
-        tuple((colour, meaning) for _, meaning, colour in FATES),
+        tuple((colour, meaning) for _, meaning, colour in shown),
     )

@@ -78,6 +78,13 @@ SMALL = (
         ".2%",
         "~%",
     ),
+    Quantity(
+        "Added loss",
+        "added_loss",
+        "What the rule of a step adds to the loss, mean over the iteration's steps.",
+        ".2e",
+        "~e",
+    ),
 )
 
 
@@ -99,7 +106,7 @@ def _says_nothing(run: RunData, metric: str) -> bool:
         return all(record["reward"] == record["success"] for record in run.metrics)
     if metric == "sampler_mismatch" and run.config.sample.engine == "native":
         return not any((record.get(metric) or 0) > ROUNDING for record in run.metrics)
-    if metric in ("truncated_share", "capped_share"):
+    if metric in ("truncated_share", "capped_share", "added_loss"):
         return not any(record.get(metric) for record in run.metrics)
     return False
 

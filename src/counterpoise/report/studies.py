@@ -93,7 +93,7 @@ def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
     from counterpoise.study.run import load_study, read_records
 
     if (folder / f"{name}.toml").is_file():
-        from counterpoise.study.experiment_charts import figures_of
+        from counterpoise.experiment.charts import figures_of
 
         return figures_of(folder, name), ""
     if name not in STUDIES:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoise.store.turns import turns_of
+
 LONGEST = 4000  # characters kept of one text
 
 _SHOWN: dict[int, int | str] = {
@@ -36,6 +38,7 @@ class RolloutText:
     reward: float
     tokens: int
     finished: bool = True
+    told: tuple[tuple[int, tuple[int, ...]], ...] = ()  # an environment's tokens, before which
 
 
 def read_texts(path: Path) -> Iterator[RolloutText]:
@@ -58,8 +61,18 @@ def read_texts(path: Path) -> Iterator[RolloutText]:
                 reward=float(record["reward"]),
                 tokens=len(record.get("response_tokens", ())),
                 finished=bool(record.get("finished", True)),
+                told=_told(record),
             )
             seen[group] += 1
+
+
+def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """None where turns are damaged: the rollout's own tokens still show."""
+    try:
+        turns = turns_of(record)
+    except (ValueError, TypeError, OverflowError):
+        return ()
+    return tuple((turn.start, tuple(turn.told.tolist())) for turn in turns if len(turn.told))
 
 
 def _record(line: str) -> dict[str, Any] | None:

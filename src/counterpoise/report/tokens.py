@@ -79,7 +79,7 @@ def panel(run: RunData) -> Panel | None:
             "vocabulary": packed({token: vocabulary[token] for token in occurring}),
             "iterations": [{"iteration": v.iteration, "packed": v.packed} for v in views],
         },
-        assets=("tokens.css", "tokens_data.js", "tokens_card.js", "tokens.js"),
+        assets=("tokens.css", "token_text.js", "tokens_data.js", "tokens_card.js", "tokens.js"),
     )
 
 
@@ -126,7 +126,8 @@ def view_of(run: RunData, plan: dict[str, Any]) -> View:
         "full": {q.name: full_colour(values_of(q, trace.columns)) for q in shown},
         "pushes": pushed,
     }
-    occurring = {*value["token"], *(t for _, _, around in snippets for t in around)}
+    said = [token for told in value["told"] for _, tokens in told for token in tokens]
+    occurring = {*value["token"], *said, *(t for _, _, around in snippets for t in around)}
     return View(
         plan["iteration"],
         packed(value),
@@ -138,12 +139,22 @@ def view_of(run: RunData, plan: dict[str, Any]) -> View:
 
 
 def rows_that_fit(trace: Trace, pushes: Pushes | None, plan: dict[str, Any]) -> list[int]:
-    """Rows of the plan in order; where they are too many, those of watched groups first."""
+    """Rows of the plan in order; where they are too many, those of watched groups first, then
+    those that the monitor looked at.
+    """
     group_of = plan["group"]
     watched = {group_of[row] for row in pushes.rows} if pushes else set()
     taken: list[int] = []
     room = TOKENS
-    for row in sorted(trace.spans, key=lambda r: (group_of[r] not in watched, group_of[r], r)):
+    moved = trace.columns.get("displacement")
+    blank = {
+        r for r, span in trace.spans.items() if moved is not None and np.isnan(moved[span]).all()
+    }
+
+    def rank(r: int) -> tuple[bool, bool, int, int]:
+        return group_of[r] not in watched, r in blank, group_of[r], r
+
+    for row in sorted(trace.spans, key=rank):
         span = trace.spans[row]
         room -= span.stop - span.start
         if room < 0 and taken:
@@ -164,6 +175,7 @@ def _rows(run: RunData, plan: dict[str, Any], trace: Trace, kept: list[int]) -> 
     return {
         "kept": kept,
         "lengths": [trace.spans[row].stop - trace.spans[row].start for row in kept],
+        "told": [text.told if (text := texts[row]) else () for row in kept],
         "signal": sorted(trace.spans),
         "groups": [visible(name, PROMPT) for name in plan["groups"]],
         "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],

@@ -1,6 +1,6 @@
-"""A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, evaluations.jsonl,
-rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files are replaced atomically; JSON
-lines are appended.
+"""A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, drops.jsonl,
+evaluations.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files are replaced
+atomically; JSON lines are appended.
 
 A resumed run first goes back to its checkpoint: later lines and files are dropped and written
 anew, so a folder never holds two versions of an iteration, nor half a line.
@@ -26,7 +26,7 @@ from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
-LOGS = ("metrics", "plans", "evaluations")
+LOGS = ("metrics", "plans", "drops", "evaluations")
 STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
@@ -91,7 +91,7 @@ class RunFolder:
             yield temporary
 
     def append(self, log: str, record: dict[str, Any]) -> None:
-        """One line of metrics.jsonl, plans.jsonl or evaluations.jsonl."""
+        """One line of one of the LOGS."""
         with self.writing(f"{log}.jsonl"):
             append_line(self.path / f"{log}.jsonl", json.dumps({"schema": SCHEMA, **record}))
 

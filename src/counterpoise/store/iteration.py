@@ -12,7 +12,9 @@ from counterpoise.store.folder import RunFolder
 def write_iteration(
     folder: RunFolder, made: metrics.Iteration, record: dict[str, Any], store: StoreConfig
 ) -> None:
-    """Rollouts, tokens and plan as `store` asks; its line of metrics.jsonl comes last."""
+    """Rollouts, tokens and plan as `store` asks, and what was dropped; its line of metrics.jsonl
+    comes last.
+    """
     now = made.number
     if store.rollouts:
         folder.write_rollouts(now, made.groups)
@@ -24,4 +26,6 @@ def write_iteration(
         numbers = {k: v for k, v in made.description.items() if not isinstance(v, list)}
         short = {"iteration": now, "describe": numbers}  # without the rows and steps
         folder.append("plans", metrics.plan_record(made) if store.report else short)
+    if made.drops:
+        folder.append("drops", metrics.drop_record(made))
     folder.append("metrics", record)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise.store.turns import plain_turns
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
@@ -36,7 +38,7 @@ def rollout_lines(groups: Sequence[Group]) -> list[str]:
 
 def _start(rollout: Rollout, group: str) -> str:
     """The line up to its lists, the closing brace left out."""
-    record = {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "group": group,
         "prompt_id": rollout.prompt_id,
@@ -46,6 +48,12 @@ def _start(rollout: Rollout, group: str) -> str:
         "reward": rollout.reward,
         "finished": rollout.finished,
     }
+    if rollout.further:
+        record["further"] = dict(rollout.further)
+    if rollout.anchor:
+        record["anchor"] = True
+    if rollout.turns:
+        record["turns"] = plain_turns(rollout.turns)
     return _encode(record)[:-1]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.store.turns import plain_turns, turns_of
 from counterpoise.types import Rollout, Row
 
 ARRAYS = {
@@ -47,6 +48,9 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "response": content.response,
                 "reward": content.reward,
                 "finished": content.finished,
+                "further": dict(content.further),
+                "anchor": content.anchor,
+                "turns": plain_turns(content.turns),
                 "lengths": {name: None if a is None else len(a) for name, a in arrays.items()},
             }
         )
@@ -75,6 +79,8 @@ def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -
                 for k in ("prompt_id", "prompt", "answer", "response", "reward", "finished")
             },
             **{k: arrays[k] for k in ("prompt_tokens", "response_tokens", "sampled_logprobs")},
+            **{k: record[k] for k in ("further", "anchor") if k in record},  # older ones lack them
+            turns=turns_of(record),  # older ones lack them
         )
         rows.append(
             Row(

@@ -13,7 +13,7 @@ from counterpoise.store.folder import RunFolder
 # Options that change how a run goes on, not what it computes (by rounding at most).
 FREE = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
-    "update.micro_tokens", "update.checkpointing", "monitor.every",
+    "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
 }  # fmt: skip
 
 

@@ -20,5 +20,6 @@ STUDIES = Registry(
         "proxy": "counterpoise.study.proxy:STUDY",
         "sign_partition": "counterpoise.study.sign_partition:STUDY",
         "interventions": "counterpoise.study.interventions:STUDY",
+        "credit": "counterpoise.study.credit:STUDY",
     },
 )

@@ -12,17 +12,17 @@ and in the full budget 4e-4, near the edge of collapse, where the paper sees its
 Both were chosen before any of these runs.
 
 An arm's result is held-out success at temperature 1 on the same problems for all, compared seed by
-seed at equal rollouts and at equal updates (`study/compare.py`). The same arms on a pretrained
+seed at equal rollouts and at equal updates (`experiment/compare.py`). The same arms on a pretrained
 model are an experiment with a file of its own: docs/experiment.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from counterpoise.study.compare import as_number, compare
-from counterpoise.study.curves import (
+from counterpoise.experiment.compare import as_number, compare
+from counterpoise.experiment.curves import (
     HELDOUT,
     Runs,
     arms,
@@ -32,11 +32,15 @@ from counterpoise.study.curves import (
     rates,
     read_run,
 )
-from counterpoise.study.design import Design
+from counterpoise.experiment.design import Design
+from counterpoise.experiment.runs import train_runs
+from counterpoise.statistics.finding import Number, Record, Records
+from counterpoise.statistics.student import Mean, student
+from counterpoise.store.folder import RunFolder
 from counterpoise.study.lab import Lab
-from counterpoise.study.runs import train_runs
-from counterpoise.study.student import Mean, student
-from counterpoise.study.study import Number, Record, Records
+
+Table = Mapping[str, tuple[str, ...]]  # arm -> its options, as --set takes them
+Read = Callable[[RunFolder], list[Record]]  # what a finished run came to
 
 BASELINE = "shuffled"
 ARMS = {
@@ -70,7 +74,7 @@ BESIDE = {  # what tells "no effect" from "nothing to cancel"
 }
 
 
-def design(lab: Lab, arms: Sequence[str]) -> Design:
+def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
     sizes = lab.sizes
     options = (
         *COMMON,
@@ -84,19 +88,21 @@ def design(lab: Lab, arms: Sequence[str]) -> Design:
         f"evaluate.every={sizes['evaluate_every']}",
         f"monitor.every={sizes['monitor_every']}",
     )
-    chosen = {arm: ARMS[arm] for arm in arms}
+    chosen = {arm: table[arm] for arm in arms}
     seeds = range(lab.seed, lab.seed + sizes["seeds"])
     return Design("demo", options, chosen, sizes["rates"], seeds)
 
 
-def measure_arms(lab: Lab, arms: Sequence[str]) -> Records:
+def measure_arms(
+    lab: Lab, arms: Sequence[str], table: Table = ARMS, read: Read = read_run
+) -> Records:
     """Train what is not trained yet, in OUT/runs/BUDGET, which all arm studies share."""
-    plan = design(lab, arms)
+    plan = design(lab, arms, table)
     runs = {key.name: plan.overrides(key) for key in plan.runs()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
     for key in plan.runs():
-        records += [{**key._asdict(), **r} for r in read_run(folders[key.name])]
+        records += [{**key._asdict(), **r} for r in read(folders[key.name])]
     return records
 
 

@@ -6,13 +6,13 @@ from statistics import fmean
 
 import altair as alt
 
+from counterpoise.experiment.compare import compare
+from counterpoise.experiment.curves import Runs, arms, by_run, rates
+from counterpoise.report.forest import forest, point
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart, smoothed
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.arms import BASELINE, BESIDE, after, beside
-from counterpoise.study.compare import compare
-from counterpoise.study.curves import Runs, arms, by_run, rates
-from counterpoise.study.forest import forest, point
-from counterpoise.study.study import Record, Records
 
 COLOURS = ("series", "negative")  # one a learning rate, slow first
 DASHES = ([1, 0], [5, 3])

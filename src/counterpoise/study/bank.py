@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from counterpoise.microscope.value import Branch, Kind, branch_rewards
+from counterpoise.statistics.finding import Record
 from counterpoise.study.fixed_batch import Candidate, FixedBatch
 from counterpoise.study.lab import Lab
 from counterpoise.study.run import read_records, write_records
-from counterpoise.study.study import Record
 
 GROUPS_AT_ONCE = 12  # their states are sampled together, then saved
 VALUES_SHARE = 0.7  # of a study's time, for its progress bar

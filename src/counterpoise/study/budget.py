@@ -25,13 +25,14 @@ from functools import partial
 from itertools import groupby
 
 from counterpoise.report.panel import Figure
+from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
-from counterpoise.study.bootstrap import Interval
 from counterpoise.study.fixed_batch import FixedBatch, recredit
 from counterpoise.study.gap import change, detectable, gap, pooled, strongest, told, verdict_of
 from counterpoise.study.gap_charts import along, at
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study
+from counterpoise.study.study import Study
 from counterpoise.types import Row
 
 AXES = {"batch": "prompts", "rollouts": "rollouts a prompt"}

@@ -11,10 +11,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.statistics.finding import Finding
 from counterpoise.study import STUDIES, stored
 from counterpoise.study.lab import Lab
 from counterpoise.study.run import BUDGETS, load_study, measured, run_study
-from counterpoise.study.study import Finding, Study
+from counterpoise.study.study import Study
 
 COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
 

@@ -24,12 +24,13 @@ from counterpoise.credit.gather import gather
 from counterpoise.report.panel import Figure
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
+from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch, recredit
 from counterpoise.study.gap import change, detectable, gap, pooled, told, verdict_of
 from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study
+from counterpoise.study.study import Study
 from counterpoise.types import Group, Prompt, Row
 
 SIZE = 8

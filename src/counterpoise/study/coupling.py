@@ -30,7 +30,7 @@ from counterpoise.microscope.masking import low_confidence
 from counterpoise.microscope.pairs import kernel, pairs, wide
 from counterpoise.microscope.tokens import Snapshot, errors, snapshot
 from counterpoise.seeds import rng_for
-from counterpoise.study.bootstrap import (
+from counterpoise.statistics.bootstrap import (
     Interval,
     Weights,
     difference_interval,
@@ -38,9 +38,10 @@ from counterpoise.study.bootstrap import (
     mean_interval,
     ratio_interval,
 )
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.coupling_charts import BINS, HIGH, draw
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
+from counterpoise.study.study import Study
 
 NEGLIGIBLE = 0.01  # of |phi|, which is at most 2
 RIVAL = 0.05  # a different token is a rival where j gave it at least this probability

@@ -9,7 +9,7 @@ import numpy as np
 
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart
-from counterpoise.study.study import Record, Records
+from counterpoise.statistics.finding import Record, Records
 
 BINS = 10  # of entropy, by rank
 HIGH = 8  # bins from here on are the top fifth

@@ -31,10 +31,12 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoise.experiment.runs import train_runs
 from counterpoise.microscope.displacement import classes
 from counterpoise.microscope.tokens import snapshot
+from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.store.folder import RunFolder
-from counterpoise.study.bootstrap import Interval
 from counterpoise.study.flipping_charts import draw
 from counterpoise.study.flipping_numbers import (
     ARMS,
@@ -45,8 +47,7 @@ from counterpoise.study.flipping_numbers import (
     step_numbers,
 )
 from counterpoise.study.lab import Lab
-from counterpoise.study.runs import train_runs
-from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
+from counterpoise.study.study import Study
 from counterpoise.types import Row
 
 MOST_DIFFERENT, LEAST_FLIPPED = 0.10, 0.35

@@ -6,11 +6,11 @@ from functools import partial
 
 import altair as alt
 
+from counterpoise.report.forest import forest, point
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart, x_axis, y_axis
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.flipping_numbers import ARMS, OPTIMIZERS, SIGNS, Moved
-from counterpoise.study.forest import forest, point
-from counterpoise.study.study import Record, Records
 
 CLASSES = {"boosted": "positive", "suppressed": "negative", "stable": "soft"}
 KEYS = tuple((colour, name) for name, colour in CLASSES.items())

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from counterpoise.study.bootstrap import Interval, Weights, interval
-from counterpoise.study.study import Number, Records
+from counterpoise.statistics.bootstrap import Interval, Weights, interval
+from counterpoise.statistics.finding import Number, Records
 
 ARMS = ("joint", "positive_only")
 OPTIMIZERS = ("adamw", "sgd")

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.microscope.displacement import classes
-from counterpoise.study.bootstrap import Interval, Weights, interval, weighted_mean
-from counterpoise.study.study import Record, Records, Verdict
+from counterpoise.statistics.bootstrap import Interval, Weights, interval, weighted_mean
+from counterpoise.statistics.finding import Record, Records, Verdict
 
 POWER = (1.96 + 0.84) / (2 * 1.96)  # of an interval's width: 5 % two-sided, power 80 %
 BINS = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap

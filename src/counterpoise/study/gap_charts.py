@@ -8,9 +8,9 @@ from typing import TypedDict
 import altair as alt
 
 from counterpoise.report.series import chart
-from counterpoise.study.bootstrap import Interval
+from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.finding import Records
 from counterpoise.study.gap import gap
-from counterpoise.study.study import Records
 
 SPACING = 10  # pixels between the series at one place
 SIGNED = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"

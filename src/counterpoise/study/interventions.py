@@ -1,8 +1,8 @@
 """Fig. 8, Table 2: do query-preserved and reward-balanced batches train better policies?
 
-Arms are those of `study/arms.py`, costs and comparisons those of `study/compare.py`. The paper's
-gains of QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6,
-7.2; Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
+Arms are those of `study/arms.py`, costs and comparisons those of `experiment/compare.py`. The
+paper's gains of QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B
+4.5, 4.6, 7.2; Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
 
 The verdict is about QB+RB minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies above 0 both at equal rollouts and at equal updates. Not
@@ -12,12 +12,13 @@ Inconclusive otherwise, and with fewer than three seeds: the quick budget's two 
 
 from __future__ import annotations
 
+from counterpoise.experiment.compare import compare, points, told, verdict
+from counterpoise.experiment.curves import arms, by_run
+from counterpoise.statistics.finding import Finding, Records
 from counterpoise.study.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.study.arms_charts import draw
-from counterpoise.study.compare import compare, points, told, verdict
-from counterpoise.study.curves import arms, by_run
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Records, Study
+from counterpoise.study.study import Study
 
 TESTED = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
 ARM = "QB+RB"

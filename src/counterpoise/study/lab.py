@@ -16,9 +16,10 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.credit.gather import gather
-from counterpoise.loop import Encoded, draw, encode, pick_prompts
+from counterpoise.loop import encode
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
+from counterpoise.sample.rounds import Encoded, draw, pick_prompts
 from counterpoise.study.stored import batch_of, check_vocabulary, read_groups
 from counterpoise.task.load import load_task
 from counterpoise.task.prompts import Task
@@ -62,11 +63,15 @@ class Lab:
 
         In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding.
         """
+        return self.config_with()
+
+    def config_with(self, *options: str) -> RunConfig:
+        """The same with `options` on top, as --set takes them."""
         changes = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
         changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
             changes += [f"update.lr={LR}", f"update.micro_tokens={MICRO_TOKENS}"]
-        return load_config("demo", changes)
+        return load_config("demo", [*changes, *options])
 
     @property
     def rates(self) -> dict[str, float]:

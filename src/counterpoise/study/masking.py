@@ -48,10 +48,11 @@ from counterpoise.microscope.output_layer import output_gradient
 from counterpoise.microscope.pairs import kernel, norms
 from counterpoise.microscope.tokens import Snapshot, snapshot
 from counterpoise.seeds import rng_for
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.lab import Lab
 from counterpoise.study.masking_charts import draw
 from counterpoise.study.masking_finding import EDGES, ETA, SMALL, judge
-from counterpoise.study.study import Record, Records, Study
+from counterpoise.study.study import Study
 from counterpoise.types import Row
 from counterpoise.update.lend import Direction
 

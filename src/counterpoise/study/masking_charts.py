@@ -8,11 +8,11 @@ from itertools import pairwise
 import altair as alt
 import numpy as np
 
+from counterpoise.report.forest import Point, forest, point
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart
-from counterpoise.study.forest import Point, forest, point
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.masking_finding import EDGES, ETA, LAYERS, PAPER, matching, mean_boost, rate
-from counterpoise.study.study import Record, Records
 
 CONDITIONS = {"random": "random", "same": "same token", "low": "low confidence", "both": "both"}
 STYLES = {"positive": "positive", "mixed": "series", "negative": "negative"}

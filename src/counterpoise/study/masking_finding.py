@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from counterpoise.microscope.masking import CONDITIONS, SOURCES
-from counterpoise.study.bootstrap import Interval, difference_interval, mean_interval
-from counterpoise.study.study import Finding, Number, Record, Records, Verdict
+from counterpoise.statistics.bootstrap import Interval, difference_interval, mean_interval
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 ETA, SMALL = 0.1, 0.001  # the paper's learning rate, and one at which first order should be exact
 EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)  # of the cosine of two output-layer gradients

@@ -33,11 +33,12 @@ from counterpoise.microscope.categories import (
 from counterpoise.microscope.displacement import classes, flipped
 from counterpoise.microscope.polarity import polarity
 from counterpoise.microscope.tokens import Snapshot
+from counterpoise.report.forest import Point, forest, point
 from counterpoise.report.panel import Figure
-from counterpoise.study.bootstrap import Interval, Weights, interval, ratio_interval
-from counterpoise.study.forest import Point, forest, point
+from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
+from counterpoise.study.study import Study
 
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 UPDATES = ("positive", "joint")

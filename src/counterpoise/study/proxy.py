@@ -19,9 +19,10 @@ from counterpoise.microscope.output_layer import output_displacement, output_gra
 from counterpoise.microscope.tokens import snapshot
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart
-from counterpoise.study.bootstrap import mean_interval
+from counterpoise.statistics.bootstrap import mean_interval
+from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Records, Study, Verdict
+from counterpoise.study.study import Study
 
 LOW, HIGH, PAPER = 0.6, 0.8, 0.7
 OPTIMIZERS = ("sgd", "adamw")

@@ -17,12 +17,13 @@ from dataclasses import replace
 import numpy as np
 
 from counterpoise.report.panel import Figure
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch
 from counterpoise.study.gap import change, detectable, gap, pooled, told
 from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
+from counterpoise.study.study import Study
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 

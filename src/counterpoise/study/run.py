@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 
 from counterpoise import __version__
 from counterpoise.errors import PoiseError
+from counterpoise.statistics.finding import Finding, Record
 from counterpoise.store.atomic import replacing
 from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Record, Study
+from counterpoise.study.study import Study
 
 SCHEMA = 1
 BUDGETS = ("quick", "full")
@@ -54,8 +55,8 @@ def run_study(
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
 
+    from counterpoise.report.figures import write_figures
     from counterpoise.report.studies import write_studies
-    from counterpoise.study.figures import write_figures
 
     write_figures(study.draw(records), lab.out, study.name)
     write_studies(lab.out, lab.out / f"{study.name}.html", only=study.name)

@@ -2,8 +2,8 @@
 
 `by_sign` puts them into different optimizer steps, so no signal of one can cancel one of the other
 within a step. Runs are those of `study/arms.py`, shared with `study/interventions.py`, costs and
-comparisons those of `study/compare.py`. The paper draws a substantial drop and prints no number; a
-drop counts as substantial from 2 points on, chosen beforehand.
+comparisons those of `experiment/compare.py`. The paper draws a substantial drop and prints no
+number; a drop counts as substantial from 2 points on, chosen beforehand.
 
 The verdict is about by_sign minus shuffled, paired by seed, with intervals for all rates together.
 Replicated: at some rate it lies below 0 both at equal rollouts and at equal updates. Not
@@ -13,12 +13,13 @@ than three seeds: the quick budget's two cannot decide.
 
 from __future__ import annotations
 
+from counterpoise.experiment.compare import compare, told, verdict
+from counterpoise.experiment.curves import by_run
+from counterpoise.statistics.finding import Finding, Records
 from counterpoise.study.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.study.arms_charts import draw
-from counterpoise.study.compare import compare, told, verdict
-from counterpoise.study.curves import by_run
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Records, Study
+from counterpoise.study.study import Study
 
 TESTED = ("shuffled", "by_sign", "QB")
 ARM = "by_sign"

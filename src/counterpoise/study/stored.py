@@ -11,20 +11,22 @@ not write them, prime-rl does.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from counterpoise.errors import PoiseError
+from counterpoise.store.turns import turns_of
 from counterpoise.types import Group, Rollout
 
 STUDIES = ("coupling", "masking", "polarity", "proxy")  # the others draw, continue or train
 NEEDED = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
 
 
-def read_groups(path: Path) -> list[Group]:
-    """Of a run folder, or of one of its files."""
+def read_groups(path: Path, needed: Sequence[str] = NEEDED) -> list[Group]:
+    """Of a run folder, or of one of its files; fields that are not `needed` may be missing."""
     files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
     if not files:
         raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
@@ -34,7 +36,7 @@ def read_groups(path: Path) -> list[Group]:
             if not line.strip():
                 continue
             where = f"{file}, line {number}"
-            record = _record(line, where)
+            record = _record(line, where, needed)
             try:
                 members.setdefault(str(record["group"]), []).append(_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
@@ -64,20 +66,20 @@ def check_vocabulary(groups: list[Group], size: int) -> None:
     for tokens in (t for r in rollouts for t in (r.prompt_tokens, r.response_tokens)):
         if len(tokens) and tokens.max() >= size:
             raise PoiseError(
-                f"--rollouts has the token {tokens.max()}, the model only {size}: name the model "
-                "that drew them by --model"
+                f"the rollouts have the token {tokens.max()}, the model only {size}: name the "
+                "model that drew them by --model"
             )
 
 
-def _record(line: str, where: str) -> dict[str, Any]:
+def _record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as fault:
         raise PoiseError(f"{where}: not JSON ({fault}): mend or remove the line") from fault
-    missing = [name for name in NEEDED if not isinstance(record, dict) or name not in record]
+    missing = [name for name in needed if not isinstance(record, dict) or name not in record]
     if missing:
         raise PoiseError(
-            f"{where}: no '{missing[0]}': studies need the tokens the model saw, as prime-rl and "
+            f"{where}: no '{missing[0]}': the tokens the model saw are needed, as prime-rl and "
             "runs of Counterpoise store them"
         )
     return dict(record)
@@ -92,8 +94,11 @@ def _rollout(record: dict[str, Any]) -> Rollout:
         answer=str(record.get("answer", "")),
         response=str(record.get("response", "")),
         reward=float(record["reward"]),
-        prompt_tokens=np.array(record["prompt_tokens"], dtype=np.int32),
+        prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
         response_tokens=tokens,
         sampled_logprobs=np.array(record.get("sampled_logprobs", unknown), dtype=np.float32),
         finished=bool(record.get("finished", True)),
+        further={str(k): float(v) for k, v in dict(record.get("further", {})).items()},
+        anchor=bool(record.get("anchor", False)),
+        turns=turns_of(record),
     )

@@ -1,4 +1,4 @@
-"""What a study is, and what it finds.
+"""What a study is.
 
     measure(lab) -> records      needs a model; the only slow part; written to NAME.parquet
     judge(records) -> Finding    numbers with intervals and a verdict; written to NAME.json
@@ -9,41 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from counterpoise.statistics.finding import Finding, Records
 
 if TYPE_CHECKING:
     from counterpoise.report.panel import Figure
     from counterpoise.study.lab import Lab
-
-Record = dict[str, Any]  # plain values; a key missing from a record is None in the parquet file
-Records = Sequence[Record]
-Verdict = Literal["replicated", "not replicated", "inconclusive"]
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """One number of a figure, beside the paper's.
-
-    Example:
-        Number("boosted, positive rollouts", 0.46, 0.44, 0.49, paper=0.45, unit="share")
-    """
-
-    name: str
-    value: float
-    low: float | None = None  # 95 %, by bootstrap over prompts, or over seeds where arms compare
-    high: float | None = None
-    paper: float | None = None  # None: the paper prints no number
-    unit: str = ""  # "share" is shown in percent
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    verdict: Verdict
-    because: str  # one or two sentences with the numbers that decided
-    numbers: tuple[Number, ...]
-    notes: tuple[str, ...] = ()  # what a reader must know besides: limits, surprises
 
 
 @dataclass(frozen=True, slots=True)

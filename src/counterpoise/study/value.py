@@ -29,10 +29,11 @@ import numpy as np
 
 from counterpoise.microscope.displacement import classes
 from counterpoise.seeds import rng_for
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import OPEN, Candidate, FixedBatch
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Record, Records, Study
+from counterpoise.study.study import Study
 from counterpoise.study.value_finding import draw, judge
 from counterpoise.types import Row
 

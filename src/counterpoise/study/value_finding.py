@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterpoise.report.forest import forest, point
 from counterpoise.report.panel import Figure
-from counterpoise.study.bootstrap import Interval, interval, mean_interval, ratio_interval
-from counterpoise.study.forest import forest, point
+from counterpoise.statistics.bootstrap import Interval, interval, mean_interval, ratio_interval
+from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.study.gap import (
     change,
     curve,
@@ -17,7 +18,6 @@ from counterpoise.study.gap import (
     verdict_of,
 )
 from counterpoise.study.gap_charts import along, at
-from counterpoise.study.study import Finding, Number, Record, Records
 
 SIGNS = ("positive", "negative")
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # top k % by entropy

@@ -43,8 +43,9 @@ from counterpoise.microscope.variance import (
     update_along,
 )
 from counterpoise.seeds import rng_for
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Finding, Number, Record, Records, Study, Verdict
+from counterpoise.study.study import Study
 from counterpoise.study.variance_charts import draw
 from counterpoise.study.variance_numbers import (
     COMPOSERS,

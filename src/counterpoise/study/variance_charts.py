@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoise.microscope.variance import CUTS
+from counterpoise.report.forest import forest, point
 from counterpoise.report.panel import Figure
-from counterpoise.study.forest import forest, point
-from counterpoise.study.study import Records
+from counterpoise.statistics.finding import Records
 from counterpoise.study.variance_numbers import COMPOSERS, Measured, cross_term, signals
 
 COLOURS = {"shared": "ink", "token": "soft", "success": "positive"}

@@ -7,8 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from counterpoise.microscope.variance import factor, spread
-from counterpoise.study.bootstrap import Interval, Weights, interval, mean_interval, ratio_interval
-from counterpoise.study.study import Number, Records
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    Weights,
+    interval,
+    mean_interval,
+    ratio_interval,
+)
+from counterpoise.statistics.finding import Number, Records
 
 COMPOSERS = ("grouped", "shuffled", "token_balanced", "zigzag", "by_sign")
 DIRECTIONS = ("shared", "token", "success")

@@ -1,4 +1,6 @@
-"""Where prompts come from: `load(...) -> Task`, prompts to train on and prompts to be judged by."""
+"""Where prompts come from: `load(...) -> Task`, prompts to train on and prompts to be judged by;
+and who answers a response: environments.
+"""
 
 from counterpoise.registry import Registry
 
@@ -11,3 +13,5 @@ TASKS = Registry(
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
     },
 )
+
+ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.tries:Tries"})

@@ -31,13 +31,14 @@ def load(
     answer_field: str = "answer",
     id_field: str = "id",
     solution_field: str = "solution",
+    generic_field: str = "generic",
 ) -> Task:
     """Both sides in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = (problem_field, answer_field, id_field, solution_field)
+    fields = (problem_field, answer_field, id_field, solution_field, generic_field)
     prompts = read(path, train_split, *fields)
     if heldout_split:
         kept = read(path, heldout_split, *fields)
@@ -53,6 +54,7 @@ def read(
     answer_field: str,
     id_field: str,
     solution_field: str = "solution",
+    generic_field: str = "generic",
 ) -> list[Prompt]:
     """The rows of one split as prompts."""
     rows = open_split(path, split)
@@ -67,9 +69,8 @@ def read(
         row_id = row[id_field] if id_field in columns else index
         record = {**row, id_field: f"{split}/{row_id}"}
         where = f"{path} [{split}] row {index}"
-        prompts.append(
-            to_prompt(record, where, problem_field, answer_field, id_field, solution_field)
-        )
+        names = (problem_field, answer_field, id_field, solution_field, generic_field)
+        prompts.append(to_prompt(record, where, *names))
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
             f"{path}: column '{id_field}' repeats values; set task.id_field to another"

@@ -1,8 +1,9 @@
 r"""A file of problems, one JSON object a line: {"id": ..., "problem": ..., "answer": ...}.
 
 Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept for
-`poise warmup`, other fields are ignored. A solution without a \boxed{} gets its answer in one,
-because that is what the verifier reads: a model must be shown the form it will be paid for.
+`poise warmup`, an optional "generic" for anchors, other fields are ignored. A solution without a
+\boxed{} gets its answer in one, because that is what the verifier reads: a model must be shown the
+form it will be paid for.
 
 Held-out problems come from a second file, or are the `heldout` records whose ids hash lowest: the
 same ones however the file is ordered, and whatever is added to it moves few.
@@ -34,11 +35,12 @@ def load(
     answer_field: str = "answer",
     id_field: str = "id",
     solution_field: str = "solution",
+    generic_field: str = "generic",
 ) -> Task:
     """Training problems in the order of the file, held-out ones in theirs or in hash order."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = (problem_field, answer_field, id_field, solution_field)
+    fields = (problem_field, answer_field, id_field, solution_field, generic_field)
     prompts = read(path, *fields)
     if heldout_path:
         kept = read(heldout_path, *fields)
@@ -53,6 +55,7 @@ def read(
     answer_field: str = "answer",
     id_field: str = "id",
     solution_field: str = "solution",
+    generic_field: str = "generic",
     remedy: str = SET_FIELD,
 ) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
@@ -61,7 +64,7 @@ def read(
     for line, text in _lines(path):
         where = f"{path}:{line}"
         record = _parse(text, where)
-        names = (problem_field, answer_field, id_field, solution_field)
+        names = (problem_field, answer_field, id_field, solution_field, generic_field)
         prompt = to_prompt(record, where, *names, remedy=remedy)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
@@ -79,13 +82,14 @@ def to_prompt(
     answer_field: str,
     id_field: str,
     solution_field: str = "solution",
+    generic_field: str = "generic",
     remedy: str = SET_FIELD,
 ) -> Prompt:
     """A record's fields as a prompt, each checked.
 
     Example:
         >>> to_prompt({"id": 7, "q": "1 + 1 = ?", "a": 2}, "line 1", "q", "a", "id")
-        Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='')
+        Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='', generic='')
     """
     found: dict[str, str] = {}
     for role, name in (("problem", problem_field), ("answer", answer_field), ("id", id_field)):
@@ -99,10 +103,10 @@ def to_prompt(
         found[role] = str(value).strip()
         if not found[role]:
             raise PoiseError(f"{where}: field '{name}' is empty")
-    solution = record.get(solution_field)
-    if not isinstance(solution, str):
-        return Prompt(**found)
-    return Prompt(**found, solution=with_box(solution.strip(), found["answer"]))
+    for role, name in (("solution", solution_field), ("generic", generic_field)):
+        text = record.get(name)
+        found[role] = text.strip() if isinstance(text, str) else ""
+    return Prompt(**{**found, "solution": with_box(found["solution"], found["answer"])})
 
 
 def with_box(solution: str, answer: str) -> str:

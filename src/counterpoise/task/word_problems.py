@@ -73,6 +73,7 @@ def problem(
                 problem=text,
                 answer=str(scene.value),
                 solution=" ".join([*lines, rf"The answer is \boxed{{{steps[-1].value}}}."]),
+                generic=scene.question,
             )
     raise RuntimeError(f"no {split} problem in 1000 draws at index {index}")
 

@@ -9,6 +9,7 @@ SURROGATES = Registry(
         "gspo": "counterpoise.update.gspo:surrogate",
         "cispo": "counterpoise.update.cispo:surrogate",
         "reinforce": "counterpoise.update.reinforce:surrogate",
+        "unclipped": "counterpoise.update.unclipped:surrogate",
     },
 )
 

@@ -49,7 +49,8 @@ class Captured:
     def gradients(
         self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
     ) -> Found:
-        filled = None if config.checkpointing else self._filled(policy, used.rows)
+        eager = config.checkpointing or used.term  # a term reads more than a feed holds
+        filled = None if eager else self._filled(policy, used.rows)
         if filled:
             work = partial(self._with_gradients, policy, filled.size, config, temperature)
             values = tokens_of(filled) | values_of(filled, used)
@@ -60,7 +61,7 @@ class Captured:
                     weight.grad = gradient
                 M = filled.kept
                 hidden = found.hidden_MD[:M].clone()
-                return Found(found.tokens_3M[:, :M].clone(), found.totals_3.clone(), hidden)
+                return Found(found.tokens_3M[:, :M].clone(), found.totals_4.clone(), hidden)
         return EAGER.gradients(policy, used, config, temperature)
 
     def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
@@ -78,7 +79,7 @@ class Captured:
         """None where nothing is gained, or the rows do not suit flash attention."""
         if not on_gpu(policy.decoder.unembedding):
             return None
-        tokens = sum(row.num_tokens for row in rows)
+        tokens = sum(row.num_read for row in rows)
         flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
         if flop >= self.launch_bound:
             return None

@@ -26,7 +26,7 @@ class Size:
     """What a captured pass has room for."""
 
     prompt_tokens: int
-    response_tokens: int  # last tokens left out
+    response_tokens: int  # as they are read: last tokens left out
     prompts: int
     rows: int
     longest: int  # of prompts and responses
@@ -78,15 +78,16 @@ def fill(rows: Sequence[Row]) -> Filled:
     prompts = [row.content.prompt_tokens for row in rows]
     responses = [row.content.response_tokens for row in rows]
     distinct = {np.asarray(prompt, dtype=np.int64).tobytes(): len(prompt) for prompt in prompts}
-    prompt_tokens, kept = sum(distinct.values()), sum(len(r) - 1 for r in responses)
+    prompt_tokens, kept = sum(distinct.values()), sum(row.num_read - 1 for row in rows)
     filling = np.zeros(rounded(prompt_tokens + 1) - prompt_tokens, dtype=np.int32)
-    longest = max(1, *map(len, prompts), *(len(r) - 1 for r in responses))
+    longest = max(1, *map(len, prompts), *(row.num_read - 1 for row in rows))
     missing = rounded(kept + 1) - kept
     pieces = [min(longest, missing - start) for start in range(0, missing, longest)]
     packing = pack(
         [*prompts, *[filling] * len(pieces)],
         [*responses, *(np.zeros(n + 1, dtype=np.int32) for n in pieces)],
         torch.device("cpu"),
+        [*(row.content.told for row in rows), *[()] * len(pieces)],
     )
     read = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
     size = Size(

@@ -23,6 +23,10 @@ T = TypeVar("T")
 # What allocators say that raise no type of their own: torch's on the CPU, cuBLAS, the driver.
 SIGNS = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 TOKENS = "micro-batches of {:,} tokens"
+NO_MEMORY = (  # outside the passes of the update, which grow smaller by themselves
+    "go on with --resume and --set monitor.every=0, or start anew with fewer sample.prompts, "
+    "a lower sample.max_new_tokens or a smaller model"
+)
 PROMPTS = "{:,} prompts sampled at once"
 REMEDY = (
     "go on with --resume and --set update.checkpointing=true, or start anew with a lower "
@@ -69,7 +73,7 @@ class MicroBatch:
 
     def rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
         """`fitting` for rows, whose smallest piece is the longest of them: rows are never cut."""
-        tokens = [len(row.content.prompt_tokens) + row.num_tokens for row in rows]
+        tokens = [len(row.content.prompt_tokens) + row.num_read for row in rows]
         return self.fitting(attempt, least=max(tokens, default=0), most=sum(tokens))
 
     def _shrink(self, least: int, most: int, remedy: str) -> None:

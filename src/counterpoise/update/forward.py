@@ -27,6 +27,7 @@ class Forward:
 
 
 OnePass = Callable[[Policy, Sequence[Row], float], Forward]  # without gradients
+Cut = Callable[[Sequence[Row], int], Iterator[list[int]]]  # rows -> those of each pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +51,10 @@ def forward(
 def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
     contents = [row.content for row in rows]
     packing = pack(
-        [c.prompt_tokens for c in contents], [c.response_tokens for c in contents], policy.device
+        [c.prompt_tokens for c in contents],
+        [c.response_tokens for c in contents],
+        policy.device,
+        [c.told for c in contents],
     )
     policy.decoder.reserve(packing.longest)
     return packing
@@ -66,12 +70,28 @@ def through(
 ) -> Forward:
     """The pass itself: it reads tensors and weights, and nothing else."""
     decoder = policy.decoder
-    hidden_N = decoder(packing.tokens_N, packing.positions_N, attend, checkpoint=checkpointing)
-    hidden_M = hidden_N.index_select(0, packing.predictors_M)
+    hidden_M = _body(policy, packing, attend, checkpointing)
     logprobs, entropies = token_logprobs(
         hidden_M, decoder.unembedding, packing.targets_M, temperature
     )
     return Forward(logprobs, entropies, hidden_M, packing.lengths)
+
+
+def _body(
+    policy: Policy, packing: Packing, attend: PackedAttention, checkpointing: bool = False
+) -> Tensor:
+    """Hidden states [M, D] that predict the response tokens."""
+    hidden_N = policy.decoder(
+        packing.tokens_N, packing.positions_N, attend, checkpoint=checkpointing
+    )
+    return hidden_N.index_select(0, packing.predictors_M)
+
+
+def states(policy: Policy, rows: Sequence[Row]) -> Tensor:
+    """One pass without gradients and without the head: what predicts the response tokens [M, D]."""
+    with torch.no_grad():
+        packing = packed(policy, rows)
+        return _body(policy, packing, PackedAttention(packing))
 
 
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
@@ -82,18 +102,18 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     """
     heaviest = {row.group: 0 for row in rows}
     for row in rows:
-        heaviest[row.group] = max(heaviest[row.group], row.num_tokens)
+        heaviest[row.group] = max(heaviest[row.group], row.num_read)
     order = sorted(range(len(rows)), key=lambda i: (heaviest[rows[i].group], rows[i].group, i))
     prompts = {row.group: len(row.content.prompt_tokens) for row in rows}
-    total = sum(prompts.values()) + sum(row.num_tokens for row in rows)
+    total = sum(prompts.values()) + sum(row.num_read for row in rows)
     share = total / -(-total // micro_tokens) if rows else 0
     batch: list[int] = []
     tokens = 0
     prompt = ""
     for i in order:
         row = rows[i]
-        alone = row.num_tokens + prompts[row.group]
-        cost = row.num_tokens if batch and row.group == prompt else alone
+        alone = row.num_read + prompts[row.group]
+        cost = row.num_read if batch and row.group == prompt else alone
         if batch and (tokens >= share or tokens + cost > micro_tokens):
             yield batch
             batch, tokens, cost = [], 0, alone
@@ -116,19 +136,20 @@ def read(
     temperature: float,
     micro_tokens: int | MicroBatch,
     one_pass: OnePass = once,
+    cut: Cut = micro_batches,
 ) -> Read:
     """What the policy as it is now makes of every response token.
 
     A `MicroBatch` is made smaller when the pass does not fit in memory.
     """
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass), rows)
+        return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass, cut), rows)
     if not rows:
         return Read([], [], [])
     order: list[int] = []
     seen: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
-    for batch in micro_batches(rows, micro_tokens):
+    for batch in cut(rows, micro_tokens):
         found = one_pass(policy, [rows[i] for i in batch], temperature)
         order += batch
         seen.append(torch.stack((found.logprobs_M, found.entropies_M)))

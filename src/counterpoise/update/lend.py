@@ -26,9 +26,8 @@ def forward_with(
     """The forward pass with other weights, by parameter name, in their precision."""
     if strangers := sorted(set(weights) - {name for name, _ in policy.model.named_parameters()}):
         raise PoiseError(f"the direction names a parameter the model lacks: {strangers[0]}")
-    contents = [row.content for row in rows]
     # the rotary table outlives the pass: it must be made in the model's own precision
-    policy.decoder.reserve(max(len(c.prompt_tokens) + len(c.response_tokens) for c in contents))
+    policy.decoder.reserve(max(len(row.content.prompt_tokens) + row.num_read for row in rows))
     lent = {f"model.{name}": tensor for name, tensor in weights.items()}
     result: Forward = torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
     return result

@@ -10,18 +10,27 @@ those that stay in the buffer. They are scored just before the first step, so
     a row without scores was sampled by the weights as they are
 
 holds at any time, also for rows that waited in the buffer while no step was taken.
+
+A weighting of tokens that had the rows read in this iteration has made the same pass already: its
+log-probabilities are taken. Not in half precision, where they would differ by the rounding of
+another layout: there every step is scored in the layout of its own pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from counterpoise.policy.load import Policy
-from counterpoise.types import BatchPlan, Row
+from counterpoise.types import BatchPlan, Floats, Row
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import score
 from counterpoise.update.passes import EAGER, Passes
+
+Scores = Mapping[tuple[str, int], Floats]  # log-probabilities [T] by the names of rows
+NONE: Scores = {}
 
 
 def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
@@ -40,18 +49,28 @@ def score_before_update(
     temperature: float,
     micro: MicroBatch,
     passes: Passes = EAGER,
+    known: Scores = NONE,
 ) -> tuple[list[Row], list[Row]]:
     """The batch and the waiting rows, with scores wherever the update would come too soon.
 
     Every step is scored apart, in the layout of its own pass: rounding then does much the same to
-    both sides of a ratio.
+    both sides of a ratio. `known` are scores of rows by the weights as they are.
     """
+    if policy.decoder.dtype in (torch.bfloat16, torch.float16):
+        known = NONE
     scored_batch = list(batch)
     for step in plan.steps[first_step(batch, plan) + 1 :]:
-        rows = scored(policy, [batch[i] for i in step], temperature, micro, passes)
-        for i, row in zip(step, rows, strict=True):
+        rows = [with_known(batch[i], known) for i in step]
+        for i, row in zip(step, scored(policy, rows, temperature, micro, passes), strict=True):
             scored_batch[i] = row
-    return scored_batch, scored(policy, waiting, temperature, micro, passes)
+    left = [with_known(row, known) for row in waiting]
+    return scored_batch, scored(policy, left, temperature, micro, passes)
+
+
+def with_known(row: Row, known: Scores) -> Row:
+    """A row keeps the scores it has."""
+    found = known.get(row.name)
+    return row if found is None or row.scored_T is not None else replace(row, scored_T=found)
 
 
 def scored(

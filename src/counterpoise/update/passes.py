@@ -1,7 +1,7 @@
 """One pass of a step: packed rows -> log-probabilities -> loss -> gradients.
 
-    L = sum_m c_m w_m L_m        L_m by the surrogate, c_m the coefficient of the token's row,
-                                 w_m its importance weight
+    L = sum_m c_m w_m (L_m + D_m)        L_m by the surrogate, c_m the coefficient of the token's
+                                         row, w_m its importance weight, D_m an added term or 0
 
 `Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
 pass can be captured once and fed anew (`update/captured.py`).
@@ -9,8 +9,9 @@ pass can be captured once and fed anew (`update/captured.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update import IMPORTANCE, SURROGATES
 from counterpoise.update.forward import Forward, once, packed, through
+from counterpoise.update.rule import Term
 from counterpoise.update.surrogate import SurrogateInputs
 
 
@@ -36,6 +38,7 @@ class Used:
     old: Sequence[Floats | None]  # per row [T]; None: what the pass itself gives
     advantages: Sequence[Floats]  # per row [T]
     coefficients_R: Floats
+    term: Term | None = None  # what the step's rule adds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +61,7 @@ class Found:
     """What a pass leaves behind, besides gradients."""
 
     tokens_3M: Tensor  # log-probabilities, entropies, pulls
-    totals_3: Tensor  # loss, clipped tokens, tokens whose importance weight was capped
+    totals_4: Tensor  # loss, the added term's part of it; clipped tokens, capped weights
     hidden_MD: Tensor
 
 
@@ -111,9 +114,16 @@ def fed(
 
 
 def compute(
-    policy: Policy, given: Feed, config: UpdateConfig, temperature: float
+    policy: Policy,
+    given: Feed,
+    config: UpdateConfig,
+    temperature: float,
+    added: Callable[[Forward, Tensor], Tensor] | None = None,
 ) -> tuple[Found, Tensor, Tensor]:
-    """(what was found, the loss to differentiate, the log-probabilities that carry pulls)"""
+    """(what was found, the loss to differentiate, the log-probabilities that carry pulls)
+
+    `added` is a term of the loss [M] by the pass and the old log-probabilities.
+    """
     result = through(
         policy, given.packing, given.attend, temperature, checkpointing=config.checkpointing
     )
@@ -133,11 +143,15 @@ def compute(
     ratio = IMPORTANCE.load(config.importance)(old - given.sampled_M, given.row_M, given.num_rows)
     weights = ratio.clamp(max=config.importance_cap)
     loss = (outputs.loss * weights * given.coefficients_M).sum()
+    more = torch.zeros_like(loss)
+    if added:
+        more = (added(result, old) * weights * given.coefficients_M).sum()
+        loss = loss + more
     counts = given.coefficients_M != 0
     clipped, capped = (outputs.clipped & counts).sum(), ((ratio > weights) & counts).sum()
     found = Found(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
-        totals_3=torch.stack((loss.detach(), clipped.to(loss.dtype), capped.to(loss.dtype))),
+        totals_4=torch.stack((loss, more, clipped.to(loss.dtype), capped.to(loss.dtype))).detach(),
         hidden_MD=result.hidden_M.detach(),
     )
     return found, loss, logprobs
@@ -149,7 +163,8 @@ class Eager:
     def gradients(
         self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
     ) -> Found:
-        found, loss, logprobs = compute(policy, feed(policy, used), config, temperature)
+        added = partial(used.term, used.rows) if used.term else None
+        found, loss, logprobs = compute(policy, feed(policy, used), config, temperature, added)
         logprobs.retain_grad()
         loss.backward()
         assert logprobs.grad is not None

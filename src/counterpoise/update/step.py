@@ -1,7 +1,8 @@
 """One optimizer step: the rows of one step of a plan -> gradient -> new weights.
 
-    L = sum_i c_i sum_t w_{i,t} L_{i,t}        L_{i,t} by the surrogate, c_i by the aggregation,
-                                               w_{i,t} = 1 or an importance weight
+    L = sum_i c_i sum_t w_{i,t} (L_{i,t} + D_{i,t})    L_{i,t} by the surrogate, c_i by the
+                                                       aggregation, w_{i,t} = 1 or an importance
+                                                       weight, D_{i,t} = 0 or a rule's term
 
 Rows are walked in micro-batches for memory's sake; c_i knows the whole step, so the gradient is
 the same for every way of cutting it.
@@ -27,6 +28,7 @@ from counterpoise.update.forward import by_row, micro_batches, score
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Found, Passes, Used
 from counterpoise.update.repeatable import repeatable
+from counterpoise.update.rule import Rule, Ruled, Term, obeyed
 from counterpoise.update.trajectory import weighed
 
 
@@ -49,6 +51,7 @@ def accumulate(
     on_policy: bool = False,
     passes: Passes = EAGER,
     after_pass: Callable[[], None] = lambda: None,
+    term: Term | None = None,
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
 
@@ -67,12 +70,13 @@ def accumulate(
             old=[old[i] for i in batch],
             advantages=[advantages[i] for i in batch],
             coefficients_R=coefficients_R[[signal[i] for i in batch]],
+            term=term,
         )
         found = passes.gradients(policy, part, config, temperature)
         after_pass()
         walked.add(batch, found)
     logprobs, entropies, pulls = walked.by_row()
-    loss, clipped, capped = walked.sums()
+    loss, added, clipped, capped = walked.sums()
     tokens_used = max(1, sum(row.num_tokens for row in used))
     return StepResult(
         rows=tuple(signal),
@@ -88,6 +92,7 @@ def accumulate(
         tokens=sum(row.num_tokens for row in rows),
         skipped="" if used else "no signal",
         capped_share=capped / tokens_used,
+        added_loss=added,
         hidden=[walked.hidden[i] for i in range(len(walked.hidden))],
     )
 
@@ -104,6 +109,7 @@ def take_step(
     on_policy: bool = False,
     micro: MicroBatch | None = None,
     passes: Passes = EAGER,
+    rule: Rule | None = None,
 ) -> StepResult:
     """`accumulate`, then update, unless there is no signal or something is not finite.
 
@@ -115,6 +121,9 @@ def take_step(
     micro = micro or MicroBatch(config.micro_tokens)
     if config.trajectory != "off":
         rows = _weighed(policy, rows, config, temperature, micro, passes, on_policy=on_policy)
+    ruled = Ruled()
+    if rule:
+        rows, ruled = obeyed(rows, rule, on_policy=on_policy)
 
     def gradient(micro_tokens: int) -> StepResult:
         optimizer.zero_grad()
@@ -128,11 +137,13 @@ def take_step(
             on_policy=on_policy,
             passes=passes,
             after_pass=optimizer.collect,
+            term=ruled.term,
         )
 
     try:
         with repeatable(config.repeatable):
             result = micro.rows(gradient, rows)
+            result = replace(result, chosen_share=ruled.chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
         raise
@@ -180,12 +191,12 @@ class _Walked:
         self.hidden: dict[int, Tensor] = {}
         self._order: list[int] = []  # rows as they were walked
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
-        self._totals: list[Tensor] = []  # per pass [3]: loss, clipped and capped tokens
+        self._totals: list[Tensor] = []  # per pass [4]: as `Found.totals_4`
 
     def add(self, batch: list[int], found: Found) -> None:
         self._order += batch
         self._tokens.append(found.tokens_3M)
-        self._totals.append(found.totals_3)
+        self._totals.append(found.totals_4)
         if self.keep_hidden:
             parts = found.hidden_MD.split([self.rows[i].num_tokens for i in batch])
             self.hidden.update(zip(batch, parts, strict=True))
@@ -198,8 +209,8 @@ class _Walked:
         logprobs, entropies, pulls = (by_row(x_N, self._order, self.rows) for x_N in host)
         return logprobs, entropies, pulls
 
-    def sums(self) -> tuple[float, float, float]:
-        """Loss, clipped and capped tokens of all passes."""
-        totals = torch.stack(self._totals).tolist() if self._totals else [(0.0, 0.0, 0.0)]
-        loss, clipped, capped = (sum(column) for column in zip(*totals, strict=True))
-        return loss, clipped, capped
+    def sums(self) -> tuple[float, float, float, float]:
+        """Loss, the added term's part of it, clipped and capped tokens of all passes."""
+        totals = torch.stack(self._totals).tolist() if self._totals else [(0.0,) * 4]
+        loss, added, clipped, capped = (sum(column) for column in zip(*totals, strict=True))
+        return loss, added, clipped, capped

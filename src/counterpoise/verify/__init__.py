@@ -9,3 +9,11 @@ VERIFIERS = Registry(
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
 )
+
+REWARDS = Registry(  # beside the verifier's
+    "reward",
+    {
+        "overlong": "counterpoise.verify.overlong:reward",
+        "equations": "counterpoise.verify.equations:reward",
+    },
+)

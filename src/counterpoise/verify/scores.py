@@ -19,6 +19,14 @@ class Scores:
     timeouts: int = 0  # comparisons stopped at the time limit
     crashes: int = 0  # comparisons that killed their worker
 
+    def and_then(self, later: Scores) -> Scores:
+        """Those of two rounds together."""
+        return Scores(
+            self.rewards + later.rewards,
+            self.timeouts + later.timeouts,
+            self.crashes + later.crashes,
+        )
+
 
 class Verifier(Protocol):
     """Anything that scores responses; `close` ends what it started."""

@@ -23,12 +23,14 @@ from counterpoise.policy.load import (
     load_policy,
     save_policy,
 )
+from counterpoise.sample.episodes import episodes_of
 from counterpoise.store.atomic import replacing
 from counterpoise.task.load import load_task
 from counterpoise.types import Prompt
 from counterpoise.update.fit import MicroBatch
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
+from counterpoise.warmup.again import second_turns
 from counterpoise.warmup.scratch import build_model, build_tokenizer
 from counterpoise.warmup.supervise import check_solutions, supervise
 
@@ -104,6 +106,7 @@ def train(
             checkpointing=config.update.checkpointing,
             progress=lambda step, loss: bar.update(line, completed=step, loss=loss),
             done=look,
+            again=second_turns(policy, train_set, config, verifier),
         )
     if until and judged[-1]["mean"] < until:
         console.print(
@@ -117,7 +120,10 @@ def measure(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
 ) -> Success:
     options = config.evaluate
-    return judge(policy, prompts, options.samples, config.sample, verifier, config.loop.seed)
+    return judge(
+        policy, prompts, options.samples, config.sample, verifier, config.loop.seed,
+        episodes=episodes_of(config.task, verifier),
+    )  # fmt: skip
 
 
 def told(success: Success, config: RunConfig) -> str:

@@ -20,7 +20,7 @@ from counterpoise.config import UpdateConfig, WarmupConfig
 from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
 from counterpoise.seeds import rng_for
-from counterpoise.types import Prompt, Rollout, Row
+from counterpoise.types import Ints, Prompt, Rollout, Row
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import forward, micro_batches
 from counterpoise.update.optimizer import Optimizer
@@ -40,19 +40,24 @@ def supervise(
     checkpointing: bool = False,
     progress: Progress = lambda step, loss: None,
     done: Done = lambda step: False,
+    again: Sequence[tuple[Prompt, Ints]] = (),
 ) -> int:
     """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
 
-    `done` is asked every `config.evaluate_every` steps.
+    `done` is asked every `config.evaluate_every` steps. `again`: prompts to solve once more, after
+    other tokens than their own (`warmup/again.py`).
     """
     check_solutions(prompts)
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
     )
-    example = cache(lambda i: as_row(policy, prompts[i]))
+    first = len(prompts)
+    example = cache(
+        lambda i: as_row(policy, prompts[i]) if i < first else as_row(policy, *again[i - first])
+    )
     for step in range(config.steps):
-        chosen = rng_for(seed, "warmup", step).integers(len(prompts), size=config.batch)
+        chosen = rng_for(seed, "warmup", step).integers(first + len(again), size=config.batch)
         rows = [example(int(i)) for i in chosen]
 
         def gradient(micro_tokens: int, rows: Sequence[Row] = rows) -> float:
@@ -90,8 +95,8 @@ def backward(
     return float(torch.stack(losses).sum())
 
 
-def as_row(policy: Policy, prompt: Prompt) -> Row:
-    """A worked solution as a response: its tokens and the end token."""
+def as_row(policy: Policy, prompt: Prompt, before: Ints | None = None) -> Row:
+    """A worked solution as a response, its tokens and the end token, to the prompt or `before`."""
     ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
     tokens = np.array([*ids, policy.tokenizer.eos_token_id], dtype=np.int32)
     rollout = Rollout(
@@ -100,11 +105,12 @@ def as_row(policy: Policy, prompt: Prompt) -> Row:
         answer=prompt.answer,
         response=prompt.solution,
         reward=1.0,
-        prompt_tokens=policy.encode(prompt.problem),
+        prompt_tokens=policy.encode(prompt.problem) if before is None else before,
         response_tokens=tokens,
         sampled_logprobs=np.zeros(len(tokens), dtype=np.float32),  # nobody sampled it
     )
-    return Row(prompt.id, advantage=1.0, num_tokens=len(tokens), rollout=rollout)
+    group = prompt.id if before is None else f"{prompt.id} again"  # a group has one prompt
+    return Row(group, advantage=1.0, num_tokens=len(tokens), rollout=rollout)
 
 
 def check_solutions(prompts: Sequence[Prompt]) -> None:

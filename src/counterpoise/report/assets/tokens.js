@@ -31,7 +31,13 @@
     const [start, end] = view.spans.get(row);
     strip.className = `strip ${view.advantage[row] < 0 ? "wrong" : "right"}`;
     strip.replaceChildren();
+    const said = new Map(view.told[view.kept.indexOf(row)]); // an environment's words: read, not trained
     for (let place = start; place < end; place++) {
+      if (said.has(place - start)) {
+        const words = element("span", "said");
+        for (const id of said.get(place - start)) write(words, view.text(id), LONGEST);
+        strip.append(words);
+      }
       const text = view.text(view.token[place]);
       const token = element("span", "token");
       token.setAttribute("role", "option");

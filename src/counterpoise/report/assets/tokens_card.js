@@ -29,6 +29,10 @@
 
   function change(delta, logprob) {
     const p = element("p", "change");
+    if (!Number.isFinite(delta)) {
+      p.append("not looked at in this iteration (monitor.tokens)");
+      return p;
+    }
     const after = Math.min(1, Math.exp(logprob + delta));
     p.append(element("b", delta < 0 ? "down" : "up", number(delta)), ` displacement, ${moved(delta)}`);
     p.append(element("br"), `probability ${percent(Math.exp(logprob))} → ${percent(after)}`);

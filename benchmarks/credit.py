@@ -1,0 +1,349 @@
+r"""What every token weighting and every rule of a step costs, as a share of an iteration.
+
+    python benchmarks/credit.py                                  # embedded model, 16 x 8
+    python benchmarks/credit.py --model shape:smollm2-135m       # a GPU's: 64 x 8 x 128
+    python benchmarks/credit.py --methods oar_g grail:which=both --repeats 5
+
+An iteration is sampling, credit and composing, old log-probabilities and the update in four steps,
+once without the monitor and once with it, as runs have it by default. Every method is given the
+same rollouts, and the weights stand still (a learning rate of 0), so that rows do not differ
+between methods.
+
+    adds      (credit, composing and old log-probabilities with it - the same without it)
+              / an iteration without it                            a rule: the update's in addition
+    passes    what it adds / one forward pass of the rows with signal
+
+Old log-probabilities are in it because a method that has read the rows spares their pass. Seconds
+are the median of turns, methods after one another in each: processor time on the CPU, which
+neighbours hardly disturb; on a GPU the host's clock, everything queued included.
+
+A model of random weights (`shape:NAME`) writes no box, so one is planted at the end of every
+response, where looking at it costs most, and right and wrong take turns. Responses are all of the
+full length there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from counterpoise import loop
+from counterpoise.batch.compose import compose
+from counterpoise.bench import work
+from counterpoise.bench.clock import synchronize
+from counterpoise.bench.setup import machine
+from counterpoise.bench.table import Bar, Part, make_console, show
+from counterpoise.config import (
+    BatchConfig,
+    CreditConfig,
+    ModelConfig,
+    MonitorConfig,
+    RunConfig,
+    SampleConfig,
+    UpdateConfig,
+)
+from counterpoise.credit import RULES, WEIGHTS
+from counterpoise.credit.gather import gather
+from counterpoise.credit.rules import reference_of
+from counterpoise.credit.spans import locate
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.policy.load import Policy, load_policy
+from counterpoise.policy.pieces import pieces_of
+from counterpoise.sample.native import sample
+from counterpoise.seeds import seed_for
+from counterpoise.state import State, new_state
+from counterpoise.task.word_problems import problem
+from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
+from counterpoise.update.forward import score
+from counterpoise.verify import VERIFIERS
+
+BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
+PASSES_BAR = {"oar_p": 8.0}
+MORE = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
+KINDS = 1000  # of tokens in a made-up batch: texts of a token are looked up once
+LEFT_OUT = ("uniform", "off", "serl")  # serl asks for episodes
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """`grail:which=both`, as credit options."""
+
+    name: str
+    options: CreditConfig
+
+    @classmethod
+    def read(cls, text: str) -> Method:
+        name, _, settings = text.partition(":")
+        given = [part for part in settings.split(",") if part]
+        if name in RULES:
+            return cls(text, CreditConfig(rule=name, rule_settings=given))
+        if name not in WEIGHTS:
+            raise unknown("method", name, [*WEIGHTS, *RULES])
+        return cls(text, CreditConfig(weights=name, settings=given))
+
+    @property
+    def is_rule(self) -> bool:
+        return self.options.rule != "off"
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of every turn, by stage or by method."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds.setdefault(name, []).append(seconds)
+
+    def __getitem__(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def beyond(self, name: str, other: str) -> float:
+        """Median of the differences, turn by turn."""
+        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
+        return statistics.median(a - b for a, b in pairs)
+
+
+# -- rollouts ------------------------------------------------------------------------------------
+
+
+def made_up(config: RunConfig) -> bool:
+    return config.model.name.startswith("shape:")
+
+
+def loaded(config: RunConfig) -> Policy:
+    return work.load(config.model.name) if made_up(config) else load_policy(config.model)
+
+
+def drawn(state: State, config: RunConfig, now: int) -> tuple[list[Prompt], list[list[Response]]]:
+    policy, (P, G) = state.policy, (config.sample.prompts, config.sample.group_size)
+    prompts = [problem("train", now * P + p, (3,)) for p in range(P)]
+    seeds_PG = [[seed_for(0, "sample", now, p * G + g) for g in range(G)] for p in range(P)]
+    tokens = [policy.encode(prompt.problem) for prompt in prompts]
+    return prompts, sample(policy, tokens, seeds_PG, config.sample)
+
+
+def rewarded(
+    state: State,
+    config: RunConfig,
+    prompts: Sequence[Prompt],
+    responses_PG: Sequence[Sequence[Response]],
+    now: int,
+) -> list[Group]:
+    flat = [response for responses in responses_PG for response in responses]
+    if made_up(config):
+        responses_PG = [[planted(state.policy, r) for r in responses] for responses in responses_PG]
+        rewards = work.alternate(len(flat))
+    else:
+        verifier = VERIFIERS.load("math")(5.0, 1)
+        G = config.sample.group_size
+        answers = [prompt.answer for prompt in prompts for _ in range(G)]
+        rewards = verifier.score([response.text for response in flat], answers).rewards
+        verifier.close()
+    encoded = [(prompt, state.policy.encode(prompt.problem)) for prompt in prompts]
+    return gather(encoded, responses_PG, rewards, now)
+
+
+def planted(policy: Policy, response: Response) -> Response:
+    r"""With \boxed{12} as its last tokens, and no more kinds of tokens than real text has."""
+    box = np.array(policy.tokenizer.encode(" \\boxed{12}", add_special_tokens=False), np.int32)
+    tokens = np.concatenate((KINDS + response.tokens[: -len(box)] % KINDS, box))
+    return replace(response, tokens=tokens.astype(np.int32), text=policy.texts([tokens])[0])
+
+
+def boxed(policy: Policy, rows: Sequence[Row]) -> float:
+    """The share of rows with an answer to look at."""
+    pieces = pieces_of(policy, [row.content.response_tokens for row in rows])
+    return sum(locate(part) is not None for part in pieces) / max(1, len(rows))
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def seconds_of(task: Callable[[], object], device: torch.device) -> float:
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    synchronize(device)
+    start = clock()
+    task()
+    synchronize(device)
+    return clock() - start
+
+
+def credited(
+    state: State, config: RunConfig, groups: Sequence[Group]
+) -> tuple[list[Row], BatchPlan]:
+    """What an iteration does between the verifier and the update."""
+    reader = loop.reader_of(state, config)
+    rows = [row for group in loop.credit(groups, config, reader) for row in group]
+    plan = compose(config.batch.composer, rows, config.batch.steps, 0)
+    return loop.with_old_logprobs(state, rows, plan, config, reader.scores), plan
+
+
+def one_turn(
+    state: State, config: RunConfig, methods: Sequence[Method], now: int, say: Callable[[str], None]
+) -> tuple[Times, list[Row]]:
+    """Seconds of everything, and the rows."""
+    device, times = state.policy.device, Times()
+    state.iteration = now
+    found: list[Any] = []
+    times.add("sample", seconds_of(lambda: found.append(drawn(state, config, now)), device))
+    prompts, responses = found.pop()
+    groups = rewarded(state, config, prompts, responses, now)
+    times.add("uniform", seconds_of(lambda: found.append(credited(state, config, groups)), device))
+    rows, plan = found.pop()
+    signal = [row for row in rows if row.sign]
+    read, temperature = state.passes.read, config.sample.temperature
+
+    def forward() -> object:
+        return score(state.policy, signal, temperature, state.micro, read)
+
+    times.add("forward", seconds_of(forward, device))
+    times.add("update", seconds_of(lambda: loop.update(state, rows, plan, config), device))
+    watched = replace(config, monitor=MonitorConfig())
+    monitor = loop.look_at(state, rows, plan, watched)
+    spent = seconds_of(lambda: loop.update(state, rows, plan, config, monitor), device)
+    times.add("update, monitored", spent)
+    for method in methods:
+        say(f"turn {now}: {method.name}")
+        own = replace(config, credit=method.options)
+        if method.is_rule:
+            state.reference = reference_of(state.policy, method.options)
+            task: Callable[[], object] = partial(loop.update, state, rows, plan, own)
+        else:
+            task = partial(credited, state, own, groups)
+        times.add(method.name, seconds_of(task, device))
+    return times, rows
+
+
+def measured(
+    config: RunConfig, methods: Sequence[Method], repeats: int, say: Callable[[str], None]
+) -> tuple[Times, dict[str, Any]]:
+    say(f"loading {config.model.name}")
+    state = new_state(loaded(config), config)
+    warm_up = 2 if state.policy.device.type == "cuda" else 0  # kernels compile, graphs are captured
+    whole = Times()
+    rows: list[Row] = []
+    for turn in range(warm_up + repeats):
+        times, rows = one_turn(state, config, methods, turn + 1, say)
+        if turn >= warm_up:
+            for name, (seconds,) in times.seconds.items():
+                whole.add(name, seconds)
+    signal = [row for row in rows if row.sign]
+    prompts = {row.group: len(row.content.prompt_tokens) for row in signal}
+    facts = {
+        "rows with signal": len(signal),
+        "tokens": sum(row.num_tokens for row in signal),
+        "prompt tokens": sum(prompts.values()),
+        "boxed": boxed(state.policy, signal),
+        "dtype": str(state.policy.decoder.dtype).removeprefix("torch."),
+    }
+    return whole, facts
+
+
+def table(
+    times: Times, facts: dict[str, Any], config: RunConfig, methods: Sequence[Method]
+) -> Part:
+    iteration = times["sample"] + times["uniform"] + times["update"]
+    stages = {"sample": times["sample"], "credit, compose and score": times["uniform"],
+              "update": times["update"]}  # fmt: skip
+    monitor = times.beyond("update, monitored", "update")
+    rows, bars, data = [], [], {}
+    for method in methods:
+        adds = times.beyond(method.name, "update" if method.is_rule else "uniform")
+        share, passes = 100 * adds / iteration, adds / times["forward"]
+        of_watched = 100 * adds / (iteration + monitor)
+        kind = "rule" if method.is_rule else "weights"
+        cells = f"{adds:.3f} s", f"{share:.0f} %", f"{of_watched:.0f} %", f"{passes:.1f}"
+        rows.append([method.name, kind, *cells])
+        data[method.name] = {
+            "seconds": adds, "share": share / 100, "share with the monitor": of_watched / 100,
+            "passes": passes,
+        }  # fmt: skip
+        if method.name in BARS:
+            bars.append(Bar(f"{method.name} adds", share, BARS[method.name], "%"))
+        if method.name in PASSES_BAR:
+            bars.append(Bar(f"{method.name} passes", passes, PASSES_BAR[method.name]))
+    parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
+    size, steps = config.sample, config.batch.steps
+    told = ", ".join(
+        f"{name} {value:.0%}" if name == "boxed" else f"{name} {value}"
+        for name, value in facts.items()
+    )
+    return Part(
+        title=f"credit: {config.model.name}, {size.prompts} x {size.group_size} x "
+        f"{size.max_new_tokens}, {steps} steps",
+        columns=("method", "kind", "adds", "of an iteration", "with the monitor", "forward passes"),
+        rows=rows,
+        bars=bars,
+        notes=[
+            f"an iteration without: {iteration:.3f} s ({parts}); the monitor: {monitor:.3f} s; "
+            f"a forward pass: {times['forward']:.3f} s",
+            told,
+        ],
+        data={
+            "iteration": iteration, "stages": stages, "monitor": monitor, "methods": data,
+            "facts": facts, "seconds": times.seconds,
+        },
+    )  # fmt: skip
+
+
+def config_of(args: argparse.Namespace) -> RunConfig:
+    large = args.model.startswith("shape:")
+    prompts, length = args.prompts or (64 if large else 16), args.length or (128 if large else 112)
+    return RunConfig(
+        model=ModelConfig(name=args.model),
+        sample=SampleConfig(prompts=prompts, group_size=args.group, max_new_tokens=length),
+        batch=BatchConfig(composer="grouped", steps=args.steps),
+        update=UpdateConfig(lr=0.0),
+        monitor=MonitorConfig(every=0),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--methods", nargs="*", default=[], help="NAME or NAME:setting=value,...")
+    parser.add_argument("--prompts", type=int, help="16, of a shape 64")
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--length", type=int, help="new tokens: 112, of a shape 128")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=Path("out/credit.json"))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    console = make_console()
+    every = [name for name in (*WEIGHTS, *RULES) if name not in LEFT_OUT]
+
+    def say(text: str) -> None:
+        console.print(text, style="dim", highlight=False, markup=False)
+
+    try:
+        methods = [Method.read(text) for text in args.methods or [*every, *MORE]]
+        config = config_of(args)
+        times, facts = measured(config, methods, args.repeats, say)
+    except PoiseError as fault:
+        sys.exit(f"credit: {fault}")
+    part = table(times, facts, config, methods)
+    show(part, console)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    found = {"machine": machine(), **part.as_json()}
+    args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    console.print(f"\n{args.json}", highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""`poise credit`: what a weighting of tokens makes of a run's rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterpoise.credit import WEIGHTS
+
+
+def credit(
+    names: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=f"Token weights: {', '.join(WEIGHTS)}. Several by commas, each with settings of "
+            "its own as NAME:setting=value; docs/credit.md says what they are.",
+        ),
+    ],
+    run: Annotated[Path, typer.Argument(help="A run folder, or an imported one.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--settings", help="Of the weights, as share=0.3. Repeatable."),
+    ] = None,
+    iteration: Annotated[
+        int | None,
+        typer.Option(
+            "--iteration", "-i", help="Default: the last whose weights the run still has."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Who reads the rollouts, in place of the run's own weights."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The HTML file; default RUN/credit.html.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Machine-readable, with the weight of every token.")
+    ] = False,
+) -> None:
+    """Show what token weights make of a run's rollouts: numbers here, every token on a page.
+
+    - `poise credit cancellation out/demo`
+    - `poise credit high_entropy out/demo --settings share=0.3 --iteration 31`
+    - `poise credit grail,shear:width=16:stride=4,rlsd out/demo --out weights.html`
+    """
+    import json
+
+    from rich.console import Console
+
+    errors = Console(stderr=True)
+    with errors.status("loading") as status:
+        from counterpoise.credit_look.result import look
+
+        found = look(names, run, tuple(settings or ()), iteration, model, status.update)
+        page = None
+        if out or not as_json:
+            from counterpoise.report.credit import write_credit
+
+            status.update("writing the page")
+            page = write_credit(found, out)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+        return
+    from counterpoise.credit_look.table import told
+
+    console = Console()
+    console.print(told(found), highlight=False)
+    console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

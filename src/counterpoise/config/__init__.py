@@ -1,0 +1,57 @@
+"""Every option of a run, with its default and its reason, in one place.
+
+A run is a TOML file of these sections; `runfile.py` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from counterpoise.config.around import (
+    EvaluateConfig,
+    LoopConfig,
+    MonitorConfig,
+    StoreConfig,
+    WarmupConfig,
+)
+from counterpoise.config.option import option
+from counterpoise.config.stages import (
+    BalanceConfig,
+    BatchConfig,
+    CreditConfig,
+    ModelConfig,
+    SampleConfig,
+    TaskConfig,
+    UpdateConfig,
+    VerifyConfig,
+)
+
+__all__ = [
+    "BalanceConfig", "BatchConfig", "CreditConfig", "EvaluateConfig", "LoopConfig", "ModelConfig",
+    "MonitorConfig", "RunConfig", "SampleConfig", "StoreConfig", "TaskConfig", "UpdateConfig",
+    "VerifyConfig", "WarmupConfig", "option",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole run. `RunConfig()` is a valid one: the embedded model on word problems."""
+
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+
+    @property
+    def target(self) -> int:
+        """Rollouts of an update batch under reward balance."""
+        return self.balance.target or self.sample.prompts * self.sample.group_size

@@ -1,0 +1,1 @@
+"""`poise credit`: what a weighting of tokens makes of rollouts that a run has stored."""

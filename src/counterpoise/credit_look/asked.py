@@ -1,0 +1,54 @@
+"""Which weightings are asked for: "grail,shear:width=16:stride=4" -> names with their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from counterpoise.credit import RULES, WEIGHTS
+from counterpoise.credit.assign import read_settings
+from counterpoise.errors import PoiseError, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Example: Asked("shear", ("width=16", "stride=4")).label == "shear width=16 stride=4" """
+
+    name: str
+    settings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return " ".join((self.name, *self.settings))
+
+
+def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None) -> list[Asked]:
+    """In the order named, each once. Names and settings are checked before anything is read.
+
+    `settings` are those of the one weighting that is named; `own` is what the run trained with: a
+    weighting of that name is shown with the run's settings, unless others are given.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise PoiseError(f"name one of the token weights: {', '.join(WEIGHTS)}")
+    if settings and len(parts) > 1:
+        raise PoiseError(
+            "--settings goes with one name; among several write NAME:setting=value, as in "
+            "uniform,shear:width=16:stride=4"
+        )
+    found = []
+    for part in parts:
+        name, *given = (piece.strip() for piece in part.split(":"))
+        if name in RULES:
+            raise PoiseError(
+                f"'{name}' is a rule of an optimizer step and weighs no tokens beforehand: "
+                f"name one of {', '.join(WEIGHTS)}"
+            )
+        if name not in WEIGHTS:
+            raise unknown("token weights", name, WEIGHTS)
+        given += settings
+        if not given and own and own.name == name:
+            given = list(own.settings)
+        read_settings(name, WEIGHTS.load(name), given, "--settings")
+        found.append(Asked(name, tuple(given)))
+    return list(dict.fromkeys(found))

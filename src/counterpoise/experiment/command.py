@@ -1,0 +1,172 @@
+"""`poise experiment` at the terminal: progress of all runs, then the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.experiment.design import Key
+from counterpoise.experiment.file import Experiment, read_experiment
+from counterpoise.experiment.finding import power
+from counterpoise.experiment.run import Bench
+from counterpoise.experiment.runs import Standing, number_of_jobs
+from counterpoise.runfile import find_run
+
+EVERY = 20.0  # seconds between lines where nothing can be drawn in place
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which runs of the experiment to train now; None: all."""
+
+    seeds: str | None = None  # "0:4": the first four
+    rates: str | None = None  # "1e-5,4e-5"
+    arms: str | None = None  # "shuffled,QB"
+
+    def of(self, experiment: Experiment) -> list[Key]:
+        design = experiment.design
+        seeds = _slice(self.seeds, list(design.seeds))
+        rates = [_rate(text, design.rates) for text in _listed(self.rates)] or list(design.rates)
+        arms = _listed(self.arms) or list(design.arms)
+        for arm in arms:
+            if arm not in design.arms:
+                raise unknown("arm", arm, design.arms)
+        chosen = set(seeds), set(rates), set(arms)
+        return [
+            key
+            for key in design.runs()
+            if key.seed in chosen[0] and key.rate in chosen[1] and key.arm in chosen[2]
+        ]
+
+
+def run_experiment(
+    file: str,
+    out: Path | None,
+    part: Part,
+    *,
+    jobs: int | None,
+    minutes: float | None,
+    model: str | None,
+    dry_run: bool,
+) -> None:
+    experiment = read_experiment(file, model)
+    keys = part.of(experiment)
+    console = Console()
+    if dry_run:
+        console.print(_described(experiment, keys), highlight=False, markup=False)
+        return
+    if out is None:
+        raise PoiseError("--out is missing: the folder to make the experiment in")
+    jobs = number_of_jobs() if jobs is None else jobs
+    bench = Bench.open(experiment, find_run(file), out)
+    known = sum(key in bench.runs for key in keys)
+    console.print(f"{experiment.name}: {len(keys)} runs, {known} known", highlight=False)
+    try:
+        with _Display(console) as display:
+            bench.train(keys, jobs, display.tell, minutes)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on", highlight=False)
+    _conclude(bench, keys, console)
+
+
+def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
+    for name, said in bench.failures.items():
+        console.print(f"{name} failed: {said}", style="red", markup=False, highlight=False)
+    bench.save()
+    ended = sum(key in bench.runs for key in keys)
+    console.print(f"{ended} of {len(keys)} runs are finished", highlight=False)
+    if bench.runs:
+        console.print(bench.conclude(), markup=False, highlight=False, soft_wrap=True)
+        try:
+            for path in bench.draw():
+                console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+        except ModuleNotFoundError as fault:
+            console.print(
+                f"no figures: {fault.name} is not installed here; give this command "
+                f"{bench.out / 'curves.parquet'} as a piece where it is",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+        console.print(f"tables {bench.out / 'results.md'}", markup=False, highlight=False)
+    if bench.failures:
+        raise PoiseError(f"{len(bench.failures)} runs failed; the same command tries them again")
+
+
+def _described(experiment: Experiment, keys: Sequence[Key]) -> str:
+    design, run = experiment.design, experiment.run
+    rollouts = run.loop.iterations * run.sample.prompts * run.sample.group_size
+    return (
+        f"{experiment.name} ({experiment.digest}): {len(design.arms)} arms x {len(design.rates)} "
+        f"rates x {len(design.seeds)} seeds = {len(design.runs())} runs, {len(keys)} of them now\n"
+        f"a run: {run.loop.iterations} iterations, {rollouts:,} rollouts, held-out success at "
+        f"{', '.join(experiment.columns.values())}\n"
+        + "\n".join(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items())
+        + f"\nrates {', '.join(f'{rate:g}' for rate in design.rates)}; "
+        f"seeds {design.seeds[0]} to {design.seeds[-1]}; against {experiment.baseline}\n"
+        f"{power(experiment)}\n"
+        f"rule: {experiment.options.rule}"
+    )
+
+
+class _Display:
+    """A table in place on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.last = console, -EVERY
+        self.live = Live(console=console, transient=True, refresh_per_second=2)
+
+    def __enter__(self) -> _Display:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def tell(self, standing: Standing) -> None:
+        left = standing.seconds_left
+        head = f"{standing.ended} of {standing.total} runs, {100 * standing.share:.0f} %"
+        head += f", {left / 60:.0f} min left" if left is not None else ""
+        if self.console.is_terminal:
+            table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
+            for name, behind in standing.running.items():
+                table.add_row(name, str(behind))
+            self.live.update(table)
+        elif time.monotonic() - self.last > EVERY:
+            self.last = time.monotonic()
+            running = ", ".join(f"{name} {behind}" for name, behind in standing.running.items())
+            self.console.print(f"{head}  [{running}]", markup=False, highlight=False)
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def _rate(text: str, rates: Sequence[float]) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if rate not in rates:
+        known = ", ".join(f"{each:g}" for each in rates)
+        raise PoiseError(f"--rates {text} is not a rate of the experiment: {known}")
+    return rate
+
+
+def _slice(text: str | None, seeds: list[int]) -> list[int]:
+    if text is None:
+        return seeds
+    first, colon, last = text.partition(":")
+    if not colon or not all(part.isdigit() or not part for part in (first, last)):
+        raise PoiseError(f"--seeds {text}: write A:B, such as 0:4 for the first four")
+    chosen = seeds[int(first or 0) : int(last) if last else None]
+    if not chosen:
+        raise PoiseError(f"--seeds {text} names none of the experiment's {len(seeds)} seeds")
+    return chosen

@@ -1,0 +1,165 @@
+"""What an experiment found: a verdict on every hypothesis, and the tables behind it."""
+
+from __future__ import annotations
+
+import math
+
+from counterpoise.experiment.compare import Comparison, points, told, verdict
+from counterpoise.experiment.curves import Runs
+from counterpoise.experiment.file import Experiment, Hypothesis
+from counterpoise.experiment.measures import MEASURES
+from counterpoise.experiment.results import Result, comparisons, numbers, results
+from counterpoise.statistics.finding import Finding, Verdict
+from counterpoise.statistics.student import Mean, shown, together
+
+
+def judge(runs: Runs, experiment: Experiment) -> Finding:
+    """The verdict is the first hypothesis's at the first setting; the others are in the notes."""
+    found = results(runs, experiment)
+    verdicts = {h: verdict_on(h, runs, experiment) for h in experiment.hypotheses}
+    notes = [
+        f"{h} than {experiment.baseline}: {v}. {_told(comparisons(runs, experiment, h.arm))}"
+        for h, v in list(verdicts.items())[1:]
+    ]
+    notes += [
+        f"{first} at {setting}: {verdict_on(first, runs, experiment, column)}. "
+        + _told(comparisons(runs, experiment, first.arm, column))
+        for first in experiment.hypotheses[:1]
+        for column, setting in list(experiment.columns.items())[1:]
+    ]
+    notes += [_collapses(found, rate) for rate in experiment.design.rates]
+    notes += [_costs(found), _missing(runs, experiment)]
+    decided: Verdict = next(iter(verdicts.values()), "inconclusive")
+    because = "No hypothesis was stated."
+    if experiment.hypotheses:
+        first = experiment.hypotheses[0]
+        said = _told(comparisons(runs, experiment, first.arm))
+        because = f"{first.arm} minus {experiment.baseline}: {said}"
+    return Finding(decided, because, numbers(found, experiment), tuple(n for n in notes if n))
+
+
+def verdict_on(
+    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = "heldout"
+) -> Verdict:
+    """Asked at every rate: one that has not been run cannot speak against it."""
+    found = comparisons(runs, experiment, hypothesis.arm, column)
+    decided = verdict(found, hypothesis.way, experiment.options.margin)
+    whole = len(found) == len(experiment.design.rates)
+    return decided if whole or decided == "replicated" else "inconclusive"
+
+
+def _told(found: list[Comparison]) -> str:
+    return "; ".join(told(one) for one in found) + "." if found else "No seed has both arms yet."
+
+
+def _collapses(found: list[Result], rate: float) -> str:
+    mine = [one for one in found if one.rate == rate]
+    said = ", ".join(
+        f"{one.arm} {one.collapsed} of {one.seeds}"
+        + ("" if math.isnan(one.collapse_p) else f" (p = {one.collapse_p:.2g})")
+        for one in mine
+    )
+    test = "in brackets: sign test against the baseline, seed by seed, not adjusted"
+    return f"Collapsed at lr {rate:g}: {said}; {test}." if mine else ""
+
+
+def _costs(found: list[Result]) -> str:
+    """What an update costs where rollouts are dropped."""
+    said = [
+        f"{one.arm} at lr {one.rate:g} samples {one.measures['per_update'].value:.0f} rollouts for "
+        f"an update and drops {one.measures['dropped'].value:.0f} of them"
+        for one in found
+        if "dropped" in one.measures and one.measures["dropped"].value > 0
+    ]
+    return "; ".join(said) + "." if said else ""
+
+
+def _missing(runs: Runs, experiment: Experiment) -> str:
+    planned = len(experiment.design.runs())
+    return "" if len(runs) == planned else f"{len(runs)} of {planned} runs are finished."
+
+
+def power(experiment: Experiment) -> str:
+    """What the planned seeds can show, before anything is run."""
+    options, level = experiment.options, together(experiment.options.level, experiment.family)
+    if options.seeds < 2:
+        return "one seed shows nothing: raise experiment.seeds"
+    spreads = (options.spread / 2, options.spread, 2 * options.spread)
+    said = ", ".join(
+        f"{100 * shown(options.seeds, spread, level):.1f} points if differences vary by "
+        f"{100 * spread:.1f}"
+        for spread in spreads
+    )
+    return (
+        f"{options.seeds} seeds show, 4 times in 5, a difference of {said} (std over seeds; "
+        f"intervals for {experiment.family} comparisons together)"
+    )
+
+
+# -- tables for a document ------------------------------------------------------------------------
+
+
+def markdown(runs: Runs, experiment: Experiment) -> str:
+    """results.md: a verdict a line, then two tables for every rate."""
+    found = results(runs, experiment)
+    lines = [
+        f"- {h} than {experiment.baseline}: **{verdict_on(h, runs, experiment)}**. "
+        + _told(comparisons(runs, experiment, h.arm))
+        for h in experiment.hypotheses
+    ]
+    for rate in experiment.design.rates:
+        mine = [one for one in found if one.rate == rate]
+        if mine:
+            lines += ["", f"Learning rate {rate:g}:", "", *_outcomes(mine, experiment)]
+            lines += ["", *_beside(mine)]
+    return "\n".join([*lines, "", _missing(runs, experiment), power(experiment) + "."]) + "\n"
+
+
+def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
+    columns = experiment.columns
+    head = ["arm", "seeds"]
+    for setting in columns.values():
+        head += [f"success at {setting}", "equal rollouts", "equal updates", "could show"]
+    head += ["p (Holm)", "collapsed", "p (signs)"]
+    rows = []
+    for one in found:
+        row = [one.arm, str(one.seeds)]
+        for column in columns:
+            row.append(_percent(one.success.get(column)))
+            against = one.against.get(column)
+            row += [points(against.rollouts), points(against.updates)] if against else ["", ""]
+            row.append(f"{100 * against.rollouts.seen:.1f}" if against else "")
+        row += [_p(one.p), f"{one.collapsed} of {one.seeds}", _p(one.collapse_p)]
+        rows.append(row)
+    return _table(head, rows)
+
+
+def _beside(found: list[Result]) -> list[str]:
+    rows = [
+        [one.arm, *(_measure(one.measures.get(n), m.share) for n, m in MEASURES.items())]
+        for one in found
+    ]
+    return _table(["arm", *(m.label for m in MEASURES.values())], rows)
+
+
+def _p(p: float) -> str:
+    return "" if math.isnan(p) else f"{p:.3f}"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _percent(mean: Mean | None) -> str:
+    if mean is None:
+        return ""
+    interval = f" [{100 * mean.low:.1f}, {100 * mean.high:.1f}]" if mean.n > 1 else ""
+    return f"{100 * mean.value:.1f} %{interval}"
+
+
+def _measure(mean: Mean | None, share: bool) -> str:
+    if mean is None:
+        return ""
+    if share:
+        return f"{100 * mean.value:.1f} %"
+    return f"{mean.value:.3g}" if abs(mean.value) < 1000 else f"{mean.value:,.0f}"

@@ -1,0 +1,123 @@
+r"""How a problem is put to a model. The same model asked another way is another number.
+
+    chat         the tokenizer's own chat template, the problem as the user's message
+    chat-boxed   the same, with the request for a \boxed{} after the problem
+    boxed        plain text: the problem, then the request
+    qwen-math    Qwen2.5-Math's: ChatML whose system message asks for steps and a \boxed{}
+    auto         chat where the tokenizer has a template, else boxed
+
+Training (`model.template`) and `poise eval --template` know these names. Adding a template is one
+line of TEMPLATES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoise.errors import PoiseError, unknown
+
+AUTO = "auto"
+ASK = "Please reason step by step, and put your final answer within \\boxed{}."
+TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
+OPTION = "set model.template="  # the remedy of training
+RESPONSE = "=RESPONSE="  # where a chat template puts one
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Example: Template("{problem}\\nAnswer:", chat=False, reply="\\n{problem}\\nAnswer:")"""
+
+    text: str = "{problem}"  # the user's message in a chat, else the whole prompt
+    chat: bool = True  # the tokenizer's chat template stands around it
+    reply: str = ""  # without a chat template: what follows a response, to get another
+    needs: tuple[str, ...] = ()  # tokens without which the text is only letters
+    ends: tuple[str, ...] = ()  # tokens that end a response, beside the model's own
+
+
+TEMPLATES = {
+    "chat": Template(),
+    "chat-boxed": Template(f"{{problem}}\n{ASK}"),
+    "boxed": Template(
+        "{problem}\nReason step by step and put the final answer in \\boxed{}.\n",
+        chat=False,
+        reply="\n{problem}\n",
+    ),
+    "qwen-math": Template(
+        f"<|im_start|>system\n{ASK}<|im_end|>\n{TURN}",
+        chat=False,
+        reply=f"\n{TURN}",
+        needs=("<|im_start|>", "<|im_end|>"),
+        ends=("<|im_end|>", "<|endoftext|>"),
+    ),
+}
+
+
+def resolve(name: str, tokenizer: Any, model: str, remedy: str = OPTION) -> str:
+    """The template's own name; a tokenizer that cannot write it is an error."""
+    has_chat = bool(tokenizer.chat_template)
+    if name == AUTO:
+        return "chat" if has_chat else "boxed"
+    if name not in TEMPLATES:
+        raise unknown("template", name, [AUTO, *TEMPLATES])
+    template = TEMPLATES[name]
+    if template.chat and not has_chat:
+        raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
+    if missing := [token for token in template.needs if token_id(tokenizer, token) is None]:
+        raise PoiseError(
+            f"template '{name}' needs the token {missing[0]}, which '{model}' does not have: "
+            f"{remedy}{'chat' if has_chat else 'boxed'}"
+        )
+    return name
+
+
+def written(name: str, problem: str) -> str:
+    """A problem as the user's message of a chat, or as the whole prompt."""
+    return TEMPLATES[name].text.replace("{problem}", problem)
+
+
+def encode(name: str, tokenizer: Any, problem: str) -> list[int]:
+    """The tokens of a prompt, for a name that `resolve` gave."""
+    template, text = TEMPLATES[name], written(name, problem)
+    if template.chat:
+        message = [{"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    plain = not template.chat and not template.needs  # the others hold their special tokens
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=plain)
+    return ids
+
+
+def reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int]:
+    """What someone says to a response that ended in one of `ends`, up to where the next begins."""
+    text = TEMPLATES[name].reply.replace("{problem}", said)
+    if TEMPLATES[name].chat:
+        turns = [("user", "?"), ("assistant", RESPONSE), ("user", said)]
+        whole = tokenizer.apply_chat_template(
+            [{"role": role, "content": content} for role, content in turns],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        _, found, text = whole.partition(RESPONSE)
+        if not found:
+            raise PoiseError(
+                "the model's chat template shows no earlier responses: it takes no second turn; "
+                f"{OPTION}boxed"
+            )
+        for end in tokenizer.convert_ids_to_tokens(list(ends)):
+            text = text.removeprefix(end)  # the response has its own
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def end_tokens(name: str, tokenizer: Any, own: Sequence[int]) -> tuple[int, ...]:
+    """The model's own end tokens and those of the template."""
+    added = (token_id(tokenizer, token) for token in TEMPLATES[name].ends)
+    return tuple(sorted({*own, *(token for token in added if token is not None)}))
+
+
+def token_id(tokenizer: Any, token: str) -> int | None:
+    """The number of a special token; None where it is several tokens, or unknown."""
+    ids = tokenizer.encode(token, add_special_tokens=False)
+    found = len(ids) == 1 and ids[0] != tokenizer.unk_token_id
+    return int(ids[0]) if found else None

@@ -1,0 +1,119 @@
+"""Stages 1 and 2 bound to a run: an iteration's prompts, their responses, their groups.
+
+One round is the rule. With dynamic sampling (`sample/dynamic.py`) there may be more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from counterpoise import metrics
+from counterpoise.config import RunConfig
+from counterpoise.credit.gather import gather
+from counterpoise.policy.load import Policy
+from counterpoise.sample.anchors import sample_with_anchors
+from counterpoise.sample.dynamic import Refilled, further_prompts, refill
+from counterpoise.sample.episodes import Episodes, respond
+from counterpoise.sample.native import sample as native
+from counterpoise.sample.sampler import Sample
+from counterpoise.seeds import rng_for, seed_for
+from counterpoise.state import State
+from counterpoise.types import Group, Ints, Prompt, Response
+from counterpoise.update.fit import NO_MEMORY, PROMPTS, MicroBatch
+from counterpoise.verify.further import further
+from counterpoise.verify.scores import Scores, Verifier
+
+Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
+
+
+class Asked:
+    """Draws and verifies the groups of one iteration, round after round, and keeps them all."""
+
+    def __init__(
+        self, state: State, config: RunConfig, verifier: Verifier, clock: metrics.Clock, now: int
+    ) -> None:
+        self.state, self.config, self.verifier = state, config, verifier
+        self.clock, self.now = clock, now
+        self.all: list[Group] = []  # in the order they were drawn
+        self.scores = Scores([])
+
+    def groups(self, prompts: Sequence[Encoded]) -> list[Group]:
+        """Those of one round; none where there are no prompts."""
+        if not prompts:
+            return []
+        state, config, now = self.state, self.config, self.now
+        G = config.sample.group_size
+        responses_PG = draw(
+            state.policy, prompts, config, now, state.drawn, state.sample, len(self.all),
+            state.episodes,
+        )  # fmt: skip
+        self.clock.lap("sample")
+        texts = [response.text for responses in responses_PG for response in responses]
+        answers = [prompt.answer for prompt, _ in prompts for _ in range(G)]
+        scores = self.verifier.score(texts, answers)
+        also_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
+        groups = gather(prompts, responses_PG, scores.rewards, now, also_PG, config.sample.anchors)
+        self.clock.lap("verify")
+        self.all += groups
+        self.scores = self.scores.and_then(scores)
+        return groups
+
+
+def sample_groups(
+    asked: Asked, train_set: Sequence[Encoded], config: RunConfig, now: int
+) -> Refilled:
+    """The groups of iteration `now`, and those that were drawn and dropped on the way."""
+    prompts = pick_prompts(train_set, config, now)
+    others = further_prompts(train_set, [prompt for prompt, _ in prompts], config.loop.seed, now)
+    return refill(
+        asked.groups(prompts),
+        lambda missing: asked.groups(list(islice(others, missing))),
+        config.sample.refills,
+    )
+
+
+def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> list[Encoded]:
+    """The prompts of iteration `now`: shuffled epochs, an incomplete last iteration left out."""
+    P = config.sample.prompts
+    epoch, place = divmod(now - 1, len(train_set) // P)
+    order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
+    return [train_set[i] for i in order[place * P : (place + 1) * P]]
+
+
+def draw(
+    policy: Policy,
+    prompts: Sequence[Encoded],
+    config: RunConfig,
+    now: int,
+    at_once: MicroBatch | None = None,
+    sample: Sample = native,
+    first: int = 0,
+    episodes: Episodes | None = None,
+) -> list[list[Response]]:
+    """G responses for every prompt, each from a seed of its own; a part at a time if need be.
+
+    `first` prompts of the iteration were drawn before these.
+    """
+    P, G = len(prompts), config.sample.group_size
+    seeds_PG = [
+        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)]
+        for p in range(first, first + P)
+    ]
+
+    def parts(size: int) -> list[list[Response]]:
+        drawn: list[list[Response]] = []
+        for start in range(0, P, size):
+            part = slice(start, start + size)
+            if config.sample.anchors:
+                drawn += sample_with_anchors(
+                    policy, prompts[part], seeds_PG[part], config.sample, sample
+                )
+            else:
+                drawn += respond(
+                    policy, prompts[part], seeds_PG[part], config.sample, sample, episodes
+                )
+        return drawn
+
+    at_once = at_once or MicroBatch(P, what=PROMPTS)
+    return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)

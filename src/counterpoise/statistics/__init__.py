@@ -1,0 +1,1 @@
+"""Means, intervals and paired differences over few seeds or many prompts."""

@@ -1,0 +1,110 @@
+"""95 % intervals by resampling prompts: tokens and rollouts of one prompt are not independent.
+
+A draw gives every prompt a weight w_p, how often it was drawn. A record has its prompt's weight, so
+nothing is copied:
+
+    ratio    sum_n w_n x_n / sum_n w_n y_n        mean: y = 1
+
+Such sums only need each prompt's own, so they are taken once and all draws are one matrix product.
+Fewer than two prompts say nothing about others: then the bounds are nan, and no verdict follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterpoise.errors import PoiseError
+
+Weights = NDArray[np.float64]  # [N]
+Interval = tuple[float, float, float]  # value, low, high
+DRAWS = 1000
+FEWEST_PROMPTS = 2
+
+
+def interval(
+    prompts_N: Sequence[object], statistic: Callable[[Weights], float], draws: int = DRAWS
+) -> Interval:
+    """Of any statistic of weighted records; a draw where it is not finite is left out."""
+    prompt_N, P = _numbered(prompts_N)
+    value = statistic(np.ones(len(prompt_N)))
+    return _bounds(value, [statistic(w_P[prompt_N]) for w_P in _weights(P, draws)], P)
+
+
+def mean_interval(prompts_N: Sequence[object], values_N: ArrayLike) -> Interval:
+    """Of a plain mean over records."""
+    return ratio_interval(prompts_N, values_N, np.ones(len(prompts_N)))
+
+
+def ratio_interval(
+    prompts_N: Sequence[object], parts_N: ArrayLike, wholes_N: ArrayLike
+) -> Interval:
+    """Of sum(parts) / sum(wholes): a share of pooled tokens, say."""
+    prompt_N, P = _numbered(prompts_N)
+    part_P = np.bincount(prompt_N, np.asarray(parts_N, np.float64), P)
+    whole_P = np.bincount(prompt_N, np.asarray(wholes_N, np.float64), P)
+    drawn = _weights(P, DRAWS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = part_P.sum() / whole_P.sum()
+        return _bounds(value, (drawn @ part_P) / (drawn @ whole_P), P)
+
+
+def difference_interval(
+    prompts_N: Sequence[object], values_N: ArrayLike, chosen_N: ArrayLike
+) -> Interval:
+    """Of mean(chosen) - mean(the others): a gap between two kinds of records."""
+    x_N = np.asarray(values_N, dtype=np.float64)
+    in_N = np.asarray(chosen_N, dtype=bool)
+    prompt_N, P = _numbered(prompts_N)
+    drawn = np.vstack((np.ones(P), _weights(P, DRAWS)))
+    gap = np.zeros(len(drawn))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for side, sign in ((in_N, 1.0), (~in_N, -1.0)):
+            total_P = np.bincount(prompt_N[side], x_N[side], P)
+            gap += sign * (drawn @ total_P) / (drawn @ np.bincount(prompt_N[side], minlength=P))
+    return _bounds(gap[0], gap[1:], P)
+
+
+def resampled(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArray[np.float64]:
+    """Weights [1 + draws, N] of the records: all 1 first, then one row a draw."""
+    prompt_N, P = _numbered(prompts_N)
+    return np.vstack((np.ones(P), _weights(P, draws)))[:, prompt_N]
+
+
+def bounded(drawn_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
+    """A statistic of each row of `resampled`, with its interval at `level`."""
+    values = np.asarray(drawn_D, dtype=np.float64)
+    return _bounds(values[0], values[1:], prompts, level)
+
+
+def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
+    """nan when no record with weight is left."""
+    total = w_N.sum()
+    return float((x_N * w_N).sum() / total) if total else float("nan")
+
+
+def _numbered(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
+    if not len(prompts_N):
+        raise PoiseError("there is nothing to average: no prompt of the batch had signal")
+    number: dict[object, int] = {}
+    prompt_N = np.array([number.setdefault(p, len(number)) for p in prompts_N])
+    return prompt_N, len(number)
+
+
+@lru_cache(maxsize=8)
+def _weights(P: int, draws: int) -> NDArray[np.float64]:
+    """[draws, P], the same for every statistic of P prompts: their intervals can be compared."""
+    rng = np.random.default_rng(0)
+    return rng.multinomial(P, np.full(P, 1 / P), size=draws).astype(np.float64)
+
+
+def _bounds(value: float, drawn: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
+    values = np.asarray(drawn, dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    if prompts < FEWEST_PROMPTS or not len(finite):
+        return float(value), float("nan"), float("nan")
+    low, high = np.quantile(finite, ((1 - level) / 2, (1 + level) / 2))
+    return float(value), float(low), float(high)

@@ -1,0 +1,41 @@
+"""The turns of an episode as plain values, for rollouts/ and for checkpoints, and back.
+
+turns = [
+    {"start": 0, "told": [], "action": [31, 34], "feedback": "12 is too many."},
+    {"start": 38, "told": [1, 401, ...], "action": [66, 69], "feedback": ""},
+]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from counterpoise.types import Turn
+
+
+def plain_turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    return [
+        {
+            "start": turn.start,
+            "told": turn.told.tolist(),
+            "action": list(turn.action),
+            "feedback": turn.feedback,
+        }
+        for turn in turns
+    ]
+
+
+def turns_of(record: Mapping[str, Any]) -> tuple[Turn, ...]:
+    """Of a record that may have `turns`; a ValueError or TypeError says what is wrong with them."""
+    found = []
+    for turn in record.get("turns", ()):
+        if not isinstance(turn, dict) or not {"start", "told", "action", "feedback"} <= turn.keys():
+            raise ValueError("a turn needs start, told, action and feedback")
+        first, last = turn["action"]
+        told = np.array(turn["told"], dtype=np.int32)
+        action = (int(first), int(last))
+        found.append(Turn(int(turn["start"]), told, action, str(turn["feedback"])))
+    return tuple(found)

@@ -1,0 +1,87 @@
+"""Which way of giving credit finds valuable tokens, at what price, and does it train better?
+
+Every token weighting, advantage, rule, trajectory weight and composer of credit (`credit_arms.py`,
+which reads the registries) on one model:
+
+    value       rank correlation of A w, and of w within right and within wrong rollouts, with the
+                Monte Carlo value of tokens; that of what one iteration does to them
+                (`credit_tokens.py` measures, `credit_value.py` correlates)
+    price       share of an iteration; what is left on shared prefixes; the cancellation index
+    training    success at equal rollouts and at equal seconds, paired by seed
+                (`credit_training.py`)
+
+The verdict is about value. gain = rho(A w, value) - rho(A, value) on the same tokens, its interval
+by bootstrap over prompts, for all weightings together. Replicated: for at least half of the token
+weightings, at their own settings, the interval lies above 0. Not replicated: for none. Inconclusive
+otherwise. A weighting that is 1 everywhere on this task (`serl` without turns) is not counted.
+Training is reported, and not judged: few seeds show large differences only. Arms are trained on the
+embedded model; on another one they are an experiment with a learning rate of its own
+(docs/experiment.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterpoise.statistics.finding import Records
+from counterpoise.study.arms import BUDGETS
+from counterpoise.study.credit_arms import BASELINE, arms
+from counterpoise.study.credit_charts import draw
+from counterpoise.study.credit_finding import judge
+from counterpoise.study.credit_tokens import measure_tokens
+from counterpoise.study.credit_training import measure_training
+from counterpoise.study.lab import Lab
+from counterpoise.study.study import Study
+
+TRAINED = "embedded"
+FEW = (BASELINE, "cancellation")  # trained in the quick budget
+
+
+def measure(lab: Lab) -> Records:
+    found = measure_tokens(lab)
+    if lab.model != TRAINED:
+        return found
+    refused = [r["arm"] for r in found if r["panel"] == "refused"]
+    plain = [r["arm"] for r in found if r["panel"] == "cost" and r["ones"]]
+    return [*found, *measure_training(lab, {*refused, *plain} - {BASELINE})]
+
+
+def _budgets() -> dict[str, dict[str, Any]]:
+    """The arms are named in it: records of other arms than there are now are measured again."""
+    every = list(arms())
+    quick = {
+        **BUDGETS["quick"],
+        "seeds": 2,
+        "iterations": 4,
+        "evaluate_every": 0,
+        "heldout": 32,
+        "arms": list(FEW),
+    }
+    full = {**BUDGETS["full"], "rates": [1e-4], "seeds": 4, "iterations": 40, "arms": every}
+    return {
+        "quick": {
+            "prompts": 48, "continuations": 8, "open": 8, "closed": 0, "iterated": 8, "steps": 4,
+            "repeats": 1, "every": every, "training": quick,
+        },
+        "full": {
+            "prompts": 96, "continuations": 256, "open": 16, "closed": 0, "iterated": 96,
+            "steps": 4, "repeats": 3, "every": every, "training": full,
+        },
+    }  # fmt: skip
+
+
+STUDY = Study(
+    name="credit",
+    title="Which credit finds valuable tokens",
+    shows="token credit",
+    claim="Weights on tokens, as many methods make them, give more credit to tokens of high "
+    "value and more blame to tokens of low value than the rollout's advantage alone.",
+    rule="Replicated when for at least half of the token weightings, at their own settings, the "
+    "rank correlation of A w with the Monte Carlo value exceeds that of A, the interval of the "
+    "difference (over prompts, for all weightings together) above 0; not replicated when for "
+    "none; otherwise inconclusive. Training is reported, not judged.",
+    budgets=_budgets(),
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

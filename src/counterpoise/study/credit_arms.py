@@ -1,0 +1,108 @@
+"""The ways of giving credit as arms: what the registries hold, and a table of what they do not.
+
+    advantage    another A for the rollout
+    weights      A w: another share for each of its tokens
+    settings     the same at other settings than its own
+    step         the optimizer step weighs, clips, adds or gathers otherwise; A w is as it was
+    sampling     other rewards or other groups: only training shows it
+
+Everything else is the demo's without RB, so that all arms see the same batches: GRPO's advantage,
+uniform weights, whole groups (QB), four steps. An advantage that is another one times one number is
+left out: that is a learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.credit import ADVANTAGES, RULES, WEIGHTS
+from counterpoise.update import TRAJECTORIES
+
+Kind = Literal["advantage", "weights", "settings", "step", "sampling"]
+WEIGHTED = ("weights", "settings")
+EXPLICIT = ("advantage", *WEIGHTED)  # kinds whose credit of a token, A w, is known before the step
+BASELINE = "uniform"
+ALL = ("balance.tau=0",)
+NONE = ("off", BASELINE)  # entries of the registries that do nothing
+GROUP = 8  # rollouts of a group, to tell advantages apart by
+WEIGHED = {  # weights at other settings than their own
+    "cancellation_1": ("cancellation", "strength=1"),
+    "cancellation_batch": ("cancellation", "scope=batch"),
+    "shear_16": ("shear", "width=16", "stride=4"),
+    "grail_both": ("grail", "which=both"),
+}
+GOES_WITH = {  # what a method cannot do without; each has an arm of its own below
+    "min_replace": ("update.surrogate=reinforce",),
+    "orthogonal": ("update.surrogate=reinforce",),
+    "kl_cov": ("update.surrogate=unclipped",),
+}
+BESIDE: dict[str, tuple[Kind, tuple[str, ...]]] = {  # what is in no registry of credit
+    "coupled": ("step", ("batch.composer=coupled",)),
+    "reinforce": ("step", ("update.surrogate=reinforce",)),
+    "unclipped": ("step", ("update.surrogate=unclipped",)),
+    "decoupled": ("sampling", ('verify.also=["equations"]', "credit.mixture=decoupled")),
+    "summed": ("sampling", ('verify.also=["equations"]',)),  # what it is to be compared with
+    "refills": ("sampling", ("sample.refills=2",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Example: Arm("gtpo", "weights", ("balance.tau=0", "credit.weights=gtpo"))"""
+
+    name: str
+    kind: Kind
+    options: tuple[str, ...]  # section.option=value, as --set takes them
+
+
+@cache
+def arms() -> dict[str, Arm]:
+    """By name, the baseline first."""
+    made = [_arm(BASELINE, "weights")]
+    made += [
+        _arm(name, "weights", f"credit.weights={name}") for name in WEIGHTS if name not in NONE
+    ]
+    made += [
+        _arm(name, "settings", f"credit.weights={weights}", f"credit.settings={_listed(given)}")
+        for name, (weights, *given) in WEIGHED.items()
+    ]
+    made += [_arm(name, "advantage", f"credit.name={name}") for name in differing()[1:]]
+    made += [
+        _arm(name, "step", f"{option}={name}", *GOES_WITH.get(name, ()))
+        for option, registry in (("update.trajectory", TRAJECTORIES), ("credit.rule", RULES))
+        for name in registry
+        if name not in NONE
+    ]
+    made += [_arm(name, kind, *options) for name, (kind, options) in BESIDE.items()]
+    return {arm.name: arm for arm in made}
+
+
+def differing() -> list[str]:
+    """Advantages, the default first, less those that are an earlier one times one number."""
+    kept: dict[str, NDArray[np.float64]] = {}
+    for name in ADVANTAGES:
+        of = ADVANTAGES.load(name)
+        groups = [np.arange(GROUP) < right for right in range(GROUP + 1)]
+        A = np.concatenate([of(rewards_G.astype(np.float64)) for rewards_G in groups])
+        if not any(_proportional(A, other) for other in kept.values()):
+            kept[name] = A
+    return list(kept)
+
+
+def _proportional(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return abs(float(a @ b)) > (1 - 1e-9) * size
+
+
+def _listed(settings: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{each}"' for each in settings) + "]"
+
+
+def _arm(name: str, kind: Kind, *options: str) -> Arm:
+    return Arm(name, kind, (*ALL, *options))

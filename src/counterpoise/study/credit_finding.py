@@ -1,0 +1,137 @@
+"""What the records of the credit study say: numbers and verdict. The figures: credit_charts.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from counterpoise.experiment.compare import FEWEST_SEEDS, as_number, points
+from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.finding import Finding, Number, Records, Verdict
+from counterpoise.study.credit_arms import BASELINE
+from counterpoise.study.credit_training import Trained, trained
+from counterpoise.study.credit_value import Tokens, Valued, valued
+
+COLUMNS = {  # of Valued: what its number is called
+    "gain": "A w and value, less A alone",
+    "credit": "A w and value",
+    "right": "w and value, right rollouts",
+    "wrong": "-w and value, wrong rollouts",
+    "moved": "movement and value",
+    "lift": "movement and value, less uniform's",
+    "hidden": "movement and value, less A w of the same tokens",
+    "residual": "left on shared prefixes",
+    "group": "left of whole groups",
+    "cancellation": "cancellation index",
+}
+
+
+def judge(records: Records) -> Finding:
+    tokens = Tokens(records)
+    found = valued(records, tokens)
+    runs = trained(records)
+    judged = [one for one in found if one.judged and one.gain]
+    better = [one for one in judged if one.gain and one.gain[1] > 0]
+    worse = [one for one in judged if one.gain and one.gain[2] < 0]
+    first = max(judged, key=lambda one: one.gain[0] if one.gain else 0.0, default=None)
+    base = next(one for one in found if one.arm == BASELINE)
+    because = (
+        f"A alone follows the value of a token by {told(base.credit)}. Of {len(judged)} token "
+        f"weights {len(better)} follow it more closely with A w ({_names(better)}) and "
+        f"{len(worse)} less ({_names(worse)})"
+    )
+    if first and first.gain:
+        because += f"; most: {first.arm}, {told(first.gain)} more"
+    return Finding(
+        verdict_of(len(better), len(judged)),
+        because + ".",
+        (*_numbers(found), *_trained_numbers(runs)),
+        (*_notes(found, runs, tokens), *_refused(records)),
+    )
+
+
+def verdict_of(better: int, judged: int) -> Verdict:
+    """The rule: at least half of them, or none."""
+    if judged and 2 * better >= judged:
+        return "replicated"
+    return "inconclusive" if better or not judged else "not replicated"
+
+
+def told(found: Interval | None) -> str:
+    return f"{found[0]:+.2f} [{found[1]:+.2f}, {found[2]:+.2f}]" if found else "nothing"
+
+
+def _names(arms: Sequence[Valued]) -> str:
+    return ", ".join(one.arm for one in arms) or "none"
+
+
+def _numbers(found: Sequence[Valued]) -> list[Number]:
+    numbers = [
+        Number(f"{one.arm}: {label}", *interval)
+        for name, label in COLUMNS.items()
+        for one in found
+        if (interval := getattr(one, name))
+    ]
+    return numbers + [
+        Number(f"{one.arm}: overhead, share of an iteration", one.overhead, unit="share")
+        for one in found
+        if one.arm != BASELINE
+    ]
+
+
+def _trained_numbers(runs: Sequence[Trained]) -> list[Number]:
+    numbers = []
+    for one in runs:
+        at = f"{one.arm}, lr {one.rate:g}"
+        numbers.append(as_number(f"{at}: success after training", one.success))
+        for name, mean in (("rollouts", one.rollouts), ("seconds", one.seconds)):
+            if mean:
+                numbers.append(as_number(f"{at}: less {BASELINE}, equal {name}", mean))
+        if one.slower:
+            numbers.append(as_number(f"{at}: longer iterations", one.slower))
+        for name in ("cancellation", "residual", "entropy"):
+            if (value := getattr(one, name)) is not None:
+                numbers.append(Number(f"{at}: {name} in training", value))
+    return numbers
+
+
+def _notes(found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens) -> list[str]:
+    prompts, N = len(set(tokens.prompts)), len(tokens.prompts)
+    notes = [
+        f"{N} open tokens of {prompts} prompts; by the agreement of two halves of their "
+        f"continuations no credit could follow these values by more than {tokens.ceiling:.2f}.",
+        "Cost: one iteration of each arm on the same batch, over an iteration with uniform "
+        "weights; sampling is in it.",
+    ]
+    moved = sorted(
+        (one for one in found if one.lift and not one.ones),
+        key=lambda one: one.lift[0] if one.lift else 0.0,
+        reverse=True,
+    )
+    if moved:
+        ends = moved[:1] if len(moved) == 1 else [moved[0], moved[-1]]
+        said = "; ".join(f"{one.arm} {told(one.lift)}" for one in ends)
+        notes.append(
+            f"What an iteration does to a token follows its value most and least with: {said}, "
+            f"each less {BASELINE}."
+        )
+    if idle := [one.arm for one in found if one.ones and one.arm != BASELINE]:
+        notes.append(
+            f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle)}."
+        )
+    if not runs:
+        notes.append("Arms are trained on the embedded model only: docs/experiment.md for others.")
+    compared = [one for one in runs if one.rollouts]
+    if compared and max(one.success.n for one in compared) < FEWEST_SEEDS:
+        notes.append(f"Training of fewer than {FEWEST_SEEDS} seeds says nothing about success.")
+    for one in compared:
+        if one.rollouts and one.rollouts.n >= FEWEST_SEEDS:
+            notes.append(
+                f"{one.arm} minus {BASELINE} at lr {one.rate:g}, {one.rollouts.n} seeds: "
+                f"{points(one.rollouts)} at equal rollouts"
+                + (f", {points(one.seconds)} at equal seconds." if one.seconds else ".")
+            )
+    return notes
+
+
+def _refused(records: Records) -> list[str]:
+    return [f"Left out: {r['reason']}." for r in records if r["panel"] == "refused"]

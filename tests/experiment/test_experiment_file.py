@@ -1,0 +1,88 @@
+"""Experiment files: what they say, what is refused, when two are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.experiment.file import read_experiment
+from counterpoise.runfile import load_config
+from experiment.small_experiment import EXPERIMENT, RUN, write
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    found = read_experiment(write(tmp_path))
+    assert found.name == "small"
+    assert [key.name for key in found.design.runs()] == [
+        "shuffled-lr0.0001-seed0", "QB-lr0.0001-seed0",
+        "shuffled-lr0.0001-seed1", "QB-lr0.0001-seed1",
+    ]  # fmt: skip
+    assert found.hypotheses == (("QB", "better"),)
+    assert found.columns == {"heldout": "1/1", "heldout@0.6/0.95": "0.6/0.95"}
+    assert (found.baseline, found.family) == ("shuffled", 1)
+    config = load_config(found.design.base, list(found.design.overrides(found.design.runs()[3])))
+    assert (config.batch.composer, config.update.lr, config.loop.seed) == ("grouped", 1e-4, 1)
+
+
+def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path)).loop.iterations == 2
+
+
+def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
+    """Comments and the place of the model do not; a seed more does."""
+    first = read_experiment(write(tmp_path)).digest
+    assert read_experiment(write(tmp_path, "# again\n" + EXPERIMENT)).digest == first
+    assert read_experiment(write(tmp_path), model="elsewhere").digest == first
+    more = EXPERIMENT.replace("seeds = 2", "seeds = 3")
+    assert read_experiment(write(tmp_path, more)).digest != first
+    assert read_experiment(write(tmp_path, run=RUN + "[update]\nclip_low = 0.1\n")).digest != first
+
+
+def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    assert read_experiment(file).start() == "embedded"
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "model.safetensors").write_bytes(b"weights")
+    a, b = (read_experiment(file, model=str(tmp_path / p)).start() for p in ("a", "b"))
+    assert a == b != "embedded"
+    (tmp_path / "b" / "model.safetensors").write_bytes(b"others")
+    assert read_experiment(file, model=str(tmp_path / "b")).start() != a
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (EXPERIMENT, "", "no section"),
+        ("seeds = 2", "sedes = 2", "did you mean 'seeds'"),
+        ("seeds = 2", 'seeds = "two"', "experiment.seeds must be a whole number"),
+        ('rule = "replicated when it is"', "", "experiment.rule is missing"),
+        ('baseline = "shuffled"', 'baseline = "shufled"', "did you mean 'shuffled'"),
+        ("rates = [1e-4]", "rates = [1e-4, 1e-4]", "a learning rate twice"),
+        ("QB > shuffled", "QB >= shuffled", "must be 'ARM > shuffled'"),
+        ("QB > shuffled", "QD > shuffled", "unknown arm 'QD'"),
+        ("QB = [", '"Q B" = [', "cannot be part of a file name"),
+        ('["batch.composer=grouped"]', '"grouped"', "must be a list of options"),
+        ("composer=grouped", "composer=groupd", "did you mean 'grouped'"),
+    ],
+)
+def test_faults_are_one_line(tmp_path: Path, before: str, after: str, said: str) -> None:
+    with pytest.raises(PoiseError, match=said) as fault:
+        read_experiment(write(tmp_path, EXPERIMENT.replace(before, after)))
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("name", ["smollm2-interventions", "smollm2-pilot"])
+def test_the_experiments_of_the_repository(name: str) -> None:
+    found = read_experiment(name)
+    assert found.design.arms["shuffled"] == ("batch.composer=shuffled", "balance.tau=0")
+    assert not found.run.store.model
+
+
+def test_pilot_and_experiment_share_their_run_and_no_seed() -> None:
+    pilot, experiment = (read_experiment(f"smollm2-{n}") for n in ("pilot", "interventions"))
+    assert pilot.run == experiment.run
+    assert not set(pilot.design.seeds) & set(experiment.design.seeds)
+    assert len(experiment.design.runs()) == 7 * 2 * 16

@@ -1,0 +1,44 @@
+"""The choice of rates, by its rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterpoise.experiment.curves import by_run
+from counterpoise.experiment.file import read_experiment
+from counterpoise.experiment.pilot import choose, markdown
+from experiment.made_up import run
+from experiment.small_experiment import EXPERIMENT, write
+
+SLOW = [0.4, 0.42, 0.43, 0.44]
+LEARNS, FALLS, NEVER = [0.4, 0.5, 0.58, 0.55], [0.4, 0.6, 0.5, 0.3], [0.4, 0.3, 0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("curves", "stable", "edge"),
+    [
+        ({1e-6: LEARNS, 1e-5: LEARNS, 1e-4: FALLS}, 1e-5, 1e-4),
+        ({1e-6: LEARNS, 1e-5: FALLS, 1e-4: LEARNS}, 1e-6, 1e-5),
+        ({1e-6: LEARNS, 1e-5: NEVER, 1e-4: FALLS}, 1e-6, 1e-4),
+        ({1e-6: LEARNS, 1e-5: LEARNS}, 1e-5, None),
+        ({1e-6: FALLS, 1e-5: NEVER}, None, 1e-6),
+        ({1e-6: SLOW, 1e-5: LEARNS}, 1e-5, None),
+        ({1e-6: SLOW, 1e-5: FALLS}, None, 1e-5),
+    ],
+)
+def test_the_rule(
+    tmp_path: Path, curves: dict[float, list[float]], stable: float | None, edge: float | None
+) -> None:
+    """One of two seeds is enough to fall; a rate learns only if both do."""
+    experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
+    records = [
+        r
+        for rate, curve in curves.items()
+        for seed, mine in enumerate((LEARNS if curve is FALLS else curve, curve))
+        for r in run("shuffled", seed, mine, 4, rate)
+    ]
+    choice = choose(by_run(records), experiment)
+    assert (choice.stable, choice.edge) == (stable, edge)
+    assert f"By the rule: {choice}." in markdown(choice)

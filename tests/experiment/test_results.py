@@ -1,0 +1,169 @@
+"""An experiment's numbers and verdicts, on runs that were made up."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.experiment.charts import figures
+from counterpoise.experiment.curves import Runs, by_run
+from counterpoise.experiment.file import Experiment, read_experiment
+from counterpoise.experiment.finding import judge, markdown, power
+from counterpoise.experiment.results import results
+from counterpoise.report.figures import write_figures
+from counterpoise.statistics.finding import Record
+from counterpoise.statistics.student import quantile
+from experiment.made_up import run
+from experiment.small_experiment import write
+
+FILE = """
+[experiment]
+rule = "replicated when it is"
+baseline = "shuffled"
+rates = [1e-4, 4e-4]
+seeds = 8
+margin = 0.03
+hypotheses = ["RB > shuffled", "by_sign < shuffled"]
+[experiment.arms]
+shuffled = ["batch.composer=shuffled"]
+RB = ["balance.tau=0.25"]
+by_sign = ["batch.composer=by_sign"]
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return read_experiment(write(tmp_path, FILE))
+
+
+def made(gain: dict[str, float], *, rates: tuple[float, ...] = (1e-4, 4e-4)) -> Runs:
+    """Eight seeds; RB takes 3 steps an iteration, the others 4; at the larger rate seeds 0 to 3 of
+    the baseline collapse."""
+    rng = np.random.default_rng(0)
+    records: list[Record] = []
+    for rate in rates:
+        for seed in range(8):
+            for arm in ("shuffled", "RB", "by_sign"):
+                end = 0.6 + gain.get(arm, 0.0) + 0.005 * rng.normal()
+                if rate == 4e-4 and arm == "shuffled" and seed < 4:
+                    end = 0.1
+                heldout = [0.4, 0.5, 0.55, end]
+                mine = run(arm, seed, heldout, 3 if arm == "RB" else 4, rate, cancellation=0.2)
+                for r in mine:
+                    r["heldout@0.6/0.95"] = r["heldout"] + 0.1
+                    r["dropped"] = r["iteration"] * 9 if arm == "RB" else 0
+                records += mine
+    return by_run(records)
+
+
+def test_results_by_hand(experiment: Experiment) -> None:
+    runs = made({"RB": 0.05})
+    found = {(one.arm, one.rate): one for one in results(runs, experiment)}
+    assert len(found) == 6
+    rb = found["RB", 1e-4]
+    pairs = [
+        runs[key][-1]["heldout"] - runs[key._replace(arm="shuffled")][-1]["heldout"]
+        for key in runs
+        if (key.arm, key.rate) == ("RB", 1e-4)
+    ]
+    at_equal_rollouts = rb.against["heldout"].rollouts
+    half = quantile(1 - 0.05 / 4 / 2, 7) * np.std(pairs, ddof=1) / math.sqrt(8)  # two arms, rates
+    assert at_equal_rollouts.value == pytest.approx(np.mean(pairs))
+    assert at_equal_rollouts.high == pytest.approx(np.mean(pairs) + half)
+    assert rb.against["heldout@0.6/0.95"].rollouts.value == pytest.approx(np.mean(pairs))
+    assert rb.measures["dropped"].value == pytest.approx(27 / 9)
+    assert rb.measures["per_update"].value == pytest.approx(64 / 3)
+    assert found["shuffled", 1e-4].against == {}
+    assert math.isnan(found["shuffled", 1e-4].p)
+
+
+def test_collapses_are_counted_seed_by_seed(experiment: Experiment) -> None:
+    found = {(one.arm, one.rate): one for one in results(made({}), experiment)}
+    assert found["shuffled", 4e-4].collapsed == 4
+    assert found["RB", 4e-4].collapsed == 0
+    assert found["RB", 4e-4].collapse_p == pytest.approx(2 / 16)
+    assert found["RB", 1e-4].collapse_p == 1.0
+
+
+def test_p_values_share_the_error(experiment: Experiment) -> None:
+    """Holm: the clearest of four comparisons is multiplied by four."""
+    found = [one for one in results(made({"RB": 0.05}), experiment) if not math.isnan(one.p)]
+    clearest = min(found, key=lambda one: one.p)
+    against = clearest.against["heldout"]
+    assert clearest.p == pytest.approx(4 * max(against.rollouts.p, against.updates.p))
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict", "other"),
+    [
+        ({"RB": 0.05}, "replicated", "by_sign is worse than shuffled: inconclusive"),
+        ({"by_sign": -0.05}, "inconclusive", "by_sign is worse than shuffled: replicated"),
+    ],
+)
+def test_verdicts(experiment: Experiment, gain: dict[str, float], verdict: str, other: str) -> None:
+    finding = judge(made(gain), experiment)
+    assert finding.verdict == verdict
+    assert finding.numbers[0].name.startswith("RB minus shuffled, lr 0.0001, at 1/1")
+    assert "could have shown" in finding.because
+    assert any(note.startswith(other) for note in finding.notes)
+    assert any("RB is better at 0.6/0.95" in note for note in finding.notes)
+    assert any("shuffled 4 of 8" in note for note in finding.notes)
+    assert any("drops 3 of them" in note for note in finding.notes)
+
+
+def test_half_an_experiment_says_so(experiment: Experiment) -> None:
+    """Nothing is refuted before every rate has been run."""
+    stable = made({}, rates=(1e-4,))
+    finding = judge(stable, experiment)
+    assert finding.verdict == "inconclusive"
+    assert "24 of 48 runs are finished." in finding.notes
+    alone = {key: curve for key, curve in stable.items() if key.arm == "RB"}
+    assert "No seed has both arms yet" in judge(alone, experiment).because
+
+
+def test_tables(experiment: Experiment) -> None:
+    text = markdown(made({"RB": 0.05}), experiment)
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(tables) == 2 * 2 * (2 + 3)
+    assert len({line.count("|") for line in tables[:5]}) == 1
+    assert "RB is better than shuffled: **replicated**" in text
+
+
+def test_power_is_that_of_the_t_test(experiment: Experiment) -> None:
+    t = quantile(1 - 0.05 / 8, 7) + quantile(0.8, 7)
+    assert f"{100 * t * 0.03 / math.sqrt(8):.1f} points if differences vary by 3.0" in power(
+        experiment
+    )
+
+
+def test_figures(experiment: Experiment) -> None:
+    drawn = figures(made({"RB": 0.05}), experiment)
+    assert [f.title for f in drawn["differences"]] == [
+        "Against shuffled, lr 0.0001",
+        "Against shuffled, lr 0.0004",
+    ]
+    assert [f.title for f in drawn["curves"]] == [
+        "Held-out success over rollouts, lr 0.0001",
+        "Held-out success over updates, lr 0.0001",
+        "Held-out success over rollouts, lr 0.0004",
+        "Held-out success over updates, lr 0.0004",
+    ]
+    (grid,) = (f.chart.to_dict(validate=False) for f in drawn["curves"][1:2])
+    assert [c["title"]["text"] for c in grid["concat"]] == ["RB"]  # the only one with fewer updates
+    assert len(drawn["costs"]) == 6
+    assert len(drawn["mechanism"]) == 2
+
+
+def test_figures_of_the_first_run(experiment: Experiment, tmp_path: Path) -> None:
+    """Nothing to compare yet; what there is can be drawn."""
+    first = dict(list(made({}, rates=(1e-4,)).items())[:1])
+    drawn = figures(first, experiment)
+    assert drawn["differences"] == ()
+    assert drawn["curves"] == ()
+    for part, charts in drawn.items():
+        if charts:
+            write_figures(charts, tmp_path, part)
+    assert (tmp_path / "costs.png").is_file()

@@ -1,0 +1,115 @@
+"""Runs of a study: trained once, taken up, refused when they are not the ones asked for."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.experiment.runs import ALWAYS, Fleet, Standing, number_of_jobs, train_runs
+from counterpoise.runfile import load_config
+from counterpoise.store.folder import RunFolder
+
+SMALL = (
+    "loop.iterations=2", "sample.prompts=4", "batch.steps=2", "balance.tau=0", "task.size=16",
+    "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=0",
+)  # fmt: skip
+
+
+def silent(doing: str, share: float) -> None:
+    pass
+
+
+@pytest.mark.slow
+def test_runs_are_trained_once(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    runs = {"a": SMALL, "b": (*SMALL, "loop.seed=1")}
+    first = train_runs(runs, tmp_path, lambda *what: told.append(what))
+    assert list(first) == ["a", "b"]
+    assert told[-1] == ("2 of 2 runs", 1.0)
+    assert [share for _, share in told] == sorted(share for _, share in told)
+    metrics = {name: run.read("metrics") for name, run in first.items()}
+    assert [len(m) for m in metrics.values()] == [2, 2]
+    assert metrics["a"][0]["old_logprob"] != metrics["b"][0]["old_logprob"]
+
+    written = (tmp_path / "a" / "metrics.jsonl").stat().st_mtime_ns
+    again = train_runs(runs, tmp_path, silent)
+    assert (tmp_path / "a" / "metrics.jsonl").stat().st_mtime_ns == written
+    assert again["a"].read("metrics") == metrics["a"]
+
+    with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 5: remove it"):
+        train_runs({"a": (*SMALL, "loop.seed=5")}, tmp_path, silent)
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
+    """Only config.toml was written before it was killed."""
+    RunFolder.create(tmp_path / "a", load_config("demo", [*ALWAYS, *SMALL]))
+    done = train_runs({"a": SMALL}, tmp_path, silent)
+    assert len(done["a"].read("metrics")) == 2
+
+
+@pytest.mark.slow
+def test_a_fault_of_a_run_is_told(tmp_path: Path) -> None:
+    missing = f"model.name={tmp_path / 'nowhere'}"
+    with pytest.raises(PoiseError, match=r"the run in .*/a failed: .*nowhere"):
+        train_runs({"a": (*SMALL, missing)}, tmp_path / "runs", silent)
+
+
+def test_options_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match="composer"):
+        train_runs({"a": SMALL, "b": ("batch.composer=grupped",)}, tmp_path / "runs", silent)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_JOBS", raising=False)
+    assert number_of_jobs() >= 1
+    monkeypatch.setenv("POISE_JOBS", "24")
+    assert number_of_jobs() == 24
+    for wrong in ("0", "many", "-2"):
+        monkeypatch.setenv("POISE_JOBS", wrong)
+        with pytest.raises(PoiseError, match="POISE_JOBS"):
+            number_of_jobs()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
+
+    def stop(standing: Standing) -> None:
+        if standing.running.get("a", 0) >= 2:
+            raise KeyboardInterrupt
+
+    first = Fleet({"a": options}, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        first.train(1, stop)
+    assert not first.finished("a")
+    assert not first.failures
+    behind = RunFolder.open(tmp_path / "a").read("metrics")
+    assert 2 <= len(behind) < 9
+
+    told: list[Standing] = []
+    Fleet({"a": options}, tmp_path).train(1, told.append)
+    folder = RunFolder.open(tmp_path / "a")
+    assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 10))
+    assert min(s.running["a"] for s in told if "a" in s.running) >= len(behind) - 1  # not from 0
+    assert told[-1].ended == 1
+    assert not (tmp_path / "a" / "checkpoints").exists()
+    assert not (tmp_path / "a" / "model").exists()
+    assert not (tmp_path / "a.log").exists()
+
+
+def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    fleet.train(1, minutes=0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_commands_do_not_train_one_folder(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(PoiseError, match="are being trained"):
+            Fleet({"a": SMALL}, tmp_path).train(1)

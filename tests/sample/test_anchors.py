@@ -1,0 +1,69 @@
+"""Anchors: drawn after the generic text, trained after the problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+
+from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.credit.gather import gather
+from counterpoise.errors import PoiseError
+from counterpoise.sample.anchors import check_generic
+from counterpoise.sample.native import sample
+from counterpoise.sample.rounds import draw
+from counterpoise.seeds import seed_for
+from counterpoise.task.word_problems import problem
+from counterpoise.types import Prompt
+
+CONFIG = RunConfig(sample=SampleConfig(prompts=2, group_size=4, anchors=1, max_new_tokens=12))
+
+
+def test_the_last_of_a_group_answers_the_generic_text() -> None:
+    policy = tiny.policy()
+    prompts = [Prompt("a", "one two three", "1", generic="three"), Prompt("b", "x y", "2", "", "y")]
+    encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
+    drawn = draw(policy, encoded, CONFIG, now=3)
+    for p, (prompt, tokens) in enumerate(encoded):
+        seeds = [seed_for(0, "sample", 3, p * 4 + g) for g in range(4)]
+        (informed,) = sample(policy, [tokens], [seeds[:3]], CONFIG.sample)
+        (anchor,) = sample(policy, [policy.encode(prompt.generic)], [seeds[3:]], CONFIG.sample)
+        expected = [response.tokens.tolist() for response in (*informed, *anchor)]
+        assert [response.tokens.tolist() for response in drawn[p]] == expected
+
+
+def test_an_anchor_is_a_response_to_the_problem_whose_probability_nobody_said() -> None:
+    policy = tiny.policy()
+    prompt = Prompt("a", "one two three", "1", generic="three")
+    encoded = [(prompt, policy.encode(prompt.problem))]
+    drawn = draw(policy, encoded, CONFIG, now=1)
+    (group,) = gather(encoded, drawn, [1.0, 0.0, 1.0, 0.0], 1, anchors=1)
+    assert [rollout.anchor for rollout in group.rollouts] == [False, False, False, True]
+    *others, anchor = group.rollouts
+    assert anchor.prompt_tokens.tolist() == encoded[0][1].tolist()
+    assert np.isnan(anchor.sampled_logprobs).all()
+    assert len(anchor.sampled_logprobs) == len(anchor.response_tokens)
+    assert all(np.isfinite(rollout.sampled_logprobs).all() for rollout in others)
+
+
+def test_later_rounds_have_seeds_of_their_own() -> None:
+    policy = tiny.policy()
+    prompt = Prompt("a", "one two three", "1", generic="three")
+    encoded = [(prompt, policy.encode(prompt.problem))]
+    first, second = draw(policy, encoded, CONFIG, 1), draw(policy, encoded, CONFIG, 1, first=1)
+    both = draw(policy, encoded * 2, CONFIG, 1)
+    for one, other in zip(first + second, both, strict=True):
+        assert [r.tokens.tolist() for r in one] == [r.tokens.tolist() for r in other]
+
+
+def test_word_problems_ask_the_question_without_the_story() -> None:
+    prompt = problem("train", 3)
+    assert prompt.generic.endswith("?")
+    assert prompt.problem.endswith(f" {prompt.generic}")
+    check_generic([prompt], CONFIG.sample)
+
+
+def test_a_task_without_generic_texts_is_refused() -> None:
+    with pytest.raises(PoiseError, match=r"prompt 'a' has no generic text.*task\.generic_field"):
+        check_generic([Prompt("a", "?", "1")], CONFIG.sample)
+    check_generic([Prompt("a", "?", "1")], SampleConfig())

@@ -1,0 +1,73 @@
+"""Turns survive rollouts/ and checkpoints; lines without them are as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import episodes
+import numpy as np
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.store.lines import rollout_lines
+from counterpoise.store.records import rows_from_tensors, rows_to_tensors
+from counterpoise.store.turns import plain_turns, turns_of
+from counterpoise.study.stored import read_groups
+from counterpoise.types import Group, Turn
+
+TURNS = (
+    Turn(0, np.empty(0, np.int32), (2, 4), "12 is too many."),
+    Turn(5, np.array([7, 8, 9], np.int32), (6, 8), ""),
+)
+
+
+def same(a: tuple[Turn, ...], b: tuple[Turn, ...]) -> None:
+    assert plain_turns(a) == plain_turns(b)
+    assert all(turn.told.dtype == np.int32 for turn in b)
+
+
+def test_as_json() -> None:
+    plain = json.loads(json.dumps(plain_turns(TURNS)))
+    assert plain[1] == {"start": 5, "told": [7, 8, 9], "action": [6, 8], "feedback": ""}
+    same(TURNS, turns_of({"turns": plain}))
+    assert turns_of({}) == ()
+
+
+def test_rows_of_a_checkpoint() -> None:
+    rows = episodes.rows()
+    plain, tensors = rows_to_tensors(rows)
+    for row, back in zip(
+        rows, rows_from_tensors(json.loads(json.dumps(plain)), tensors), strict=True
+    ):
+        same(row.content.turns, back.content.turns)
+        assert back.num_tokens == row.num_tokens
+        assert back.num_read == row.num_read
+    for record in plain:
+        del record["turns"]  # as checkpoints before there were any
+    assert all(row.content.turns == () for row in rows_from_tensors(plain, tensors))
+
+
+def test_lines_of_rollouts(tmp_path: Path) -> None:
+    rows = episodes.rows()
+    groups = [Group("1:a", 1, tuple(row.content for row in rows))]
+    lines = rollout_lines(groups)
+    for row, line in zip(rows, lines, strict=True):
+        record = json.loads(line)
+        assert ("turns" in record) == bool(row.content.turns)
+        assert len(record["response_tokens"]) == len(record["sampled_logprobs"]) == row.num_tokens
+    file = tmp_path / "step_00001.jsonl"
+    file.write_text("\n".join(lines))
+    (group,) = read_groups(file)
+    for row, rollout in zip(rows, group.rollouts, strict=True):
+        same(row.content.turns, rollout.turns)
+
+
+def test_a_damaged_turn_is_one_line(tmp_path: Path) -> None:
+    (line,) = rollout_lines([Group("1:a", 1, (episodes.rows()[0].content,))])
+    record = json.loads(line)
+    del record["turns"][0]["told"]
+    file = tmp_path / "step_00001.jsonl"
+    file.write_text(json.dumps(record))
+    with pytest.raises(PoiseError, match="a turn needs start, told, action and feedback"):
+        read_groups(file)

@@ -1,0 +1,119 @@
+"""Runs with an environment: what they store, that they resume bit for bit, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from test_resume import CHILD, outcome, same
+
+from counterpoise.errors import PoiseError
+from counterpoise.look import find
+from counterpoise.loop import train
+from counterpoise.metrics import _of_turns
+from counterpoise.report.run_data import RunData
+from counterpoise.report.tokens import view_of
+from counterpoise.runfile import load_config
+from counterpoise.types import Rollout, Turn
+
+SETS = [
+    "loop.iterations=3", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
+    "task.size=24", "task.heldout=4", "sample.prompts=3", "sample.group_size=4",
+    "sample.max_new_tokens=40", "balance.target=8", "batch.steps=2", "evaluate.prompts=1",
+    "evaluate.samples=2", "task.environment='tries'", "task.turns=3", "credit.weights='serl'",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("episodes") / "whole"
+    train(load_config("demo", SETS), out)
+    return out
+
+
+def test_a_killed_run_is_resumed_bit_for_bit(tmp_path: Path, finished: Path) -> None:
+    out = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
+    ) as child:
+        metrics = out / "metrics.jsonl"
+        while not metrics.exists() or len(metrics.read_text().splitlines()) < 1:
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) < 3
+    train(load_config("demo", SETS), out, resume=True)
+    same(outcome(out), outcome(finished))
+
+
+def test_what_is_stored(finished: Path) -> None:
+    told = 0
+    for file in sorted((finished / "rollouts").iterdir()):
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            turns = record["turns"]
+            assert len(record["response_tokens"]) == len(record["sampled_logprobs"])
+            assert [bool(turn["feedback"]) for turn in turns[:-1]] == [True] * (len(turns) - 1)
+            assert (turns[-1]["feedback"] == "") == (record["reward"] == 1)
+            told += len(turns) > 1
+    assert told > 0
+    records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert all(r["turn_success"][0] <= r["success"] for r in records)
+    assert all(r["sampler_mismatch_max"] < 1e-3 for r in records if r["steps"])
+
+
+def test_traces_hold_the_policys_tokens_alone(finished: Path) -> None:
+    run = RunData.read(finished)
+    plan = next(plan for plan in run.plans if any(t and t.told for t in run.texts_of(plan)))
+    table = pq.read_table(finished / "tokens" / f"step_{plan['iteration']:05d}.parquet")
+    rows, counts = np.unique(table["row"].to_numpy(), return_counts=True)
+    for row, count in zip(rows, counts, strict=True):
+        text = run.texts_of(plan)[row]
+        assert text is not None
+        assert count == plan["tokens"][row] == text.tokens
+    told = [r for r in rows if run.texts_of(plan)[r].told]
+    shown = view_of(run, plan)
+    assert shown.rows == len(rows)
+    said = {token for r in told for _, tokens in run.texts_of(plan)[r].told for token in tokens}
+    assert said <= shown.tokens
+    if told:
+        assert find(finished, plan["iteration"], int(told[0]), None, None).texts[told[0]].told
+
+
+def test_numbers_of_turns() -> None:
+    nothing = np.empty(0, np.int32)
+
+    def episode(*feedback: str) -> Rollout:
+        turns = tuple(
+            Turn(k, np.arange(k, dtype=np.int32), (0, 0), said) for k, said in enumerate(feedback)
+        )
+        own = np.arange(len(feedback), dtype=np.int32)
+        return Rollout("p", "", "", "", 0.0, nothing, own, nothing, turns=turns)
+
+    found = _of_turns([episode(""), episode("no", ""), episode("no", "no", "no"), episode("")])
+    assert found == {"turns": 1.75, "turn_success": [0.5, 0.5, 0.0], "told_tokens": 1 + 1 + 2}
+    assert _of_turns([episode()]) == {}
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["credit.weights='serl'"], "set task.environment=tries"),
+        (["task.environment='tries'", "credit.weights='grail'"], "one answer of one response"),
+        (["task.environment='tries'", "sample.engine='vllm'"], "needs sample.engine=native"),
+        (["task.environment='tries'", "sample.anchors=1"], "nobody answers an anchor"),
+        (["task.environment='tries'", "verify.also=['overlong=0.5']"], "leave overlong out"),
+        (["task.environment='trees'"], "tries"),
+        (["task.environment='tries'", "task.turns=1"], "task.turns"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(sets: list[str], message: str) -> None:
+    with pytest.raises(PoiseError, match=message):
+        load_config("demo", sets)
