@@ -88,7 +88,7 @@ def test_a_runs_own_files_come_back_group_by_group(drawn: Lab, tmp_path: Path) -
             "coupling",
             '{"group": "a", "prompt_id": "a", "reward": 1, "prompt_tokens": [1], '
             '"response_tokens": [999999]}',
-            "has the token 999999",
+            "have the token 999999",
         ),
         (
             "coupling",

@@ -6,8 +6,10 @@
     means      mean of C_xy, of which an MMD is made: with the kernel -|x - y| its square is
                2 mean(x, y) - mean(x, x) - mean(y, y), the energy distance
 
-`transport` takes pairs of clouds [B, n, m]. The other two take the distances of two sequences
-[T, U] and compare every span of one with every span of the other: overlapping spans share C.
+All take B pairs at once. `transport` takes clouds, [B, n, m]. The other two take the distances of
+sequences, [B, T, U], and compare every span of one with every span of the other: overlapping spans
+share C. A sequence shorter than T goes on with its last point, which changes no least; `shares`
+keep what it goes on with out of the means, and spans that begin beyond its own are to be ignored.
 
 The plan is diag(u) K diag(v), K = exp(-C / eps), by Sinkhorn's iterations, which scale rows and
 columns in turn. What of C belongs to a row or a column alone is taken out of K first, so that each
@@ -65,33 +67,28 @@ def starts(length: int, width: int, stride: int) -> range:
     return range(0, max(1, length - width + stride), stride)
 
 
-def sides(C: Tensor, width: int, stride: int) -> tuple[Tensor, Tensor]:
-    """From x and from y, each [K, L] for the K spans of the T points and the L of the U."""
-    from_x = over_spans(least_of_spans(C, width, stride).mT, width, stride).mT
-    from_y = over_spans(least_of_spans(C.mT, width, stride).mT, width, stride)
-    return from_x, from_y
+def shares(lengths_B: Tensor, longest: int, width: int, stride: int) -> Tensor:
+    """[B, T, K]: of span k, 1 / its length at its tokens, 0 elsewhere."""
+    at_T = torch.arange(longest, device=lengths_B.device)
+    start_K = torch.tensor(starts(longest, width, stride), device=lengths_B.device)
+    offset = at_T[:, None] - start_K
+    inside = (offset >= 0) & (offset < width) & (at_T < lengths_B[:, None])[:, :, None]
+    return inside / inside.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def means(C: Tensor, width: int, stride: int) -> Tensor:
-    """[K, L]"""
-    return over_spans(over_spans(C, width, stride).mT, width, stride).mT
+def sides(C: Tensor, x: Tensor, y: Tensor, width: int, stride: int) -> tuple[Tensor, Tensor]:
+    """From x and from y, each [B, K, L]; x [B, T, K] and y [B, U, L] are the shares."""
+    near = -C
+    from_x = x.mT @ most_of_spans(near, width, stride)
+    from_y = most_of_spans(near.mT, width, stride).mT @ y
+    return from_x.neg_(), from_y.neg_()
 
 
-def least_of_spans(x: Tensor, width: int, stride: int) -> Tensor:
-    """[R, T] -> [R, K]: the least of every span."""
-    return -F.max_pool1d(_filled(-x, width, stride, -torch.inf)[None], width, stride)[0]
+def means(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """[B, K, L], by the shares as above."""
+    return x.mT @ (C @ y)
 
 
-def over_spans(x: Tensor, width: int, stride: int) -> Tensor:
-    """[R, T] -> [R, K]: the mean of every span."""
-    T = x.shape[1]
-    lengths = [min(width, T - start) for start in starts(T, width, stride)]
-    sums = F.avg_pool1d(_filled(x, width, stride, 0.0)[None], width, stride)[0] * width
-    return sums / torch.tensor(lengths, device=x.device)
-
-
-def _filled(x: Tensor, width: int, stride: int, value: float) -> Tensor:
-    """Up to the end of a last span of full width."""
-    T = x.shape[1]
-    end = starts(T, width, stride)[-1] + width
-    return F.pad(x, (0, end - T), value=value)
+def most_of_spans(x: Tensor, width: int, stride: int) -> Tensor:
+    """[B, R, T] -> [B, R, K]: the largest of every span."""
+    return F.max_pool1d(x, min(width, x.shape[2]), stride, ceil_mode=True)

@@ -17,15 +17,19 @@ No rollout of the other outcome: 1.
 
 The minimum is searched with a bound. No mass can go nearer than to its nearest point, so neither
 side of the chamfer distance exceeds <P, C>: only pairs of spans for which both lie below the best
-found so far are handed to Sinkhorn, as many at a time as fit `MEMORY`.
+found so far are handed to Sinkhorn. Pairs of rows, for the bound, and pairs of spans are worked on
+as many at a time as fit `MEMORY`, whichever groups they are of: on a GPU a pair costs less than the
+launch of its kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit import clouds
@@ -35,21 +39,29 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
 
 DISTANCES = ("wasserstein", "chamfer", "mmd")
-MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of the pairs of spans that are in work
+MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of the pairs that are in work
+DIRECT = 25  # points: up to here cdist subtracts them, beyond it multiplies matrices, less exactly
+
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """S spans over the N tokens of the view, in units of n of their group."""
 
-    rows: list[Tensor]  # [T, D] each: hidden states
-    unit_R: list[float]  # n
-    of_R: list[range]  # which spans are a row's
+    flat_N: Tensor  # [N, D], hidden states
+    begin_R: Numbers  # of a row's tokens among the N
+    length_R: Numbers
+    unit_R: Tensor  # n
+    first_R: Numbers  # a row's first span
+    count_R: Numbers  # and how many
+    row_S: Tensor  # whose a span is
     places: Tensor  # [S, w] among the N tokens, padded with the span's last
     mass: Tensor  # [S, w], 1 / length, 0 for padding
 
-    def points(self, row: int) -> Tensor:
-        return self.rows[row].float() / self.unit_R[row]
+    def points(self, rows_B: Tensor, places: Tensor) -> Tensor:
+        """[B, w, D], in float32."""
+        return self.flat_N[places].float().div_(self.unit_R[rows_B, None, None])
 
 
 @torch.no_grad()
@@ -79,7 +91,7 @@ def weights(
     if not opposed:
         return ones(view.rows)
     spans = cut(view, width, stride)
-    pairs, values = between_rows(spans, opposed, distance, width, stride)
+    pairs, values = between_rows(spans, np.array(opposed), distance, width, stride)
     if distance == "wasserstein":
         values = by_plan(spans, pairs, values, blur, iterations)
     d_S = nearest(len(spans.mass), pairs, values)
@@ -91,59 +103,102 @@ def weights(
 
 
 def cut(view: View, width: int, stride: int) -> Spans:
-    lengths_R = [row.num_tokens for row in view.rows]
-    norms_R = torch.stack([h.float().norm(dim=1).sum() for h in view.hidden]).tolist()
-    unit_R = [1.0] * len(lengths_R)
-    for group in view.groups:
-        mean = sum(norms_R[i] for i in group) / sum(lengths_R[i] for i in group)
-        for i in group:
-            unit_R[i] = max(mean, 1e-30)
-    first: list[int] = []
-    last: list[int] = []
-    of_R: list[range] = []
-    begin = 0
-    for length in lengths_R:
-        at = clouds.starts(length, width, stride)
-        of_R.append(range(len(first), len(first) + len(at)))
-        first += [begin + start for start in at]
-        last += [begin + min(start + width, length) - 1 for start in at]
-        begin += length
-    first_S, last_S = np.array(first), np.array(last)
+    length_R = np.array([row.num_tokens for row in view.rows])
+    begin_R = np.cumsum(length_R) - length_R
+    starts = [clouds.starts(length, width, stride) for length in length_R.tolist()]
+    count_R = np.array([len(of) for of in starts])
+    row_S = np.repeat(np.arange(len(starts)), count_R)
+    first_S = begin_R[row_S] + np.concatenate(starts)
+    last_S = np.minimum(first_S + width, (begin_R + length_R)[row_S]) - 1
     places = first_S[:, None] + np.arange(int((last_S - first_S).max()) + 1)
     mass = (places <= last_S[:, None]) / (last_S - first_S + 1)[:, None]
-    here = view.hidden[0].device
+    flat_N = torch.cat(view.hidden)
+    here = flat_N.device
     return Spans(
-        list(view.hidden),
-        unit_R,
-        of_R,
+        flat_N,
+        begin_R,
+        length_R,
+        torch.from_numpy(units(view, flat_N, length_R)).to(here),
+        np.cumsum(count_R) - count_R,
+        count_R,
+        torch.from_numpy(row_S).to(here),
         torch.from_numpy(np.minimum(places, last_S[:, None])).to(here),
         torch.from_numpy(mass.astype(np.float32)).to(here),
     )
 
 
+def units(view: View, flat_N: Tensor, length_R: Numbers) -> Floats:
+    """[R], n of a row's group."""
+    norm_N = torch.linalg.vector_norm(flat_N, dim=1, dtype=torch.float32).double().cpu().numpy()
+    group_R = np.empty(len(length_R), dtype=np.int64)
+    for number, group in enumerate(view.groups):
+        group_R[group] = number
+    group_N = np.repeat(group_R, length_R)
+    means = np.bincount(group_N, weights=norm_N) / np.bincount(group_N)
+    return np.maximum(means, 1e-30).astype(np.float32)[group_R]
+
+
 def between_rows(
-    spans: Spans, opposed: list[tuple[int, int]], distance: str, width: int, stride: int
+    spans: Spans, opposed: Numbers, distance: str, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
     """Pairs of spans [P, 2] of opposed rows and their distance [P]; its bound for wasserstein."""
+    pairs, values = of_pairs(spans, opposed, distance, width, stride)
+    if distance == "mmd":
+        rows = np.unique(opposed)
+        twice, within = of_pairs(spans, np.stack((rows, rows), axis=1), distance, width, stride)
+        itself = twice[:, 0] == twice[:, 1]
+        within_S = values.new_zeros(len(spans.mass))
+        within_S[twice[itself, 0]] = within[itself]
+        values = (2 * values - within_S[pairs].sum(dim=1)).clamp(min=0).sqrt()
+    return pairs, values
+
+
+def of_pairs(
+    spans: Spans, rows: Numbers, distance: str, width: int, stride: int
+) -> tuple[Tensor, Tensor]:
+    """The same of any pairs of rows [B, 2], for mmd the means of which it is made."""
     pairs, values = [], []
-    within: dict[int, Tensor] = {}  # of a row's spans, the mean distance of their points
-    for i, j in opposed:
-        C = torch.cdist(spans.points(i), spans.points(j))
+    for part in batches(spans, rows):
+        one, other = part.T
+        (x, in_x), (y, in_y) = (laid_out(spans, side, width, stride) for side in (one, other))
+        C = torch.cdist(x, y)
         if distance == "mmd":
-            for row in {i, j} - within.keys():
-                own = torch.cdist(spans.points(row), spans.points(row))
-                within[row] = clouds.means(own, width, stride).diagonal()
-            between = 2 * clouds.means(C, width, stride) - within[i][:, None] - within[j]
-            found = between.clamp(min=0).sqrt()
+            found = clouds.means(C, in_x, in_y)
         else:
-            from_x, from_y = clouds.sides(C, width, stride)
-            found = torch.maximum(from_x, from_y)
-            if distance == "chamfer":
-                found = (from_x + from_y) / 2
-        values.append(found.flatten())
-        one, other = spans.of_R[i], spans.of_R[j]
-        pairs.append(np.stack(np.meshgrid(one, other, indexing="ij"), axis=-1).reshape(-1, 2))
-    return torch.from_numpy(np.concatenate(pairs)).to(values[0].device), torch.cat(values)
+            from_x, from_y = clouds.sides(C, in_x, in_y, width, stride)
+            found = (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
+        at_K, at_L = (np.arange(n) for n in found.shape[1:])
+        real = (at_K[:, None] < spans.count_R[one, None, None]) & (
+            at_L < spans.count_R[other, None, None]
+        )
+        b, k, l = real.nonzero()
+        pairs.append(np.stack((spans.first_R[one[b]] + k, spans.first_R[other[b]] + l), axis=1))
+        values.append(found.flatten()[torch.from_numpy(np.flatnonzero(real)).to(found.device)])
+    return torch.from_numpy(np.concatenate(pairs)).to(spans.flat_N.device), torch.cat(values)
+
+
+def batches(spans: Spans, rows: Numbers) -> Iterator[Numbers]:
+    """Pairs of rows of like length together, as many as fit."""
+    longest_B = spans.length_R[rows].max(axis=1)
+    order = np.argsort(-longest_B, kind="stable")
+    rows, longest_B = rows[order], longest_B[order]
+    D, at = spans.flat_N.shape[1], 0
+    while at < len(rows):
+        T = int(longest_B[at])
+        end = at + max(1, MEMORY[spans.flat_N.device.type] // (4 * T * (6 * D + 6 * T)))
+        if T > DIRECT:
+            end = min(end, int((longest_B > DIRECT).sum()))
+        yield rows[at:end]
+        at = end
+
+
+def laid_out(spans: Spans, rows: Numbers, width: int, stride: int) -> tuple[Tensor, Tensor]:
+    """Points [B, T, D] of whole rows, the last one repeated, and the shares of their spans."""
+    length_B, here = spans.length_R[rows], spans.flat_N.device
+    T = int(length_B.max())
+    places = spans.begin_R[rows, None] + np.minimum(np.arange(T), length_B[:, None] - 1)
+    points = spans.points(torch.from_numpy(rows).to(here), torch.from_numpy(places).to(here))
+    return points, clouds.shares(torch.from_numpy(length_B).to(here), T, width, stride)
 
 
 def by_plan(spans: Spans, pairs: Tensor, bound: Tensor, blur: float, iterations: int) -> Tensor:
@@ -160,19 +215,14 @@ def by_plan(spans: Spans, pairs: Tensor, bound: Tensor, blur: float, iterations:
 
 def planned(spans: Spans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
     """[P], some pairs at a time."""
-    flat, w = torch.cat(spans.rows), spans.mass.shape[1]
-    numbers = [n for n, of in enumerate(spans.of_R) for _ in of]
-    unit_S = torch.tensor(spans.unit_R, device=flat.device)[numbers]
-
-    def points(which: Tensor) -> Tensor:
-        return flat[spans.places[which]].float() / unit_S[which, None, None]
-
-    at_once = max(1, MEMORY[flat.device.type] // (4 * w * (2 * flat.shape[1] + 4 * w)))
-    found = [unit_S.new_empty(0)]
+    w, D = spans.mass.shape[1], spans.flat_N.shape[1]
+    at_once = max(1, MEMORY[pairs.device.type] // (4 * w * (2 * D + 4 * w)))
+    found = [spans.unit_R.new_empty(0)]
     for part in pairs.split(at_once):
         one, other = part.unbind(dim=1)
-        C = torch.cdist(points(one), points(other))
-        found.append(clouds.transport(C, spans.mass[one], spans.mass[other], blur, iterations))
+        x, y = (spans.points(spans.row_S[of], spans.places[of]) for of in (one, other))
+        a, b = spans.mass[one], spans.mass[other]
+        found.append(clouds.transport(torch.cdist(x, y), a, b, blur, iterations))
     return torch.cat(found)
 
 

@@ -117,7 +117,6 @@ def take_step(
     of a pass, `config.micro_tokens` without it; where memory runs out it is made smaller, and the
     gradient is taken again from zero, before the optimizer has seen any of it.
     """
-
     micro = micro or MicroBatch(config.micro_tokens)
     if config.trajectory != "off":
         rows = _weighed(policy, rows, config, temperature, micro, passes, on_policy=on_policy)
@@ -147,6 +146,17 @@ def take_step(
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
         raise
+    return _updated(policy, optimizer, rows, result, look)
+
+
+def _updated(
+    policy: Policy,
+    optimizer: Optimizer,
+    rows: Sequence[Row],
+    result: StepResult,
+    look: Look | None,
+) -> StepResult:
+    """The weights after the gradient that `result` reports; what is not fit for it is skipped."""
     if result.skipped:
         return replace(result, grad_norm=0.0)
     norm = optimizer.grad_norm()
