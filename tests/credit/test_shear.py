@@ -92,6 +92,40 @@ def test_the_formula(name: str, distance, width: int, stride: int, monkeypatch) 
 
 
 @pytest.mark.parametrize("name", shear.DISTANCES)
+@pytest.mark.parametrize(("width", "stride"), [(16, 4), (100, 25)])
+def test_pairs_at_once_or_one_by_one(name: str, width: int, stride: int, monkeypatch) -> None:
+    """Rows of 1 to 60 tokens, on either side of where cdist changes its way, some groups alone."""
+    rng, lengths = torch.Generator().manual_seed(0), [1, 60, 24, 3, 26, 1, 1, 41, 9, 1, 17, 2]
+    rows = with_advantages(
+        [made(f"g{i // 4}", i % 4, 1.0, [7] * length) for i, length in enumerate(lengths)],
+        [1, -1, -1, 1, 1, 3, -1, 1, -1, -1, -1, -1],
+    )
+    view = seen(rows, [torch.randn(n, 6, generator=rng).tolist() for n in lengths])
+    together = weights(view, distance=name, width=width, stride=stride)
+    monkeypatch.setitem(shear.MEMORY, "cpu", 1)
+    apart = weights(view, distance=name, width=width, stride=stride)
+    for row, one, other in zip(rows, together, apart, strict=True):
+        assert len(one) == row.num_tokens
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for w_T in together[8:]:
+        np.testing.assert_array_equal(w_T, 1)
+
+
+def test_many_groups_take_no_more_calls_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = [], torch.cdist
+
+    def counted(*given):
+        calls.append(len(given[0]))
+        return real(*given)
+
+    monkeypatch.setattr(torch, "cdist", counted)
+    rows = [made(f"g{i // 4}", i % 4, 1.0 - 2 * (i % 2), [7] * (1 + i % 9)) for i in range(80)]
+    view = seen(rows, [np.full((row.num_tokens, 2), 1.0 + i) for i, row in enumerate(rows)])
+    weights(view, distance="chamfer", width=3, stride=1)
+    assert calls == [80]  # 20 groups of 2 x 2 pairs
+
+
+@pytest.mark.parametrize("name", shear.DISTANCES)
 def test_what_both_have_counts_nothing_and_what_parts_them_counts(name: str) -> None:
     """Spans of one token: a shared state at distance 0, and states of norm 1 at 90 degrees."""
     rows = [made("g", 0, 1.0, [7, 8]), made("g", 1, -1.0, [7, 9])]

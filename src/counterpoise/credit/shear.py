@@ -168,11 +168,13 @@ def of_pairs(
             from_x, from_y = clouds.sides(C, in_x, in_y, width, stride)
             found = (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
         at_K, at_L = (np.arange(n) for n in found.shape[1:])
-        real = (at_K[:, None] < spans.count_R[one, None, None]) & (
-            at_L < spans.count_R[other, None, None]
+        in_K = at_K < spans.count_R[one, None]
+        in_L = at_L < spans.count_R[other, None]
+        real = in_K[:, :, None] & in_L[:, None, :]
+        n, first, second = real.nonzero()
+        pairs.append(
+            np.stack((spans.first_R[one[n]] + first, spans.first_R[other[n]] + second), axis=1)
         )
-        b, k, l = real.nonzero()
-        pairs.append(np.stack((spans.first_R[one[b]] + k, spans.first_R[other[b]] + l), axis=1))
         values.append(found.flatten()[torch.from_numpy(np.flatnonzero(real)).to(found.device)])
     return torch.from_numpy(np.concatenate(pairs)).to(spans.flat_N.device), torch.cat(values)
 
@@ -216,13 +218,15 @@ def by_plan(spans: Spans, pairs: Tensor, bound: Tensor, blur: float, iterations:
 def planned(spans: Spans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
     """[P], some pairs at a time."""
     w, D = spans.mass.shape[1], spans.flat_N.shape[1]
-    at_once = max(1, MEMORY[pairs.device.type] // (4 * w * (2 * D + 4 * w)))
-    found = [spans.unit_R.new_empty(0)]
-    for part in pairs.split(at_once):
-        one, other = part.unbind(dim=1)
-        x, y = (spans.points(spans.row_S[of], spans.places[of]) for of in (one, other))
-        a, b = spans.mass[one], spans.mass[other]
-        found.append(clouds.transport(torch.cdist(x, y), a, b, blur, iterations))
+    half = MEMORY[pairs.device.type] // 8  # numbers, for points and for plans
+    found = []
+    for part in pairs.split(max(1, half // (4 * w * w))):
+        apart = []
+        for few in part.split(max(1, half // (2 * w * D))):
+            x, y = (spans.points(spans.row_S[of], spans.places[of]) for of in few.unbind(dim=1))
+            apart.append(torch.cdist(x, y))
+        a, b = spans.mass[part].unbind(dim=1)
+        found.append(clouds.transport(torch.cat(apart), a, b, blur, iterations))
     return torch.cat(found)
 
 
