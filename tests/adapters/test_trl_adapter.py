@@ -221,16 +221,13 @@ def test_groups_stay_whole_and_gradients_are_native(
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_in_float32_gradients_are_native_but_for_rounding(tmp_path: Path, processes: int) -> None:
-    """They are as near to each other as either is to float64; docs/trl.md has the numbers."""
+    """At the weights of each step; docs/trl.md has the numbers, and where they come from."""
     size = {"per_device_train_batch_size": 6 // processes}
-    noted = launch(tmp_path, processes, double=False, **size)[0]
+    noted = launch(tmp_path, processes, double=False, chat=True, **size)[0]
     steps = [step for step in noted["steps"] if any(step["advantages"])]
     distances = [distance(step) for step in steps]
-    assert np.median(distances) < 1e-5
-    assert max(distances) < 3e-5
-    exact = [distance(step, dtype=torch.float64) for step in steps]
-    assert np.median(distances) < 3 * np.median(exact)
-    assert max(exact) < 3e-5
+    assert max(distances) < 1e-5
+    assert max(distance(step, dtype=torch.float64) for step in steps) < 3e-5
 
 
 @needs_trl

@@ -96,6 +96,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     given = {**options}
     stock, generations = given.pop("stock", False), given.pop("generations", 2)
     modulus, double = given.pop("modulus", 2), given.pop("double", True)
+    chat = given.pop("chat", False)
     plan = {
         "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1,
         "steps_per_generation": 4, "num_generations": 4, **given,
@@ -107,7 +108,9 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, **plan,
     )  # fmt: skip
-    problems = [problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
+    problems: list[Any] = [problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
+    if chat:  # as the model was trained
+        problems = [[{"role": "user", "content": text}] for text in problems]
     kind = type("Watched", (Watching, GRPOTrainer if stock else PoiseGRPOTrainer), {"passes": []})
     dtype = torch.float64 if double else torch.float32
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
