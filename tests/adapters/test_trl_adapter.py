@@ -219,14 +219,18 @@ def test_groups_stay_whole_and_gradients_are_native(
 
 @needs_trl
 @pytest.mark.slow
+@pytest.mark.parametrize(("chat", "most"), [(True, 1e-5), (False, 3e-5)])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_in_float32_gradients_are_native_but_for_rounding(tmp_path: Path, processes: int) -> None:
+def test_in_float32_gradients_are_native_but_for_rounding(
+    tmp_path: Path, processes: int, chat: bool, most: float
+) -> None:
     """At the weights of each step; docs/trl.md has the numbers, and where they come from."""
     size = {"per_device_train_batch_size": 6 // processes}
-    noted = launch(tmp_path, processes, double=False, chat=True, **size)[0]
+    noted = launch(tmp_path, processes, double=False, chat=chat, **size)[0]
     steps = [step for step in noted["steps"] if any(step["advantages"])]
     distances = [distance(step) for step in steps]
-    assert max(distances) < 1e-5
+    assert np.median(distances) < 1e-5
+    assert max(distances) < most
     assert max(distance(step, dtype=torch.float64) for step in steps) < 3e-5
 
 
