@@ -27,7 +27,7 @@ def weights(
 ) -> list[Floats] | None:
     policy, reader = view.policy, view.reader
     assert reader is not None
-    lam = mix * max(0.0, 1 - (reader.iteration - 1) / fade)
+    lam = faded(mix, fade, reader.iteration)
     if lam == 0:
         return None
     with_hint = view.logprobs_after(hinted(policy, view.rows))
@@ -36,6 +36,11 @@ def weights(
         if row.content.answer:
             found[i] = weigh(with_hint[i], view.logprobs[i], row.sign, lam, clip)
     return found
+
+
+def faded(mix: float, fade: int, iteration: int) -> float:
+    """lam: `mix` in the first iteration, falling to 0 over `fade` of them."""
+    return mix * max(0.0, 1 - (iteration - 1) / fade)
 
 
 def weigh(teacher_T: Floats, student_T: Floats, sign: int, lam: float, clip: float) -> Floats:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counterpoise.credit.rlsd import weigh
+from counterpoise.credit.rlsd import faded, weigh
 from counterpoise.credit.saliency import cut
 from counterpoise.credit.view import View, ones
 from counterpoise.types import Floats, Row
@@ -34,7 +34,7 @@ def weights(
 ) -> list[Floats] | None:
     policy, reader = view.policy, view.reader
     assert reader is not None
-    lam = mix * max(0.0, 1 - (reader.iteration - 1) / fade)
+    lam = faded(mix, fade, reader.iteration)
     if lam == 0:
         return None
     found = ones(view.rows)

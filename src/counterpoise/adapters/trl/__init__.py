@@ -12,7 +12,6 @@ plan: which rollouts share an optimizer step, and what each token's advantage is
     config.py    the options             samples.py  TRL's padded batch <-> single rollouts
     decide.py    credit, balance, plan   layout.py   a step's rows over passes and processes
     processes.py one decision for all    monitor.py  the microscope's numbers in TRL's logs
-    positions.py places of padded rows
 """
 
 from __future__ import annotations

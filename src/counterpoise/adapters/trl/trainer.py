@@ -23,7 +23,6 @@ from counterpoise.adapters.trl.config import BY_TOKENS, PoiseConfig
 from counterpoise.adapters.trl.decide import Decision, Key, Planner
 from counterpoise.adapters.trl.layout import lay_out
 from counterpoise.adapters.trl.monitor import StepMonitor, callback
-from counterpoise.adapters.trl.positions import from_first_token
 from counterpoise.adapters.trl.samples import Batch, Sample, join, split
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import rng_for, seed_for
@@ -49,7 +48,6 @@ class PoiseGRPOTrainer(GRPOTrainer):
             raise PoiseError("PoiseGRPOTrainer needs args=PoiseConfig(...), not TRL's GRPOConfig")
         if self.aux_loss_enabled and self.args.loss_type not in BY_TOKENS:
             raise PoiseError("a mixture of experts has an auxiliary loss: set loss_type='dapo'")
-        from_first_token(self.model)
         self.planner = Planner(self.args)
         self.decision: Decision | None = None
         self.shelf: dict[Key, Sample] = {}  # of the decision, and of what waits
