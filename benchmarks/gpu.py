@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                                  # about four minutes on an H200
     python benchmarks/gpu.py --parts growth --minutes 5       # 128 to 4,096 rollouts, to 1.7 B
+    python benchmarks/gpu.py --parts growth --growth length=2048,size      # the dear points alone
     python benchmarks/gpu.py --model smollm2 --parts agreement
     python benchmarks/gpu.py --profile sampler                # its kernels, by time
 
@@ -40,10 +41,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--profile", default="", help="list a part's kernels instead")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="update.x=y")
+    parser.add_argument(
+        "--growth", default="", help="of rollouts, length and size, or points of them: length=2048"
+    )
     args = parser.parse_args()
     options = Options(
         parts=args.parts.split(","), model=args.model, minutes=args.minutes, out=args.json,
-        profile=args.profile, sets=args.sets,
+        profile=args.profile, sets=args.sets, growth=[p for p in args.growth.split(",") if p],
     )  # fmt: skip
     try:
         run(options, make_console())

@@ -1,4 +1,4 @@
-r"""TRL's GRPOTrainer with whole groups and balanced batches: the diff is three lines.
+r"""TRL's GRPOTrainer with whole groups and balanced batches: two imports, two options.
 
     pip install 'counterpoise[trl]'
     python examples/trl_dropin.py             under a minute on two CPU cores, no network

@@ -3,6 +3,7 @@ written; help is quick; the dry runs and the plan answer what they promise."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ import torch
 import transformers
 from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 
-from counterpoise.cli import main
+from counterpoise.cli import app, main
 from counterpoise.cli.running import fresh
 from counterpoise.runfile import from_tables, load_config, options
 
@@ -141,7 +142,57 @@ def test_wrong_usage(
     printed = capfd.readouterr()
     assert printed.out == ""
     assert word in printed.err
-    assert "Traceback" not in printed.err
+    assert re.fullmatch(r"poise: .* \(see poise.* --help\)\n", printed.err)
+
+
+def test_without_arguments_there_is_help(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    assert poise(monkeypatch) == 2
+    assert "demo" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("demo", "poise train --resume --out DIR goes on"),
+        ("train", "the same command with --resume goes on"),
+        ("study", "the same command goes on"),
+        ("warmup", "its steps are lost"),
+        ("doctor", "poise: stopped\n"),
+    ],
+)
+def test_after_ctrl_c(
+    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """typer makes an exit code of KeyboardInterrupt; the line is ours."""
+    monkeypatch.setattr("counterpoise.cli.app.registered_commands", [])
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    for name in (command, "other"):
+        app.command(name)(interrupted)
+    assert poise(monkeypatch, command) == 130
+    assert said in capfd.readouterr().err
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """Wherever it happens; any other OSError is a fault of ours and keeps its traceback."""
+    monkeypatch.setattr("counterpoise.cli.app.registered_commands", [])
+
+    def full(code: int) -> None:
+        raise OSError(code, os.strerror(code), "out/x.json")
+
+    for name in ("full", "other"):
+        app.command(name)(full)
+    assert poise(monkeypatch, "full", str(errno.ENOSPC)) == 2
+    said = "poise: out/x.json: No space left on device; mend that or name another place\n"
+    assert capfd.readouterr().err == said
+    with pytest.raises(OSError, match="Invalid argument"):
+        poise(monkeypatch, "full", str(errno.EINVAL))
 
 
 def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:

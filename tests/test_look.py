@@ -12,9 +12,9 @@ import pytest
 from report.synthetic import PIECES, write_run
 from rich.console import Console
 
-from counterpoise.errors import PoiseError
-from counterpoise.look import look
-from counterpoise.look_view import RAMPS, ranges
+from counterpoise.errors import PoiseError, ranges
+from counterpoise.look import find
+from counterpoise.look_view import RAMPS, show
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -30,7 +30,7 @@ def seen(run: Path, *, colour: Any = None, width: int = 100, **asked: Any) -> st
     console = Console(
         file=file, width=width, force_terminal=colour is not None, color_system=colour
     )
-    look(run, console, **asked)
+    show(find(run, **asked), console)
     return file.getvalue()
 
 

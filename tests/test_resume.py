@@ -110,6 +110,38 @@ def test_interrupted_in_any_stage(
     same(outcome(out), undisturbed)
 
 
+@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 3), ("judge", 2, 3)])
+def test_stopped_by_ctrl_c_it_loses_no_iteration(
+    stage: str,
+    call: int,
+    behind: int,
+    tmp_path: Path,
+    undisturbed: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the middle of an iteration it is finished, in an evaluation it is not; either way a
+    checkpoint is there that was not due."""
+    real, calls, finished = getattr(loop, stage), 0, []
+
+    def stopping(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+            finished.append(True)
+        return real(*args, **options)
+
+    monkeypatch.setattr(loop, stage, stopping)
+    out, config = tmp_path / "run", load_config("demo", [*SETS, "loop.checkpoint_every=100"])
+    with pytest.raises(KeyboardInterrupt):
+        train(config, out)
+    assert bool(finished) == (stage == "update")
+    kept = [path.name for path in checkpoint.available(out / "checkpoints")]
+    assert kept == [checkpoint.name(behind)]
+    train(config, out, resume=True)
+    same(outcome(out), undisturbed)
+
+
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(
     tmp_path: Path, finished: Path, undisturbed: dict[str, object]
 ) -> None:

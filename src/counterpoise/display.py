@@ -5,10 +5,11 @@ On a terminal the lines are drawn in place; elsewhere (a log file, CI) every ite
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from counterpoise.config import RunConfig
 from counterpoise.evaluate.heldout import Success
@@ -25,14 +27,22 @@ from counterpoise.evaluate.settings import Setting
 from counterpoise.watch import Watch
 
 
+class BarAndNumbers(Progress):
+    """The numbers have a line of their own: beside the bar 80 columns would not hold both."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from super().get_renderables()
+        for task in self.tasks:
+            yield Text(task.fields["numbers"])
+
+
 class LiveDisplay(Watch):
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = Progress(
+        self.progress = BarAndNumbers(
             TextColumn("iteration"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -51,7 +61,8 @@ class LiveDisplay(Watch):
             f"[bold]{escape(config.model.name)}[/] ({parameters / 1e6:.1f} M parameters) "
             f"on {config.task.name}, {config.sample.prompts} x {config.sample.group_size} "
             f"rollouts, {config.batch.steps} steps [bold]{rule}[/]"
-            + (f", reward balance tau={tau:g}" if tau else "")
+            + (f", reward balance tau={tau:g}" if tau else ""),
+            soft_wrap=True,
         )
         self.progress.update(self.task, total=config.loop.iterations, completed=iteration)
         self.total = config.loop.iterations
@@ -61,14 +72,16 @@ class LiveDisplay(Watch):
         numbers = summary(record)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
-            self.console.print(f"{record['iteration']:>4}/{self.total}  {numbers}", highlight=False)
+            line = f"{record['iteration']:>4}/{self.total}  {numbers}"
+            self.console.print(line, highlight=False, soft_wrap=True)
 
     def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         self.console.print(
             f"held-out success after {iteration} iterations: [bold]{success}[/] "
             f"({success.prompts} problems x {success.samples}, "
-            f"temperature {setting.temperature:g}{nucleus})"
+            f"temperature {setting.temperature:g}{nucleus})",
+            soft_wrap=True,
         )
 
     def finished(self, path: Path) -> None:

@@ -21,3 +21,24 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else ""
     return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known)})")
+
+
+def first_line(fault: BaseException) -> str:
+    """Of what another package raised: enough for one line, its kind where it says nothing."""
+    return (str(fault).strip() or type(fault).__name__).splitlines()[0]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """What there is, in few words: "only of iterations 1-3, 7, 9-10".
+
+    Example:
+        >>> ranges([1, 2, 3, 7, 9, 10])
+        '1-3, 7, 9-10'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)

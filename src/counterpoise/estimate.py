@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.runfile import to_toml
 
 GB = 1e9
@@ -90,7 +90,7 @@ def _config_of(name: str) -> Any:
     try:
         config = AutoConfig.from_pretrained(path)
     except Exception as fault:  # transformers raises as it pleases
-        raise PoiseError(f"{path / 'config.json'}: {str(fault).splitlines()[0]}") from fault
+        raise PoiseError(f"{path / 'config.json'}: {first_line(fault)}") from fault
     check_architecture(config)
     return config
 

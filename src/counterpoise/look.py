@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
-from counterpoise.errors import PoiseError, unknown
-from counterpoise.look_view import ranges, show
+from counterpoise.errors import PoiseError, ranges, unknown
 from counterpoise.report.quantities import (
     QUANTITIES,
     Quantity,
@@ -63,20 +61,14 @@ class Sight:
         return full_colour(values_of(self.quantity, self.trace.columns))
 
 
-def look(
+def find(
     path: Path,
-    console: Console,
-    *,
     step: int | None = None,
     row: int | None = None,
     by: str | None = None,
     token: int | None = None,
-) -> None:
-    """Print one rollout; with `token`, also the tokens that pushed it."""
-    show(find(path, step, row, by, token), console)
-
-
-def find(path: Path, step: int | None, row: int | None, by: str | None, token: int | None) -> Sight:
+) -> Sight:
+    """By default the first row of the last iteration; with `token`, what is known of that one."""
     run = RunData.read(path)
     iteration = _iteration(run, step)
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
@@ -102,6 +94,8 @@ def find(path: Path, step: int | None, row: int | None, by: str | None, token: i
 def _iteration(run: RunData, step: int | None) -> int:
     planned = {plan["iteration"] for plan in run.plans}
     stored = [i for i in stored_iterations(run.path) if i in planned]
+    if not stored and stored_iterations(run.path):
+        raise PoiseError(f"{run.path} kept no rows of its plans: train with store.report=true")
     if not stored:
         raise PoiseError(f"{run.path} stored no tokens: train with --set store.tokens=true")
     if step is None:

@@ -10,9 +10,7 @@ the bell, and it goes into `Text`, where brackets are no markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
@@ -20,12 +18,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from counterpoise.errors import ranges
+from counterpoise.look import Sight
 from counterpoise.report.quantities import SAME, SIGNS, available, strength, values_of
 from counterpoise.report.render import blanks
 from counterpoise.report.texts import RolloutText
-
-if TYPE_CHECKING:
-    from counterpoise.look import Sight
 
 FAINT, STRONG = 0.2, 0.5  # parts of the scale from which a token is marked
 LONGEST, BESIDE = 24, 12  # characters of a token in the strip, and beside another
@@ -120,7 +117,7 @@ def _movers(seen: Sight) -> Table:
     for place in strongest.tolist():
         table.add_row(
             str(place),
-            Text(_text(seen, int(seen.columns["token"][place]))),
+            Text(_text(seen, int(seen.columns["token"][place]), alone=True)),
             *(_number(values_of(q, seen.columns)[place], q.signed) for q in shown),
             _percent(seen.columns["logprob"][place]),
         )
@@ -131,7 +128,7 @@ def _token(seen: Sight, place: int) -> RenderableType:
     """Every number there is of one token; its pushes as a table of who and from where."""
     known = {q.name: float(values_of(q, seen.columns)[place]) for q in available(seen.columns)}
     token = int(seen.columns["token"][place])
-    told = Text.assemble((f"token {place}  ", "dim"), (_text(seen, token, 200), "bold"))
+    told = Text.assemble((f"token {place}  ", "dim"), (_text(seen, token, 200, alone=True), "bold"))
     told.append(f"  id {token}\n", style="dim")
     told.append(f"probability {_percent(known['logprob'])}")
     if math.isfinite(known.get("displacement", math.nan)):
@@ -194,23 +191,8 @@ def _contexts(seen: Sight, places: list[tuple[int, int]], styled: bool) -> list[
 # -- small things -------------------------------------------------------------------------------
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """
-    Example:
-        >>> ranges([1, 2, 3, 7, 9, 10])
-        '1-3, 7, 9-10'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
-
-
-def _text(seen: Sight, token: int, longest: int = LONGEST) -> str:
-    shown = blanks(seen.vocabulary[token])
+def _text(seen: Sight, token: int, longest: int = LONGEST, *, alone: bool = False) -> str:
+    shown = blanks(seen.vocabulary[token], alone=alone)
     return shown[:longest] + "…" if len(shown) > longest else shown
 
 

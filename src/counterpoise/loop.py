@@ -29,6 +29,7 @@ from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import judge
 from counterpoise.evaluate.settings import settings_of
+from counterpoise.interrupts import postponed
 from counterpoise.microscope import looks
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
@@ -39,6 +40,7 @@ from counterpoise.sample.rounds import Asked, Encoded, sample_groups
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.state import State, new_state, refill_buffer, restore, save
+from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
@@ -51,6 +53,7 @@ from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 
+FINISHING = "finishing the iteration, then a checkpoint; once more stops at once, without"
 MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
 
 
@@ -61,6 +64,7 @@ def train(
     watch = watch or Watch()
     if resume:
         check_unfinished(out, config)
+        check_alone(out)
     else:
         RunFolder.check_free(out)
     if config.loop.threads:
@@ -85,20 +89,42 @@ def train(
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     state.episodes = episodes_of(config.task, verifier)
     try:
-        with explained(NO_MEMORY):
+        with alone(out), explained(NO_MEMORY):
             watch.started(config, policy.num_parameters, state.iteration)
             evaluate(state, task.heldout, config, verifier, folder, watch)
             while state.iteration < config.loop.iterations:
-                watch.iterated(iterate(state, prompts, config, verifier, folder))
-                last = state.iteration == config.loop.iterations and config.store.model
-                if last or state.iteration % config.loop.checkpoint_every == 0:
-                    save(folder, state, config.loop.keep_checkpoints)
-                evaluate(state, task.heldout, config, verifier, folder, watch)
+                advance(state, prompts, task.heldout, config, verifier, folder, watch)
     finally:
         verifier.close()
         sampler.close()
     conclude(policy, config, folder, watch)
     return folder
+
+
+def advance(
+    state: State,
+    train_set: Sequence[Encoded],
+    heldout: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    folder: RunFolder,
+    watch: Watch,
+) -> None:
+    """One iteration, its checkpoint and evaluation. Stopped by Ctrl-C or SIGTERM, the iteration is
+    finished and a checkpoint saved; an evaluation is not finished: a resumed run makes it."""
+    keep = config.loop.keep_checkpoints
+    with postponed(FINISHING) as stopped:
+        watch.iterated(iterate(state, train_set, config, verifier, folder))
+        last = state.iteration == config.loop.iterations and config.store.model
+        due = last or state.iteration % config.loop.checkpoint_every == 0
+        if due or stopped():
+            save(folder, state, keep)
+    try:
+        evaluate(state, heldout, config, verifier, folder, watch)
+    except KeyboardInterrupt:
+        if not due:
+            save(folder, state, keep)
+        raise
 
 
 def iterate(
@@ -182,8 +208,8 @@ def credit(groups: Sequence[Group], config: RunConfig, reader: Reader) -> list[l
 def reader_of(state: State, config: RunConfig) -> Reader:
     """What credit may look at in this iteration."""
     now, seed = state.iteration + 1, config.loop.seed
-    temperature, read = config.sample.temperature, state.passes.read
-    return Reader(state.policy, temperature, state.micro, now, seed, read)
+    temperature = config.sample.temperature
+    return Reader(state.policy, temperature, state.micro, now, seed, state.passes)
 
 
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:

@@ -85,7 +85,9 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     name, equals, raw = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not equals or not dot or not key:
-        raise PoiseError(f"--set {text}: write section.option=value, for example update.lr=1e-4")
+        meant = [full for full, _, _ in options() if not dot and full.endswith(f".{section}")]
+        like = f"{meant[0]}={raw or 'VALUE'}" if meant else "update.lr=1e-4"
+        raise PoiseError(f"--set {text}: write section.option=value, for example {like}")
     if section not in sections:
         raise PoiseError(f"--set {text}: {unknown('section', section, sections)}")
     try:

@@ -102,9 +102,7 @@ def restore(
             f"{folder.path} has {saved.iteration} iterations behind it: "
             f"loop.iterations={config.loop.iterations} cannot be reached"
         )
-    parameters = dict(policy.model.named_parameters())
-    for name, tensor in saved.model.items():
-        parameters[name].data.copy_(tensor)
+    checkpoint.put_weights(policy.model, saved.model)
     state.optimizer.restore(saved.optimizer)
     rows = rows_from_tensors(saved.state["rows"], saved.buffer)
     state.buffer = _buffer(config, rows, BufferCounts(**saved.state["counts"]))

@@ -104,7 +104,7 @@ class Rollout:
 
     @property
     def num_told(self) -> int:
-        return sum(len(tokens) for _, tokens in self.told)
+        return sum(len(tokens) for _, tokens in self.told) if self.turns else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,7 @@
-"""Real TRL runs of the embedded model: whole groups, native gradients, balance, two processes."""
+"""Real TRL runs of the embedded model: whole groups, balance, checkpoints, two processes."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -14,42 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from trl_compare import EXACT, distance, launch, needs_trl, policy_at, rows_of
 
 from counterpoise.adapters.trl import host
-from counterpoise.config import ModelConfig, UpdateConfig
-from counterpoise.credit import WEIGHTS
+from counterpoise.config import UpdateConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.iteration import numbers
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.policy.load import Policy, as_policy, load_policy
-from counterpoise.types import Rollout, Row
 from counterpoise.update.step import accumulate
-
-HERE = Path(__file__).parent
-needs_trl = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
-)
-
-
-def launch(tmp_path: Path, processes: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """What each process of a run noted: here, or in processes that find each other by gloo."""
-    import trl_run
-
-    if processes == 1:
-        return [trl_run.run(tmp_path, options)]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    start += ["--master_port", str(29500 + os.getpid() % 1000)]
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {
-        **os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
-    }  # fmt: skip
-    done = subprocess.run(
-        [*start, str(HERE / "trl_run.py"), str(tmp_path), json.dumps(options)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [trl_run.read(tmp_path, str(p)) for p in range(processes)]
 
 
 def parts(runs: list[dict[str, Any]], together: int) -> list[dict[str, list[float]]]:
@@ -73,55 +41,6 @@ def cut(steps: list[dict[str, list[float]]]) -> tuple[int, int]:
         for prompt in step:
             homes[prompt].add(s)
     return sum(len(home) > 1 for home in homes.values()), len(homes)
-
-
-def rows_of(step: dict[str, Any]) -> list[Row]:
-    columns = ("groups", "advantages", "prompts", "responses", "old", "weights_T")
-    rows = []
-    for group, advantage, prompt, response, old, weights in zip(
-        *(step[name] for name in columns), strict=True
-    ):
-        tokens = [x.numpy().astype(np.int32) for x in (prompt, response)]
-        rollout = Rollout("", "", "", "", 0.0, *tokens, old.numpy())
-        weights_T = None if weights is None else np.array(weights, dtype=np.float32)
-        rows.append(Row(group, advantage, len(response), rollout=rollout, weights_T=weights_T))
-    return rows
-
-
-def policy_at(step: dict[str, Any], dtype: torch.dtype | None = None) -> Policy:
-    policy = load_policy(ModelConfig(device="cpu", dtype="float32"))
-    policy.model.to(dtype or step["weights"]["model.norm.weight"].dtype)
-    policy.model.load_state_dict(step["weights"], strict=False)  # the unembedding is tied
-    return as_policy("embedded", policy.model, policy.tokenizer)
-
-
-def distance(
-    step: dict[str, Any],
-    aggregate: str = "token_mean",
-    scale: float = 1.0,
-    dtype: torch.dtype | None = None,
-) -> float:
-    """How far TRL's gradient is from that of `update/step.py`: same rows, same weights.
-
-    |g_TRL - g_native| / |g_native| over all weights at once; the native one in `dtype`, if given.
-
-    The padding token is left out: should the policy sample it, transformers' embedding gives it no
-    gradient, and ours does.
-    """
-    policy, config = policy_at(step, dtype), UpdateConfig(clip_high=0.28, aggregate=aggregate)
-    accumulate(policy, rows_of(step), config, temperature=1.0, max_new_tokens=24)
-    if not any(step["advantages"]):  # no signal: nothing at all
-        return max(float(g.abs().max()) for g in step["gradient"].values())
-    pairs = []
-    for name, weight in policy.model.named_parameters():
-        ours, theirs = scale * weight.grad, step["gradient"][name]
-        if "embed_tokens" in name:
-            keep = torch.arange(len(ours)) != policy.tokenizer.pad_token_id
-            ours, theirs = ours[keep], theirs[keep]
-        pairs.append((ours.flatten(), theirs.flatten()))
-    assert len(pairs) == len(step["gradient"])
-    ours, theirs = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return float((theirs - ours).norm() / ours.norm())
 
 
 # -- without TRL --------------------------------------------------------------------------------
@@ -174,6 +93,13 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
+        ({"credit_weights": "rlsd"}, "reads texts, and TRL hands over tokens"),
+        ({"credit_weights": "high_entropy", "credit": "trl"}, "choose a credit of ours"),
+        (
+            {"credit_weights": "high_entropy", "credit_settings": ["sharp=1"]},
+            "did you mean 'share'",
+        ),
+        ({"credit_weights": "gtpo", "mask_truncated_completions": True}, "truncated ones too"),
     ],
 )
 def test_options_that_cannot_be_honoured_stop(
@@ -210,28 +136,13 @@ def test_groups_stay_whole_and_gradients_are_native(
     assert max(map(abs, sums)) < 1e-6
     assert max(abs(a) for step in steps for group in step.values() for a in group) > 0.5
     for step in runs[0]["steps"]:
-        assert distance(step) < 1e-5
+        assert distance(step) < EXACT
     assert len(runs[0]["steps"]) == 8
+    for one in runs:  # in a generation's first step TRL takes the ratio to be 1
+        assert one["scored"] == 2 * ([False] * together + [True] * 3 * together)
     for line in runs[0]["logs"][::4]:
         assert line["poise/split_groups"] == 0
         assert line["poise/rows"] == rows
-
-
-@needs_trl
-@pytest.mark.slow
-@pytest.mark.parametrize(("chat", "most"), [(True, 1e-5), (False, 3e-5)])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_in_float32_gradients_are_native_but_for_rounding(
-    tmp_path: Path, processes: int, chat: bool, most: float
-) -> None:
-    """At the weights of each step; docs/trl.md has the numbers, and where they come from."""
-    size = {"per_device_train_batch_size": 6 // processes}
-    noted = launch(tmp_path, processes, double=False, chat=chat, **size)[0]
-    steps = [step for step in noted["steps"] if any(step["advantages"])]
-    distances = [distance(step) for step in steps]
-    assert np.median(distances) < 1e-5
-    assert max(distances) < most
-    assert max(distance(step, dtype=torch.float64) for step in steps) < 3e-5
 
 
 @needs_trl
@@ -243,52 +154,6 @@ def test_stock_trl_cuts_most_groups(tmp_path: Path) -> None:
     assert number > 6
     sums = [sum(advantages) for step in steps for advantages in step.values()]
     assert max(map(abs, sums)) > 0.5
-
-
-@needs_trl
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loss", "average"),
-    [("bnpo", "token_mean"), ("grpo", "sequence_mean"), ("dr_grpo", "constant")],
-)
-def test_uneven_passes_average_over_the_step(tmp_path: Path, loss: str, average: str) -> None:
-    (noted,) = launch(
-        tmp_path, generations=1, loss_type=loss, composer="shuffled",
-        per_device_train_batch_size=3, gradient_accumulation_steps=2, steps_per_generation=8,
-    )  # fmt: skip
-    assert max(distance(step, average) for step in noted["steps"]) < 1e-5
-
-
-@needs_trl
-@pytest.mark.slow
-def test_trls_own_denominator_is_the_generations(tmp_path: Path) -> None:
-    (noted,) = launch(tmp_path, generations=1, denominator="trl")
-    tokens = [sum(map(len, step["responses"])) for step in noted["steps"]]
-    shares = [4 * n / sum(tokens) for n in tokens]
-    assert max(shares) > 1.05
-    for step, share in zip(noted["steps"], shares, strict=True):
-        assert distance(step, scale=share) < 1e-5
-
-
-@needs_trl
-@pytest.mark.slow
-def test_token_weights_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHTS._entries, "ramp", "trl_run:ramp")
-    (noted,) = launch(tmp_path, generations=1, credit="rloo", credit_weights="ramp")
-    assert noted["steps"][0]["weights_T"][0][0] == 0.5
-    assert max(distance(step) for step in noted["steps"]) < 1e-5
-
-
-@needs_trl
-@pytest.mark.slow
-def test_a_step_with_fewer_rows_than_passes(tmp_path: Path) -> None:
-    (noted,) = launch(
-        tmp_path, generations=3, composer="by_sign", modulus=3, num_generations=8,
-        per_device_train_batch_size=1, gradient_accumulation_steps=4, steps_per_generation=8,
-    )  # fmt: skip
-    assert [] in noted["passes"]  # a pass had nothing to do
-    assert sum(map(len, noted["passes"])) == 24
-    assert max(distance(step) for step in noted["steps"]) < 1e-5
 
 
 @needs_trl
@@ -317,7 +182,7 @@ def test_updates_are_balanced_and_rollouts_accounted_for(
         for group in set(step["groups"]):
             pairs = zip(step["groups"], step["advantages"], strict=True)
             assert abs(sum(a for g, a in pairs if g == group)) < 1e-6
-        assert distance(step) < 1e-5
+        assert distance(step) < EXACT
     trained = sum(len(step["groups"]) for step in noted["steps"])
     assert sum(len(rows) for one in runs for rows in one["passes"]) == trained
     counts = noted["counts"]
@@ -325,6 +190,37 @@ def test_updates_are_balanced_and_rollouts_accounted_for(
     assert counts["added"] == 24 * noted["steps"][-1]["now"]
     assert counts["added"] == sum(counts.values()) - counts["added"]
     assert any(step["now"] > min(step["born"]) for step in noted["steps"])  # some had waited
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_waits_is_in_a_checkpoint(tmp_path: Path, processes: int) -> None:
+    """A run that is resumed trains on the rows that waited, and counts on from there."""
+    plan: dict[str, Any] = {
+        "tau": 0.4, "modulus": 3, "max_refills": 20, "save_strategy": "steps", "save_steps": 4,
+        "per_device_train_batch_size": 6 // processes, "credit_weights": "high_entropy",
+    }  # fmt: skip
+    from counterpoise.adapters.trl.checkpoint import load
+
+    whole = launch(tmp_path, processes, generations=3, **plan)[0]
+    saved = load(tmp_path / "checkpoint-8")
+    assert saved is not None
+    assert saved.generation == whole["steps"][7]["now"]
+    assert len(saved.rows) == whole["steps"][7]["waiting"] > 0
+    assert set(saved.shelf) == {row.name for row in saved.rows}
+    later = str(tmp_path / "checkpoint-8")
+    parts = launch(tmp_path, processes, generations=3, resume=later, **plan)[0]
+    assert len(parts["steps"]) == 4
+    assert parts["counts"] == whole["counts"]
+    waited = [born <= saved.generation for step in parts["steps"] for born in step["born"]]
+    assert any(waited)
+    for ours, theirs in zip(parts["steps"], whole["steps"][8:], strict=True):
+        for name in ("groups", "index", "born", "advantages", "weights_T", "now"):
+            assert ours[name] == theirs[name]
+        for name in ("prompts", "responses", "old"):
+            assert all(map(torch.equal, ours[name], theirs[name]))
+    assert load(tmp_path) is None  # a checkpoint of a run without RB: an empty buffer
 
 
 @needs_trl

@@ -2,8 +2,8 @@
 
     python trl_run.py OUT '{"composer": "grouped", ...}'     one process, or under torch's launcher
 
-The model is in float64, so that what is compared is not rounding; TRL's head stays in float32.
-`stock` true runs TRL's own GRPOTrainer. Each process writes OUT/<process>.json and .safetensors.
+The model is in float64, so that what is compared is not rounding (`in_float64`). `stock` true runs
+TRL's own GRPOTrainer. Each process writes OUT/<process>.json and .safetensors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -47,8 +50,55 @@ def ramp(view: View) -> list[Floats]:
     return [np.linspace(0.5, 1.5, row.num_tokens, dtype=np.float32) for row in view.rows]
 
 
+def norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def turn(self: Any, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = (positions[..., None] * self.inv_freq.double()).repeat(1, 1, 2)
+    return angles.cos(), angles.sin()
+
+
+class Head:
+    @staticmethod
+    def apply(
+        hidden: Any, weight: Any, bias: Any, targets: Any, temperature: float, *_: Any
+    ) -> Any:
+        all_logprobs = torch.log_softmax(hidden @ weight.T / temperature, dim=-1)
+        entropies = -(all_logprobs.exp() * all_logprobs).sum(-1)
+        return all_logprobs.gather(1, targets[:, None]).squeeze(1), entropies, None, None, None
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Whatever a model's dtype, transformers norms and takes the angles of positions in float32,
+    and so does TRL's head with logits; here they are in float64 as the rest."""
+    from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+    with (
+        patch.object(qwen3.Qwen3RMSNorm, "forward", norm),
+        patch.object(qwen3.Qwen3RotaryEmbedding, "forward", turn),
+        patch("trl.trainer.utils._ChunkedLogProbFunction", Head),
+    ):
+        yield
+
+
+def by_token(batch: dict[str, Any]) -> list[tuple[list[int], list[int], list[float]]]:
+    """Per row: prompt, response, advantages of its tokens."""
+    mask_BT, advantages = batch["completion_mask"].bool(), batch["advantages"]
+    if advantages.dim() == 1:
+        advantages = advantages[:, None].expand(mask_BT.shape)
+    columns = (batch["prompt_ids"], batch["prompt_mask"].bool(), batch["completion_ids"], mask_BT)
+    return [
+        (prompt[p].tolist(), response[m].tolist(), advantages_T[m].tolist())
+        for prompt, p, response, m, advantages_T in zip(*columns, advantages, strict=True)
+        if m.any()
+    ]
+
+
 class Watching:
-    """Notes the rows of every pass as the loss gets them: (prompt, advantage, trained tokens)."""
+    """Notes the rows of every pass as the loss gets them: (prompt, advantage, trained tokens), and
+    token by token; and whether it was given old log-probabilities."""
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         batch = super()._prepare_inputs(generation_batch)  # type: ignore[misc]
@@ -58,6 +108,8 @@ class Watching:
         )  # fmt: skip
         rows = [(p[m.bool()].tolist(), float(a.flatten()[0]), int(n)) for p, m, a, n in lines if n]
         self.passes.append(rows)  # type: ignore[attr-defined]
+        self.given.append(by_token(batch))  # type: ignore[attr-defined]
+        self.scored.append("old_per_token_logps" in batch)  # type: ignore[attr-defined]
         return batch
 
 
@@ -81,7 +133,9 @@ class Gradients(TrainerCallback):
                 "gradient": {name: p.grad.detach().clone() for name, p in named},
                 "groups": [row.group for row in rows],
                 "advantages": [row.advantage for row in rows],
+                "index": [row.index for row in rows],
                 "born": [row.born for row in rows],
+                "on_policy": self.trainer.on_policy(decision, step),
                 "now": self.trainer._generation,
                 "waiting": len(decision.waiting),
                 "weights_T": [None if r.weights_T is None else r.weights_T.tolist() for r in rows],
@@ -96,22 +150,24 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     given = {**options}
     stock, generations = given.pop("stock", False), given.pop("generations", 2)
     modulus, double = given.pop("modulus", 2), given.pop("double", True)
-    chat = given.pop("chat", False)
+    chat, resume = given.pop("chat", False), given.pop("resume", None)
     plan = {
         "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1,
-        "steps_per_generation": 4, "num_generations": 4, **given,
+        "steps_per_generation": 4, "num_generations": 4, "seed": 3,
+        "learning_rate": 3e-4, "save_strategy": "no", **given,
     }  # fmt: skip
     steps = generations * plan["steps_per_generation"] // plan["gradient_accumulation_steps"]
     args = (GRPOConfig if stock else PoiseConfig)(
-        output_dir=str(out), max_steps=steps, max_completion_length=24, learning_rate=3e-4,
-        lr_scheduler_type="constant", max_grad_norm=0.0, epsilon=0.2, epsilon_high=0.28, seed=3,
-        logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+        output_dir=str(out), max_steps=steps, max_completion_length=24,
+        lr_scheduler_type="constant", max_grad_norm=0.0, epsilon=0.2, epsilon_high=0.28,
+        logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, **plan,
     )  # fmt: skip
     problems: list[Any] = [problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
     if chat:  # as the model was trained
         problems = [[{"role": "user", "content": text}] for text in problems]
-    kind = type("Watched", (Watching, GRPOTrainer if stock else PoiseGRPOTrainer), {"passes": []})
+    host = GRPOTrainer if stock else PoiseGRPOTrainer
+    kind = type("Watched", (Watching, host), {"passes": [], "given": [], "scored": []})
     dtype = torch.float64 if double else torch.float32
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
     notes = Gradients()
@@ -121,14 +177,16 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         callbacks=[] if stock else [notes],
     )  # fmt: skip
     notes.trainer = trainer
-    trainer.train()
+    with in_float64() if double else nullcontext():
+        trainer.train(resume_from_checkpoint=resume)
     counts = None
     if not stock and trainer.planner.buffer is not None:
         buffer = trainer.planner.buffer
         names = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
         counts = {name: getattr(buffer.counts, name) for name in names} | {"waiting": len(buffer)}
     logs = [line for line in trainer.state.log_history if "loss" in line]
-    return {"passes": trainer.passes, "steps": notes.steps, "logs": logs, "counts": counts}
+    told = {name: getattr(trainer, name) for name in ("passes", "given", "scored")}
+    return {**told, "steps": notes.steps, "logs": logs, "counts": counts}
 
 
 def write(folder: Path, name: str, told: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import torch
 from counterpoise.bench import PARTS, sampler, work
 from counterpoise.bench.clock import Deadline
 from counterpoise.bench.floors import Rates
+from counterpoise.bench.growth import chosen
 from counterpoise.bench.profile import profiled
 from counterpoise.bench.run import ABOUT, DEFAULT, run_part
 from counterpoise.bench.setup import Plan, Setup, UpdateCase, gpu_plan, machine
@@ -28,7 +29,7 @@ PLAN = Plan(
     sampler_repeats=2,
     update=(UpdateCase("embedded", 2, 2, 9, 5, 2, 1),),
     agreement=LONGER,
-    growth=(TINY, Work("embedded", 4, 4, 4)),
+    growth={"rollouts": (TINY,), "length": (Work("embedded", 4, 4, 4),)},
     growth_repeats=1,
 )
 
@@ -79,6 +80,24 @@ def test_points_after_the_limit_are_skipped_and_said(setup: Setup) -> None:
     assert "minutes are over" in part.notes[0]
 
 
+def test_points_of_growth_can_be_asked_for_alone(setup: Setup) -> None:
+    plan = gpu_plan("shape:smollm2-135m")
+    dear = [f"{job.model} {job}" for job in chosen(plan, ["length=2048", "size"])]
+    assert dear == [
+        "shape:smollm2-135m 32 x 8 x 2048",
+        "shape:qwen3-0.6b 32 x 8 x 256",
+        "shape:qwen3-1.7b 32 x 8 x 256",
+    ]
+    assert len(chosen(plan, [])) == 12
+    assert chosen(plan, ["size=qwen3-1.7b"])[0].model == "shape:qwen3-1.7b"
+    with pytest.raises(PoiseError, match="did you mean 'length'"):
+        chosen(plan, ["lenght"])
+    with pytest.raises(PoiseError, match="unknown point of length '4096'"):
+        chosen(plan, ["length=4096"])
+    late = replace(setup, deadline=Deadline(-1.0), growth=["length"])
+    assert PARTS.load("growth")(late).data["skipped"] == ["embedded 4 x 4 x 4"]
+
+
 def test_both_samplers_draw_every_token() -> None:
     policy = work.load("embedded")
     prompts = work.encode(policy.tokenizer, work.make_texts(policy.tokenizer, 2))
@@ -98,6 +117,6 @@ def test_the_gpu_plan_is_the_issues() -> None:
     assert str(plan.peer) == "64 x 8 x 128"
     large = plan.update[-1]
     assert (large.model, large.groups * large.size) == ("shape:qwen3-1.7b", 256)
-    assert {w.rollouts for w in plan.growth} >= {128, 4096}
-    assert {w.length for w in plan.growth} >= {128, 2048}
+    assert [w.rollouts for w in plan.growth["rollouts"]] == [128, 256, 512, 1024, 2048, 4096]
+    assert {w.length for w in plan.growth["length"]} >= {256, 2048}
     assert str(machine()["torch"]).startswith(torch.__version__.partition("+")[0])

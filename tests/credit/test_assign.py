@@ -67,7 +67,7 @@ def test_weights_multiply_token_by_token(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (["bsae=1"], "did you mean 'base'"),
         (["base"], "'base' is not name=value"),
-        (["base=half"], "base is a float, not 'half'"),
+        (["base=half"], "base is a number, not 'half'"),
     ],
 )
 def test_settings_are_checked(

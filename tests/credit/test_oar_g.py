@@ -17,12 +17,12 @@ from counterpoise.seeds import seed_for
 ROWS = answered.rows()
 
 
-def reference(policy, row, i: int, box, compare: str, noise: float) -> list[float]:
+def reference(policy, row, box, compare: str, noise: torch.Tensor) -> list[float]:
+    """`noise` [mark, D]"""
     ids, S, W = answered.ids(row), len(row.content.prompt_tokens), policy.decoder.unembedding
     e = policy.decoder.embedding(ids).detach()
-    drawn = torch.Generator().manual_seed(seed_for(5, "oar_g", 3, i))
     moved = e.clone()
-    moved[S : S + box.mark] += noise * torch.randn(box.mark, e.shape[1], generator=drawn)
+    moved[S : S + box.mark] += noise
     end = box.start + 1 if compare == "last" else box.end
 
     def logits(embedded):
@@ -48,16 +48,26 @@ def reference(policy, row, i: int, box, compare: str, noise: float) -> list[floa
     return found
 
 
+def noise_of(policy, boxes, size: float) -> dict[int, torch.Tensor]:
+    """One draw for the reasoning of all rows, row after row."""
+    generator = torch.Generator().manual_seed(seed_for(5, "oar_g", 3))
+    marks = [box.mark for box in boxes.values()]
+    D, dtype = policy.decoder.embedding.weight.shape[1], policy.decoder.dtype
+    values = size * torch.randn(sum(marks), D, generator=generator, dtype=dtype)
+    return dict(zip(boxes, values.split(marks), strict=True))
+
+
 @pytest.mark.parametrize("compare", ["answer_mean", "last", "answer_joint"])
 @pytest.mark.parametrize("noise", [1e-3, 0.1])
 def test_importance_against_the_formula(compare: str, noise: float) -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens=50)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = importance(view, boxes, compare, noise)
+    found = dict(importance(view, boxes, compare, noise))
     assert sorted(found) == [0, 1, 4, 5, 6]
+    drawn = noise_of(policy, boxes, noise)
     for i, box in boxes.items():
-        expected = reference(policy, ROWS[i], i, box, compare, noise)
+        expected = reference(policy, ROWS[i], box, compare, drawn[i])
         np.testing.assert_allclose(found[i][: box.mark], expected, rtol=2e-3, atol=1e-7)
 
 
@@ -66,13 +76,14 @@ def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     view = answered.view(policy, ROWS, tokens=50)
     found = weights(view, quantile=0.4, boost=2.0)
     boxes = answers(view)
+    drawn = noise_of(policy, {i: box for i, box in enumerate(boxes) if box and box.mark}, 1e-3)
     for i, (row, box, w_T) in enumerate(zip(ROWS, boxes, found, strict=True)):
         assert w_T.dtype == np.float32
         assert len(w_T) == row.num_tokens
         mark = box.mark if box else 0
         assert (w_T[mark:] == 1).all()
         if mark:
-            expected = reference(policy, row, i, box, "answer_mean", 1e-3)
+            expected = reference(policy, row, box, "answer_mean", drawn[i])
             np.testing.assert_allclose(
                 w_T[:mark], reshape(np.array(expected), 0.4, 2.0), rtol=5e-3, atol=1e-4
             )

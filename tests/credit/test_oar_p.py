@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.credit.bilevel import reshape
-from counterpoise.credit.copies import Copy, Originals
+from counterpoise.credit.copies import Copy
 from counterpoise.credit.oar_p import importance, spans_of, weights
+from counterpoise.credit.originals import Originals
 from counterpoise.credit.spans import answers
 from counterpoise.errors import PoiseError
 from counterpoise.update.forward import packed
@@ -55,7 +56,7 @@ def test_every_token_against_the_formula(compare: str, tokens: int) -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = importance(view, boxes, compare, passes=0)
+    found = dict(importance(view, boxes, compare, passes=0))
     assert sorted(found) == [0, 1, 4, 5, 6]
     for i, box in boxes.items():
         expected = reference(policy, ROWS[i], box, compare, each(box.mark))
@@ -67,7 +68,7 @@ def test_spans_are_masked_together(architecture: str) -> None:
     policy = answered.policy(architecture=architecture)
     view = answered.view(policy, ROWS, 60)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = importance(view, boxes, "last", passes=2.5)
+    found = dict(importance(view, boxes, "last", passes=2.5))
     wide = 0
     for i, box in boxes.items():
         tokens = ROWS[i].num_tokens + len(ROWS[i].content.prompt_tokens) / 4

@@ -9,7 +9,7 @@ import tiny
 import torch
 
 import counterpoise.credit.saliency as saliency_module
-from counterpoise.credit.saliency import Pass, saliency
+from counterpoise.credit.saliency import Noise, Pass, saliency
 from counterpoise.credit.spans import answers
 from counterpoise.policy.head import token_logprobs
 
@@ -59,7 +59,7 @@ def test_all_rows_at_once_are_each_token_alone(tokens: int, architecture: str) -
     view = answered.view(policy, ROWS, tokens)
     stops = {i: a.end for i, a in enumerate(answers(view)) if a}
     last = {i: (stop - 1, stop) for i, stop in stops.items()}
-    found = saliency(view, last, log_of_the_asked(view), dot)
+    found = dict(saliency(view, last, log_of_the_asked(view), dot))
     assert sorted(found) == sorted(stops)
     for i, stop in stops.items():
         expected = [one_token_at_a_time(policy, ROWS[i], t, stop) for t in range(stop - 1)]
@@ -79,7 +79,8 @@ def test_noise_moves_the_point_and_leaves_the_input() -> None:
         seen.append(read)
         return log_of_the_asked(view)(read)
 
-    found = saliency(view, {1: (15, 16)}, objective, dot, lambda i, D: drawn)
+    noise = Noise(drawn, {1: (0, 5)})
+    found = dict(saliency(view, {1: (15, 16)}, objective, dot, noise))
     expected = [one_token_at_a_time(policy, ROWS[1], t, 16, drawn) for t in range(15)]
     np.testing.assert_allclose(found[1][:15], expected, rtol=1e-4, atol=1e-6)
     e = policy.decoder.embedding(answered.ids(ROWS[1]))
@@ -102,7 +103,7 @@ def test_weights_are_left_as_they_were() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        saliency(view, {0: (2, 3)}, fails, dot)
+        dict(saliency(view, {0: (2, 3)}, fails, dot))
     wanted = [p.requires_grad for p in policy.model.parameters()]
     assert wanted.count(False) == 1
     assert all(p.grad is None for p in policy.model.parameters())
@@ -112,8 +113,9 @@ def test_a_response_of_one_token_has_no_inputs() -> None:
     policy = answered.policy()
     rows = [*tiny.rows(1, 2, seed=3, longest=1), ROWS[0]]
     view = answered.view(policy, rows)
-    found = saliency(view, {0: (0, 1), 2: (0, 4)}, log_of_the_asked(view), dot)
+    found = dict(saliency(view, {0: (0, 1), 2: (0, 4)}, log_of_the_asked(view), dot))
     assert found[0].tolist() == [0.0]
     assert found[2][:3].all()
-    assert saliency(view, {}, log_of_the_asked(view), dot) == {}
-    assert saliency(view, {1: (0, 1)}, log_of_the_asked(view), dot)[1].tolist() == [0.0]
+    assert not list(saliency(view, {}, log_of_the_asked(view), dot))
+    ((i, nothing),) = saliency(view, {1: (0, 1)}, log_of_the_asked(view), dot)
+    assert (i, nothing.tolist()) == (1, [0.0])

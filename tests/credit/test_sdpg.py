@@ -209,7 +209,7 @@ def test_when_beta_has_fallen_to_nothing_no_teacher_is_read() -> None:
     [
         ("['reg=kl']", "unknown reg of sdpg 'kl'"),
         ("['beta=-1']", "0 or above"),
-        ("['warm=0.5']", "warm is a int"),
+        ("['warm=0.5']", "warm is a whole number"),
         ("['gamma=1']", "unknown setting of sdpg"),
     ],
 )

@@ -20,6 +20,7 @@ from counterpoise.credit_look.asked import Asked, asked_for
 from counterpoise.credit_look.result import look
 from counterpoise.errors import PoiseError
 from counterpoise.import_runs.write import import_run
+from counterpoise.look import find
 from counterpoise.loop import train
 from counterpoise.report.credit import write_credit
 from counterpoise.report.credit_charts import bins
@@ -145,6 +146,8 @@ def test_imported_runs(tmp_path: Path) -> None:
         look("high_entropy", tmp_path / "out")
     with pytest.raises(PoiseError, match="has no prompt_tokens"):
         look("high_entropy", tmp_path / "out", model="embedded")
+    with pytest.raises(PoiseError, match="was imported: .*no token trace; poise report .*out"):
+        find(tmp_path / "out")
 
 
 def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.engine.scale import gpus_for, need, pass_tokens
-from counterpoise.engine.verl import machines
+from counterpoise.engine.verl_command import machines
 from counterpoise.estimate import KNOWN
 from counterpoise.runfile import load_config
 

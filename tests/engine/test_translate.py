@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from counterpoise.config import RunConfig
-from counterpoise.engine import trl, verl
+from counterpoise.engine import trl, verl, verl_command
 from counterpoise.engine.translate import (
     IDLE,
     LACKS,
@@ -64,7 +64,7 @@ def with_option(name: str, value: Any, config: RunConfig | None = None) -> RunCo
 
 def arguments(engine: str, config: RunConfig) -> dict[str, Any]:
     if engine == "verl":
-        return verl.settings(config, Path("out"))
+        return verl_command.settings(config, Path("out"))
     cpu, half = config.model.device == "cpu", config.model.dtype == "bfloat16"
     return trl.arguments(config, longest_prompt=60, half=half, cpu=cpu)
 

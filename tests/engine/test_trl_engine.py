@@ -15,11 +15,10 @@ import torch
 
 from counterpoise.adapters.trl import host
 from counterpoise.config import RunConfig
-from counterpoise.credit.assign import assign
 from counterpoise.engine.choose import choose, stored_engine
 from counterpoise.engine.trl import arguments, checked, passes_of, shown
 from counterpoise.errors import PoiseError
-from counterpoise.loop import update
+from counterpoise.loop import credit, reader_of, update
 from counterpoise.policy.load import load_policy
 from counterpoise.report.page import write_report
 from counterpoise.runfile import load_config
@@ -123,7 +122,9 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
     native = replace(config, update=replace(config.update, old_logprobs="sampler"))
     state = new_state(policy, native)
     for plan in folder.read("plans"):
-        rows = [r for g in assign(groups_of(folder, plan["iteration"]), "grpo") for r in g]
+        state.iteration = plan["iteration"] - 1
+        groups = groups_of(folder, plan["iteration"])
+        rows = [row for group in credit(groups, native, reader_of(state, native)) for row in group]
         steps = tuple(tuple(step) for step in plan["steps"])
         update(state, rows, BatchPlan(plan["rule"], steps), native)
     return before, flat(policy.model)
@@ -146,8 +147,11 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
         ["update.optimizer=sgd", "update.lr=0.5", "update.surrogate=gspo",
          "update.clip_low=3e-4", "update.clip_high=4e-4", "update.checkpointing=true"],
         ["update.weight_decay=0.1", "update.beta2=0.95", "update.warmup_steps=3"],
+        ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=high_entropy",
+         "credit.settings=['share=0.3']", "sample.temperature=0.8"],
+        ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=cancellation"],
     ],
-    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw"],
+    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel"],
 )  # fmt: skip
 def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""

@@ -16,7 +16,7 @@ import pytest
 from counterpoise.adapters.verl import host
 from counterpoise.adapters.verl import options as adapter
 from counterpoise.config import RunConfig
-from counterpoise.engine import verl, verl_run
+from counterpoise.engine import verl, verl_command, verl_run
 from counterpoise.engine.verl_reward import compute_score
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
@@ -29,7 +29,7 @@ PRESETS = ("qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b")
 
 
 def words(config: RunConfig) -> dict[str, str]:
-    pairs = (word.split("=", 1) for word in verl.command(config, Path("out/x"))[3:])
+    pairs = (word.split("=", 1) for word in verl_command.command(config, Path("out/x"))[3:])
     return {name.lstrip("+"): value for name, value in pairs}
 
 
@@ -55,9 +55,11 @@ def test_the_papers_numbers_reach_the_command(preset: str) -> None:
 
 def test_what_is_shown_is_the_command_itself() -> None:
     config = load_config("qwen3-4b-base")
-    text = verl.shown(config, Path("out/x"))
+    text = verl_command.shown(config, Path("out/x"))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert shlex.split("\n".join(lines).replace("\\\n", "")) == verl.command(config, Path("out/x"))
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == verl_command.command(
+        config, Path("out/x")
+    )
     assert any("counts updates" in line for line in text.splitlines())
 
 
@@ -122,7 +124,7 @@ def test_verl_knows_every_option_of_the_command(preset: str) -> None:
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
 
-    overrides = verl.command(load_config(preset), Path("out/x"))[3:]
+    overrides = verl_command.command(load_config(preset), Path("out/x"))[3:]
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=overrides)
     OmegaConf.resolve(config)
@@ -172,7 +174,7 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
     )  # fmt: skip
     out = tmp_path / "run"
     verl_run.prepare(config, out)
-    words = [sys.executable, "-W", "ignore", *verl.command(config, out)[1:], *ON_A_CPU]
+    words = [sys.executable, "-W", "ignore", *verl_command.command(config, out)[1:], *ON_A_CPU]
     sys.path.insert(0, str(harness))
     try:
         from verl_cpu_run import environment

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.evaluate import benchmarks
-from counterpoise.evaluate.benchmarks import BENCHMARKS, PAPER, digest, final_answer, find, load
+from counterpoise.evaluate import PAPER, benchmarks
+from counterpoise.evaluate.benchmarks import BENCHMARKS, digest, final_answer, find, load
 from counterpoise.policy.templates import AUTO, TEMPLATES
 from counterpoise.types import Prompt
 

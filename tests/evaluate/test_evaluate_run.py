@@ -25,6 +25,7 @@ from counterpoise.evaluate.settings import Setting
 from counterpoise.evaluate.watch import Watch
 from counterpoise.policy.load import EMBEDDED, load_policy, save_policy
 from counterpoise.sample.native import sample
+from counterpoise.store.alone import alone
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math import MathVerifier
 
@@ -133,6 +134,26 @@ def test_stopped_and_resumed_is_the_same(
     assert lines_of(out) == lines_of(whole)
     assert sum(drawn) == (2 * PROBLEMS - after) * SAMPLES
     assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+
+
+def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> None:
+    """The second is refused while the first writes, before it cuts what it takes for half a line;
+    a file that two have written, where folders cannot be locked, is still read."""
+    out = shutil.copytree(whole, tmp_path / "out")
+    file = next(out.glob("results/*/words1@*"))
+    first, half = file.read_bytes(), b'{"id": "half a li'
+    file.write_bytes(first + half)
+    with alone(out), pytest.raises(PoiseError, match="being written by another process: wait"):
+        evaluate(options(data, out))
+    assert file.read_bytes() == first + half
+    file.write_bytes(first + first)
+    evaluate(options(data, out))
+    assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+    other = first.replace(b'"seed": 0', b'"seed": 1', 1)
+    assert other != first
+    file.write_bytes(first + other)
+    with pytest.raises(PoiseError, match="is damaged: .*; remove it to judge again"):
+        evaluate(options(data, out))
 
 
 def test_nothing_is_loaded_when_all_is_there(

@@ -13,7 +13,7 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.benchmarks import find
 from counterpoise.evaluate.models import load, sources, tokenizer_and_context
-from counterpoise.evaluate.plan import Options, put
+from counterpoise.evaluate.plan import Asked, Options, put
 from counterpoise.policy.load import EMBEDDED, load_policy
 from counterpoise.policy.templates import encode
 from counterpoise.store.checkpoint import Checkpoint, save, weights_of
@@ -70,7 +70,8 @@ def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
         options = Options([str(folder.path)], tmp_path / "out", template=given)
         prompt = Prompt("p", "What is 2 + 3?", "5")
         tokenizer, _ = tokenizer_and_context(found[0])
-        said = put(find("gsm8k", None), [prompt], found[0], tokenizer, options)
+        asked = Asked(find("gsm8k", None), [prompt], digest="")
+        said = put(asked, found[0], tokenizer, options)
         assert said.template == used
         assert said.tokens[0].tolist() == encode(used, tokenizer, prompt.problem)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,8 +77,18 @@ def test_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
             number_of_jobs()
 
 
+@pytest.fixture(params=["heard", "ignored"])
+def ctrl_c(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As at a terminal, and as in the background of a script; runs inherit it."""
+    before = signal.getsignal(signal.SIGINT)
+    ignored = request.param == "ignored"
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: str) -> None:
     options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
 
     def stop(standing: Standing) -> None:
@@ -86,6 +98,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     first = Fleet({"a": options}, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         first.train(1, stop)
+    assert (tmp_path / "a.log").read_text().splitlines()[-1].startswith("poise: stopped")
     assert not first.finished("a")
     assert not first.failures
     behind = RunFolder.open(tmp_path / "a").read("metrics")

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from counterpoise.microscope.prefixes import nodes, residual, shared, shared_share
+from counterpoise.microscope.prefixes import nodes, residual, shared
 from counterpoise.types import Rollout, Row
 
 
@@ -22,7 +22,7 @@ def test_identical_rollouts_of_opposite_sign_cancel() -> None:
     found = shared(rows)
     assert (found.of, found.tokens, found.both) == (6, 6, 6)
     assert residual(rows) == 0.0
-    assert shared_share(rows) == 1.0
+    assert shared(rows).tokens == shared(rows).of
 
 
 def test_one_sign_alone_is_one_sided() -> None:
@@ -43,13 +43,13 @@ def test_partial_sharing_by_hand() -> None:
 
 def test_an_equal_token_after_another_prefix_is_not_shared() -> None:
     rows = [row("a", 1.0, [5, 9]), row("a", -1.0, [6, 9])]
-    assert shared_share(rows) == 0.0
+    assert shared(rows).tokens == 0
     assert residual(rows) is None
 
 
 def test_other_groups_share_nothing() -> None:
     rows = [row("a", 1.0, [5, 6]), row("b", -1.0, [5, 6])]
-    assert shared_share(rows) == 0.0
+    assert shared(rows).tokens == 0
 
 
 def test_single_tokens_and_a_prefix_of_another_response() -> None:
@@ -60,7 +60,7 @@ def test_single_tokens_and_a_prefix_of_another_response() -> None:
 
 def test_lone_rollouts_and_no_rows() -> None:
     assert residual([row("a", 1.0, [5, 6])]) is None
-    assert shared_share([]) == 0.0
+    assert shared([]).of == shared([]).tokens == 0
     assert residual([]) is None
 
 
@@ -73,7 +73,7 @@ def test_pulls_are_what_the_gradient_multiplies_scores_by() -> None:
 
 def test_nothing_pulls_nothing_is_left() -> None:
     rows = [row("a", 0.0, [5]), row("a", 0.0, [5])]
-    assert shared_share(rows) == 1.0
+    assert shared(rows).tokens == shared(rows).of
     assert residual(rows) is None
 
 

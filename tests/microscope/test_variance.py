@@ -22,7 +22,7 @@ from counterpoise.microscope.variance import (
     noise,
     permuted,
     rollout_scores,
-    score_direction,
+    score_directions,
     spread,
     success_gap,
     update_along,
@@ -174,7 +174,7 @@ def test_scores_along_a_direction_are_inner_products() -> None:
     policy = tiny.policy()
     rows = group(3, seed=7)
     weights = [np.linspace(-1, 1, r.num_tokens) for r in rows]
-    u = score_direction(policy, rows[:4], weights[:4], micro_tokens=40)
+    u = score_directions(policy, rows[:4], {"u": weights[:4]}, micro_tokens=40)["u"]
     assert sum(float(x.square().sum()) for x in u.values()) == pytest.approx(1, rel=1e-5)
     flat = torch.cat([u[name].flatten() for name, _ in policy.model.named_parameters()])
     expected = [float(flat @ score_of(policy, rows, np.eye(G)[i])) for i in range(G)]
@@ -193,7 +193,8 @@ def test_a_score_has_mean_zero() -> None:
     ]
     chances = np.exp([float(x[0]) for x in score(policy, rows, 1.0, 16384)])
     assert chances.sum() == pytest.approx(1, abs=1e-5)
-    X = rollout_scores(policy, rows, score_direction(policy, rows[3:7], np.ones(4)))
+    u = score_directions(policy, rows[3:7], {"u": np.ones(4)})["u"]
+    X = rollout_scores(policy, rows, u)
     assert abs((chances * X).sum()) < 1e-4 * np.sqrt((chances * X**2).sum())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copies_by_hand
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,8 +48,12 @@ def test_norm(N: int, D: int) -> None:
         kernel.forward(x, w, 1e-5), rms_norm(x, w, 1e-5), atol=1e-5, rtol=1e-5
     )
     expected = rms_norm_backward(grad, x, w, 1e-5, beside)
-    for left, right in zip(kernel.backward(grad, x, w, 1e-5, beside), expected, strict=True):
+    found = kernel.backward(grad, x, w, 1e-5, beside, trained=True)
+    for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+    alone, *others = kernel.backward(grad, x, w, 1e-5, beside, trained=False)
+    assert torch.equal(alone, found[0])
+    assert others == [None, None]
 
 
 @pytest.mark.parametrize(("N", "width"), [(5, 1536), (3, 40), (2, 2049)])
@@ -57,8 +63,12 @@ def test_gate(N: int, width: int) -> None:
 
     joint, grad = 3 * random(N, 2 * width), random(N, width, seed=1)
     torch.testing.assert_close(kernel.forward(joint), gate(joint), atol=1e-5, rtol=1e-5)
-    for left, right in zip(kernel.backward(grad, joint), gate_backward(grad, joint), strict=True):
+    found = kernel.backward(grad, joint, trained=True)
+    for left, right in zip(found, gate_backward(grad, joint), strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+    alone, again = kernel.backward(grad, joint, trained=False)
+    assert torch.equal(alone, found[0])
+    assert again is None
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -101,3 +111,22 @@ def test_merge_of_two_attentions_is_the_attention_over_both() -> None:
     expected, expected_lse = attend(slice(None))
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(joined[:, 2:], expected_lse, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (2, 2, 24), (16, 8, 128)])
+def test_copies(H: int, K: int, d: int) -> None:
+    from counterpoise.policy.kernels.copies import attend, blocks_of
+
+    lengths, queries = np.array([1, 30, 70, 8]), np.array([1, 30, 70, 3])
+    own = np.stack((np.cumsum(lengths) - lengths, lengths), axis=1)
+    asked = np.stack((np.cumsum(queries) - queries, queries), axis=1)
+    prompts, kept = [(0, 5), (0, 5), (5, 90), (5, 90)], [(95, 0), (95, 3), (100, 64), (100, 65)]
+    spans = np.concatenate((asked, own, prompts, kept), axis=1)
+    joint, q = random(lengths.sum(), 2 * K, d, seed=1), random(queries.sum(), H, d)
+    originals = random(200, 2 * K, d, seed=2)
+    given = q, joint[:, :K], joint[:, K:], originals[:, :K], originals[:, K:]
+    half = [x.bfloat16() if DEVICE == "cuda" else x for x in given]
+    found = attend(*half, blocks_of(spans, H // K, torch.device(DEVICE)))
+    expected = copies_by_hand.attend(*(x.float().cpu() for x in half), spans)
+    near = 2e-2 if DEVICE == "cuda" else 1e-5
+    torch.testing.assert_close(found.float().cpu(), expected, atol=near, rtol=near)

@@ -97,6 +97,24 @@ def test_one_sample_has_no_curve(tmp_path: Path) -> None:
     assert "vega" not in html.partition("<body>")[2].partition("<script")[0]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is there")
+def test_the_details_fit_and_one_sample_is_one(tmp_path: Path) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    long = "Qwen3-1.7B-Base-grpo-shuffled"
+    cells = [cell(tmp_path, {"p0": [1], "p1": [0]}, model=model) for model in ("base", long)]
+    file = write_evaluation(evaluation(tmp_path, cells))
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1280, "height": 800})
+        opened.goto(file.as_uri())
+        assert "2 problems, 1 sample each" in opened.inner_text(".evaluation .told")
+        cut = "node => node.parentElement.scrollWidth - node.parentElement.clientWidth"
+        assert opened.locator(".scores.small").evaluate(cut) <= 0
+        assert "top-p 0.95" in opened.inner_text(".scores.small")
+        browser.close()
+
+
 @pytest.fixture
 def shown(made: Path) -> Iterator[Page]:
     """The page in a browser, with a hostile problem and model; whatever it says is a fault."""

@@ -137,6 +137,14 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
         assert spoken(page) == before
 
         tokens.nth(2).click()
+        where = page.locator(".tokens .card .where").inner_text()
+        assert where.startswith(f"token 2 of 0 to {size - 1} ")  # as `poise look --token` counts
+        gap = (
+            "row => row.cells[1].getBoundingClientRect().left - (r => (r.selectNodeContents("
+            "row.cells[0]), r.getBoundingClientRect().right))(document.createRange())"
+        )
+        for line in page.locator(".tokens .parts tr").all():
+            assert line.evaluate(gap) >= 6
         assert tokens.nth(2).get_attribute("aria-selected") == "true"
         assert "Who pushed" in page.locator(".tokens .pushers h3").inner_text()
         found = list(pushes.on(row, 2))
@@ -332,7 +340,14 @@ def test_token_weights(browser: Browser, weighed: Path):
         assert page.locator("svg.marks").count() == 3  # two histograms and the residuals
         rollouts = page.locator(".credit .rollout")
         assert rollouts.count() == len(mine)  # side by side
+        assert page.locator(".credit .ticks i").all_inner_texts() == ["1.000"]  # uniform
         page.locator(".weighing select").select_option("1")
+        w_N = np.concatenate(found.weighed[0].weights)
+        ticks = [float(text) for text in page.locator(".credit .ticks i").all_inner_texts()]
+        assert ticks[0] == pytest.approx(min(1.0, w_N.min()), rel=0.02)  # none below what there is
+        assert ticks[-1] <= w_N.max() * 1.02
+        assert ticks == sorted(set(ticks))
+        assert 1.0 in ticks
         for place, i in enumerate(mine):
             tokens = rollouts.nth(place).locator(".token")
             w_T = found.weighed[0].weights[i]

@@ -54,6 +54,12 @@ def test_types_are_shown_by_their_text(tmp_path: Path):
     assert "⟨999⟩ 20.0 % 0 %" in text  # unknown to the vocabulary
 
 
+def test_a_word_and_the_same_after_a_space_are_told_apart(tmp_path: Path):
+    pieces = ("a", "b", "c", " The", "The")
+    text = " ".join(Page(write_report(write_run(tmp_path / "run", pieces=pieces))).text.split())
+    assert "The 50.0 % 90 % ·The 30.0 % 25 %" in text
+
+
 def test_old_runs_have_no_such_panel(tmp_path: Path):
     run = write_run(tmp_path / "run", microscope="off")
     assert monitor.panel(RunData.read(run)) is None

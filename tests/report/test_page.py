@@ -8,8 +8,10 @@ import pytest
 from synthetic import Page, write_run
 
 from counterpoise.errors import PoiseError
+from counterpoise.look import find
 from counterpoise.report import PANELS
-from counterpoise.report.page import split_body, write_report
+from counterpoise.report.assemble import split_body
+from counterpoise.report.page import write_report
 from counterpoise.report.run_data import RunData
 from counterpoise.report.vega import bundle
 from counterpoise.store.folder import RunFolder
@@ -97,11 +99,28 @@ def test_a_run_that_stored_no_rollouts(tmp_path: Path):
     assert "no texts are shown" in page.text
 
 
+def test_a_run_that_kept_no_rows_of_its_plans(tmp_path: Path):
+    """store.report=false: only their numbers (store/iteration.py)."""
+    run = write_run(tmp_path / "run")
+    plans = RunFolder(run).read("plans")
+    short = [{k: plan[k] for k in ("schema", "iteration", "describe")} for plan in plans]
+    (run / "plans.jsonl").write_text("".join(json.dumps(plan) + "\n" for plan in short))
+    page = Page(write_report(run))
+    assert {"mosaic", "tokens", "plans"}.isdisjoint(page.sections)
+    assert {"learning", "buffer", "rollouts"} <= set(page.sections)
+    with pytest.raises(PoiseError, match=r"store\.report=true"):
+        find(run)
+
+
 def test_faults_are_told_in_a_line(tmp_path: Path):
     with pytest.raises(PoiseError, match="holds no run and no studies"):
         write_report(tmp_path)
+    with pytest.raises(PoiseError, match="nowhere does not exist: name the folder of a run"):
+        write_report(tmp_path / "nowhere")
     run = write_run(tmp_path / "run", iterations=0)
-    with pytest.raises(PoiseError, match="cannot be written"):
+    with pytest.raises(PoiseError, match="is a file: name the folder"):
+        write_report(run / "config.toml")
+    with pytest.raises(PoiseError, match="cannot be written: .*; choose another --out"):
         write_report(run, tmp_path / "nowhere" / "page.html")
     with pytest.raises(PoiseError, match="cannot be written"):
         write_report(run, tmp_path)

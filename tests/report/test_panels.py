@@ -3,16 +3,20 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from pathlib import Path
 from typing import Any
 
+import altair
 import pytest
+import vl_convert
 from markupsafe import Markup
 from synthetic import G, P, plan_of, write_run
 
 from counterpoise.report import mosaic
 from counterpoise.report.buffer import fates
+from counterpoise.report.panel import Figure
 from counterpoise.report.plans import cancellation
 from counterpoise.report.render import embed, packed, render
 from counterpoise.report.rollouts import choose
@@ -20,6 +24,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.series import line, smoothed
 from counterpoise.report.summary import duration
 from counterpoise.report.texts import RolloutText
+from counterpoise.report.vega import specification, theme
 from counterpoise.types import Row
 
 
@@ -29,6 +34,18 @@ def unpacked(text: str) -> Any:
 
 def rows(*advantages: float) -> list[Row]:
     return [Row(group="g", advantage=A, num_tokens=3, index=i) for i, A in enumerate(advantages)]
+
+
+@pytest.mark.parametrize(("last", "wanted"), [(1, "01"), (2, "012"), (3, "0123")])
+def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
+    drawn = line([(i, float(i)) for i in range(1, last + 1)], last, "Success", ".2f")
+    assert drawn is not None
+    spec = specification(Figure(drawn, "Success")) | {"width": 400, "config": theme()}
+    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
+    x_axis = re.search(r'aria-label="X-axis.*?role-axis-label.*?</g>', svg, re.DOTALL)
+    assert x_axis is not None
+    assert re.findall(r">(\d+)</text>", x_axis[0]) == list(wanted)
 
 
 def test_every_rollout_has_one_fate(tmp_path: Path):

@@ -11,8 +11,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.page import write_report
 from counterpoise.report.studies import FIRST, MARKS, found_in, write_studies, written
 from counterpoise.statistics.finding import Finding, Number
-from counterpoise.study.run import load_study, write_finding, write_records
-from counterpoise.study.study import Study
+from counterpoise.study.records import write_records
+from counterpoise.study.run import write_finding
+from counterpoise.study.study import Study, load_study
 
 SETTINGS = {"model": "embedded", "budget": "quick", "seed": 0, "sizes": {"prompts": 3, "k": [1, 2]}}
 

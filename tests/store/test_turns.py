@@ -12,8 +12,8 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.store.lines import rollout_lines
 from counterpoise.store.records import rows_from_tensors, rows_to_tensors
+from counterpoise.store.rollouts import read_groups
 from counterpoise.store.turns import plain_turns, turns_of
-from counterpoise.study.stored import read_groups
 from counterpoise.types import Group, Turn
 
 TURNS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import budget
 from counterpoise.study.fixed_batch import FixedBatch

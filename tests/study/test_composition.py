@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.study import composition
 from counterpoise.types import Group, Rollout, Row
 from study.token_values import lab, tokens

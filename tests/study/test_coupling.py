@@ -12,7 +12,7 @@ import torch
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.pairs import kernel
 from counterpoise.microscope.tokens import Snapshot, snapshot
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import coupling
 from counterpoise.study.lab import Lab

@@ -19,7 +19,13 @@ from counterpoise.study import credit, credit_arms, credit_tokens
 from counterpoise.study.credit_arms import BASELINE, Arm, arms, differing
 from counterpoise.study.credit_finding import judge, verdict_of
 from counterpoise.study.credit_iteration import one_iteration, sums_of
-from counterpoise.study.credit_training import measure_training, read_timed, trained
+from counterpoise.study.credit_training import (
+    LATE,
+    measure_training,
+    read_timed,
+    trained,
+    untrained,
+)
 from counterpoise.study.credit_value import Tokens, valued
 from counterpoise.study.lab import Lab
 from counterpoise.update import TRAJECTORIES
@@ -109,6 +115,32 @@ def test_a_stopped_measurement_goes_on(
     assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
     assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
     assert said == ["credit and one iteration of reinforce"]
+    monkeypatch.setattr(credit_tokens, "Glass", None)  # all is known: no batch, no model
+    known = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert [r["arm"] for r in known] == [r["arm"] for r in again]
+
+
+def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
+    measured: tuple[list[Record], list[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, out = measured
+    few = {name: arms()[name] for name in (BASELINE, "gtpo", "thr", "reinforce")}
+    monkeypatch.setattr(credit_tokens, "arms", lambda: few)
+    look = credit_tokens.Glass.look
+
+    def fails(glass: credit_tokens.Glass, arm: Arm) -> list[Record]:
+        if arm.name == "thr":
+            raise RuntimeError("CUDA error: out of luck\nand more")
+        return look(glass, arm)
+
+    monkeypatch.setattr(credit_tokens.Glass, "look", fails)
+    found = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert {"panel": "refused", "arm": "thr", "kind": "weights",
+            "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
+    assert "reinforce" in {r["arm"] for r in found}
+    monkeypatch.setattr(credit_tokens.Glass, "look", look)
+    again = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +177,10 @@ def test_trajectory_weights_leave_nothing_of_a_whole_group(
 def test_other_models_are_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tokens(BASELINE, 0.0)
     monkeypatch.setattr(credit, "measure_tokens", lambda lab: found)
-    assert credit.measure(replace(made.lab(tmp_path), model="shape:smollm2-135m")) == found
-    assert any("embedded model only" in note for note in judge(found).notes)
+    full = credit.STUDY.budgets["full"]
+    lab = replace(made.lab(tmp_path), model="shape:smollm2-135m", sizes=full)
+    assert credit.measure(lab) == found
+    assert any("No arm was trained" in note for note in judge(found).notes)
 
 
 # -- judging ---------------------------------------------------------------------------------------
@@ -280,8 +314,14 @@ def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
              "arms": [BASELINE, "gtpo", "serl"]}  # fmt: skip
     shares: list[float] = []
-    lab = Lab("embedded", "quick", tmp_path, sizes={"training": sizes})
+    lab = Lab("embedded", "quick", tmp_path, sizes={"training": sizes, "train_minutes": 1e-3})
     lab.progress = lambda doing, share: shares.append(share)
+    none = measure_training(lab, {"serl"}, slow={BASELINE})
+    assert [(r["panel"], r["arm"], r["reason"]) for r in none] == [
+        ("untrained", "gtpo", LATE), ("untrained", BASELINE, LATE),
+    ]  # fmt: skip
+    assert trained(none) == []
+    lab.sizes = {"training": sizes, "train_minutes": 0}
     base, gtpo = trained(measure_training(lab, {"serl"}))
     assert (base.arm, gtpo.arm) == (BASELINE, "gtpo")
     assert gtpo.rollouts
@@ -301,11 +341,43 @@ def test_figures_with_and_without_training() -> None:
     assert [f.title for f in credit.draw(values + training(0.1, 3))][-1] == "After training"
 
 
-def test_idle_arms_are_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[set[str]] = []
+def test_idle_arms_are_not_trained_and_slow_ones_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight of 5 makes an iteration of 4 s one of 9 s."""
+    found = tokens(BASELINE, 0.0) + tokens("gtpo", 0.0) + tokens("oar_p", 5.0) + tokens("thr", 3.0)
+    asked: list[tuple[set[str], list[str]]] = []
+    monkeypatch.setattr(credit, "measure_tokens", lambda lab: found)
     monkeypatch.setattr(
-        credit, "measure_tokens", lambda lab: tokens(BASELINE, 0.0) + tokens("gtpo", 0.0)
+        credit, "measure_training", lambda lab, idle, slow: asked.append((set(idle), slow)) or []
     )
-    monkeypatch.setattr(credit, "measure_training", lambda lab, idle: asked.append(set(idle)) or [])
-    credit.measure(replace(made.lab(tmp_path), sizes={}))
-    assert asked == [{"gtpo"}]
+    full = credit.STUDY.budgets["full"]
+    credit.measure(replace(made.lab(tmp_path), sizes=full))
+    assert asked == [({"gtpo"}, ["oar_p"])]
+    quick = replace(made.lab(tmp_path), sizes=credit.STUDY.budgets["quick"])
+    assert credit.measure(quick) == found
+    assert len(asked) == 1
+
+
+def test_what_is_not_trained_is_said() -> None:
+    """Of four seeds of two arms two of one are missing, and all of a third arm."""
+    runs = [r for r in training(0.1, 4) if r["arm"] == BASELINE or r["seed"] < 2]
+    late = [("good", 2, LATE), ("good", 3, LATE), *(("bad", s, "out of memory") for s in range(4))]
+    missing: list[Record] = [
+        {"panel": "untrained", "arm": arm, "rate": 1e-4, "seed": seed, "reason": reason}
+        for arm, seed, reason in late
+    ]
+    assert untrained(runs) == []
+    assert untrained(runs + missing) == [
+        f"2 of 12 runs are not trained, {LATE}: good 2, 3 (seeds).",
+        "4 of 12 runs are not trained, out of memory: bad 0, 1, 2, 3 (seeds).",
+    ]
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + runs + missing
+    assert set(untrained(missing + runs)) <= set(judge(records).notes)
+    base, good = trained(records)
+    assert (base.success.n, good.success.n) == (4, 2)
+    assert good.rollouts
+    assert good.rollouts.n == 2
+    only = tokens(BASELINE, 0.0) + missing
+    assert not any("No arm was trained" in note for note in judge(only).notes)
+    assert len(credit.draw(only)) == 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import masking
 from counterpoise.study.lab import Lab

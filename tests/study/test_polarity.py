@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from counterpoise.microscope.categories import CATEGORIES
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import polarity
 from counterpoise.study.lab import Lab

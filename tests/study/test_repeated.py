@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.study import repeated
 from counterpoise.study.fixed_batch import FixedBatch
 from study.token_values import lab, tokens

@@ -14,16 +14,9 @@ from counterpoise.statistics.finding import Finding, Number, Records
 from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
 from counterpoise.study.proxy import STUDY
-from counterpoise.study.run import (
-    BUDGETS,
-    load_study,
-    read_records,
-    run_study,
-    settings_of,
-    write_finding,
-    write_records,
-)
-from counterpoise.study.study import Study
+from counterpoise.study.records import read_records, write_records
+from counterpoise.study.run import BUDGETS, run_study, settings_of, write_finding
+from counterpoise.study.study import Study, load_study
 
 SUFFIXES = ("parquet", "json", "svg", "png", "html")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.report.page import specification
+from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import value
 from counterpoise.study.fixed_batch import Candidate

@@ -63,6 +63,18 @@ def test_workers_are_reused_and_lazily_started(pool):
     assert pids(pool) == first
 
 
+def test_what_stops_the_owner_costs_no_pair(pool):
+    """Ctrl-C and some batch systems signal every process: the owner may still finish its work."""
+    assert pool.run([("a", "a")]) == ["equal"]
+    (pid,) = pids(pool)
+    assert os.getpgid(pid) != os.getpgid(0)  # nor is one hit that has only begun to start
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    time.sleep(0.2)
+    assert pool.run([("a", "a")]) == ["equal"]
+    assert pids(pool) == {pid}
+
+
 def test_an_idle_worker_that_was_killed_is_replaced(pool):
     pool.run([("a", "a")])
     (worker,) = pool._workers

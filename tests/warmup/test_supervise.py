@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,6 +162,7 @@ def test_from_nothing_to_a_folder_that_can_be_trained(
     out = tmp_path / "a" / "model"
     run_warmup(SMALL, out)
     told = capsys.readouterr().out
+    assert re.search(r"step 1/2: loss \d+\.\d{3}\nstep 2/2: loss ", told)  # no terminal: lines
     assert "held-out success at temperature 1" in told
     assert "pass@2" in told
     assert {t.dtype for t in load_file(out / "model.safetensors").values()} == {torch.bfloat16}

@@ -33,10 +33,9 @@ def account(
     found["no_spread"] = [
         (group.key, index) for group in without_spread for index in range(len(group.rollouts))
     ]
-    stay = {(row.group, row.index) for row in (*batch, *waiting)}
+    stay = {row.name for row in (*batch, *waiting)}
     for row in rows:
-        name = (row.group, row.index)
-        if name not in stay:
+        if row.name not in stay:
             reason = "surplus" if row.born >= oldest else "aged"
-            found[reason if row.sign else "no_signal"].append(name)
+            found[reason if row.sign else "no_signal"].append(row.name)
     return {reason: names for reason, names in found.items() if names}

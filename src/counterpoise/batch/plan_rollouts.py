@@ -60,6 +60,10 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
 def _read(path: Path) -> list[tuple[Rollout, int]]:
     """Each line's rollout with its number of tokens."""
     rollouts = []
+    if path.is_dir():
+        files = sorted(path.glob("**/step_*.jsonl"))
+        hint = f", as {files[0]}" if files else ""
+        raise PoiseError(f"{path} is a folder: name a file of rollouts{hint}")
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):

@@ -1,11 +1,12 @@
 """How an iteration grows: with rollouts, with the length of responses, with the model.
 
 Each point is a fresh model and a real run folder, with one optimizer step. Points that come after
-the time limit are skipped, and that is said.
+the time limit are skipped, and that is said; the dear ones can be asked for alone (`chosen`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,10 @@ import torch
 from counterpoise.bench import work
 from counterpoise.bench.clock import Peak, release
 from counterpoise.bench.iteration import Ours, run_folders
-from counterpoise.bench.setup import Setup
+from counterpoise.bench.setup import Plan, Setup
 from counterpoise.bench.table import Part, gigabytes, seconds
 from counterpoise.bench.work import Work
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, unknown
 
 
 def measure(setup: Setup) -> Part:
@@ -24,7 +25,7 @@ def measure(setup: Setup) -> Part:
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     failed: list[str] = []
-    for job in setup.plan.growth:
+    for job in chosen(setup.plan, setup.growth):
         release(setup.device)
         if setup.deadline.passed:
             skipped.append(f"{job.model} {job}")
@@ -48,6 +49,29 @@ def measure(setup: Setup) -> Part:
         notes=[*failed, *([over] if skipped else [])],
         data={"growth": found, "skipped": skipped, "failed": failed},
     )  # fmt: skip
+
+
+def chosen(plan: Plan, wanted: Sequence[str]) -> list[Work]:
+    """The points that are asked for, in that order; without a wish all of them.
+
+    Example:
+        chosen(plan, ["length=2048", "size"])      # one point of the one axis, all of the other
+    """
+    points: list[Work] = []
+    for text in wanted or plan.growth:
+        axis, equals, value = text.partition("=")
+        if axis not in plan.growth:
+            raise unknown("axis of growth", axis, plan.growth)
+        by_value = {_value(axis, job): job for job in plan.growth[axis]}
+        if equals and value not in by_value:
+            raise unknown(f"point of {axis}", value, by_value)
+        points += [by_value[value]] if equals else by_value.values()
+    return points
+
+
+def _value(axis: str, job: Work) -> str:
+    values = {"rollouts": job.rollouts, "length": job.length, "size": job.model}
+    return str(values[axis]).removeprefix("shape:")
 
 
 def _point(setup: Setup, job: Work) -> tuple[list[str], dict[str, Any]]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from counterpoise.bench import PARTS
 from counterpoise.bench.clock import Deadline, release
 from counterpoise.bench.floors import measure_rates
+from counterpoise.bench.growth import chosen
 from counterpoise.bench.setup import SMALL, Setup, cpu_plan, gpu_plan, machine
 from counterpoise.bench.table import Part, show
 from counterpoise.errors import PoiseError, unknown
@@ -43,6 +44,7 @@ class Options:
     out: Path | None = None  # the JSON file
     profile: str = ""  # a part whose kernels are listed instead
     sets: Sequence[str] = ()  # options of the update: update.capture=true
+    growth: Sequence[str] = ()  # its axes, or points of them: size, length=2048; none: all
 
 
 def run(options: Options, console: Console) -> dict[str, Any]:
@@ -51,6 +53,7 @@ def run(options: Options, console: Console) -> dict[str, Any]:
         if name not in PARTS:
             raise unknown("part", name, PARTS)
     setup = make_setup(options, console)
+    chosen(setup.plan, options.growth)  # a wrong name is found before anything is measured
     if options.profile:
         from counterpoise.bench.profile import profiled
 
@@ -58,7 +61,8 @@ def run(options: Options, console: Console) -> dict[str, Any]:
         console.print(profiled(options.profile, setup, trace), markup=False, highlight=False)
         return {}
     about = sum(ABOUT[name][0 if setup.cuda else 1] for name in options.parts)
-    console.print(f"{', '.join(options.parts)}: about {about / 60:.1f} minutes", highlight=False)
+    some = "at most" if options.growth else "about"
+    console.print(f"{', '.join(options.parts)}: {some} {about / 60:.1f} minutes", highlight=False)
     found: dict[str, Any] = {"machine": machine(), "rates": setup.rates.data(), "parts": {}}
     parts, failed = [], []
     for name in options.parts:
@@ -122,4 +126,5 @@ def make_setup(options: Options, console: Console) -> Setup:
         deadline=Deadline(options.minutes),
         update=of_the_update(options.sets),
         say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+        growth=options.growth,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class Plan:
     sampler_repeats: int
     update: tuple[UpdateCase, ...]
     agreement: Work
-    growth: tuple[Work, ...]
+    growth: Mapping[str, tuple[Work, ...]]  # by what grows: rollouts, length, size
     growth_repeats: int
 
 
@@ -59,11 +59,11 @@ def gpu_plan(model: str) -> Plan:
             UpdateCase(LARGE, 32, 8, 100, 900, 3, 4, "utilization"),
         ),
         agreement=Work(model, 8, 8, 128),
-        growth=(
-            *(Work(model, rollouts // 8, 8, 128) for rollouts in (128, 256, 512, 1024, 2048, 4096)),
-            *(Work(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
-            *(Work(name, 32, 8, 256) for name in (MIDDLE, LARGE)),
-        ),
+        growth={
+            "rollouts": tuple(Work(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
+            "length": tuple(Work(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
+            "size": tuple(Work(name, 32, 8, 256) for name in (MIDDLE, LARGE)),
+        },
         growth_repeats=3,
     )
 
@@ -77,10 +77,10 @@ def cpu_plan(model: str) -> Plan:
         sampler_repeats=3,
         update=(UpdateCase(model, 8, 8, 90, 48, 3, 8),),
         agreement=Work(model, 4, 8, 48),
-        growth=(
-            *(Work(model, prompts, 8, 48) for prompts in (4, 8, 16)),
-            *(Work(model, 4, 8, length) for length in (96, 192)),
-        ),
+        growth={
+            "rollouts": tuple(Work(model, prompts, 8, 48) for prompts in (4, 8, 16)),
+            "length": tuple(Work(model, 4, 8, length) for length in (96, 192)),
+        },
         growth_repeats=2,
     )
 
@@ -95,6 +95,7 @@ class Setup:
     deadline: Deadline
     update: dict[str, Any]  # options of the update that were asked for
     say: Callable[[str], None]
+    growth: Sequence[str] = ()  # which points of it, as `growth.chosen` reads them; none: all
 
     @property
     def cuda(self) -> bool:

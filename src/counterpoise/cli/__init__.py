@@ -5,7 +5,11 @@ Heavy imports wait until a command needs them, so --help is instant.
 
 from __future__ import annotations
 
+import errno
 import sys
+from typing import Any, NoReturn
+
+import typer
 
 from counterpoise.cli import (
     bench,
@@ -27,6 +31,7 @@ from counterpoise.cli import (
 )
 from counterpoise.cli.app import app
 from counterpoise.errors import PoiseError
+from counterpoise.interrupts import terminated_is_interrupted
 
 app.command()(demo.demo)
 app.command()(train.train)
@@ -46,13 +51,41 @@ app.command()(bench.bench)
 app.command()(doctor.doctor)
 
 
+# After Ctrl-C or SIGTERM; `poise eval` and `poise experiment` say theirs themselves.
+GOES_ON = {
+    "demo": "; poise train --resume --out DIR goes on from the last checkpoint",
+    "train": "; the same command with --resume goes on from the last checkpoint",
+    "study": "; the same command goes on",
+    "warmup": "; its steps are lost unless it said 'saved': a warm-up writes at its end only",
+}
+OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+UsageError: Any = typer.BadParameter.__bases__[0]  # typer exports only what is made of it
+
+
 def main() -> None:
     """Run the command; a fault of the user's is one line and exit code 2."""
     try:
-        app()
+        with terminated_is_interrupted():
+            code = app(prog_name="poise", standalone_mode=False)
     except PoiseError as fault:
-        print(f"poise: {fault}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("poise: stopped; a run can be resumed with --resume", file=sys.stderr)
-        sys.exit(130)
+        leave(str(fault))
+    except OSError as fault:
+        if fault.errno not in OF_THE_MACHINE or fault.filename is None:
+            raise
+        leave(f"{fault.filename}: {fault.strerror}; mend that or name another place")
+    except UsageError as fault:
+        said = fault.format_message().replace("\n", " ").rstrip(".")
+        if not said:  # no arguments at all: the help has been printed
+            sys.exit(2)
+        where = fault.ctx.command_path if fault.ctx else "poise"
+        leave(f"{said[:1].lower()}{said[1:]} (see {where} --help)")
+    if code == 130:  # typer's answer to Ctrl-C, or a command's own, which has said so
+        command = sys.argv[1] if len(sys.argv) > 1 else ""
+        if command not in {"eval", "experiment"}:
+            print(f"poise: stopped{GOES_ON.get(command, '')}", file=sys.stderr)
+    sys.exit(code)
+
+
+def leave(fault: str) -> NoReturn:
+    print(f"poise: {fault}", file=sys.stderr)
+    sys.exit(2)

@@ -31,6 +31,9 @@ def bench(
         list[str] | None,
         typer.Option("--set", "-s", help="An option of the update: update.micro_tokens=16384."),
     ] = None,
+    growth: Annotated[
+        str, typer.Option("--growth", help="Of rollouts, length, size; or points: length=2048.")
+    ] = "",
 ) -> None:
     """Measure this machine: how fast, how large and how exact, against peers and floors.
 
@@ -47,9 +50,11 @@ def bench(
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts growth --minutes 5`
+    - `poise bench --parts growth --growth length=2048,size`
     - `poise bench --model smollm2 --parts agreement`
     """
     from counterpoise.bench.run import Options, run
     from counterpoise.bench.table import make_console
 
-    run(Options(parts.split(","), model, minutes, out, profile, sets or ()), make_console())
+    points = [text.strip() for text in growth.split(",") if text.strip()]
+    run(Options(parts.split(","), model, minutes, out, profile, sets or (), points), make_console())

@@ -9,16 +9,18 @@ import typer
 
 from counterpoise.credit import WEIGHTS
 
+Names = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help=f"Token weights: {', '.join(WEIGHTS)}. Several by commas, each with settings of "
+        "its own as NAME:setting=value; docs/credit.md says what they are.",
+    ),
+]
+
 
 def credit(
-    names: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help=f"Token weights: {', '.join(WEIGHTS)}. Several by commas, each with settings of "
-            "its own as NAME:setting=value; docs/credit.md says what they are.",
-        ),
-    ],
+    names: Names,
     run: Annotated[Path, typer.Argument(help="A run folder, or an imported one.")],
     settings: Annotated[
         list[str] | None,
@@ -58,17 +60,17 @@ def credit(
         from counterpoise.credit_look.result import look
 
         found = look(names, run, tuple(settings or ()), iteration, model, status.update)
-        page = None
-        if out or not as_json:
-            from counterpoise.report.credit import write_credit
-
-            status.update("writing the page")
-            page = write_credit(found, out)
+    # The numbers before the page: a page that cannot be written costs none of them.
+    console = Console(quiet=as_json)
     if as_json:
         typer.echo(json.dumps(found.as_json()))
-        return
-    from counterpoise.credit_look.table import told
+    else:
+        from counterpoise.credit_look.table import told
 
-    console = Console()
-    console.print(told(found), highlight=False)
-    console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)
+        console.print(told(found), highlight=False)
+    if out or not as_json:
+        with errors.status("writing the page"):
+            from counterpoise.report.credit import write_credit
+
+            page = write_credit(found, out)
+        console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from counterpoise.cli.app import Out, Set
+import typer
+
+from counterpoise.cli.app import Set
 
 
 def demo(
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the run; default out/demo, or demo-2, ..."),
+    ] = None,
     sets: Set = None,
 ) -> None:
     """Train the embedded model with QB and RB for 40 iterations, and report what changed.

@@ -3,68 +3,86 @@
 from __future__ import annotations
 
 import os
-from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate import PAPER
 
-PAPER = "aime24,aime25,amc23,olympiadbench,minerva,math500"
+if TYPE_CHECKING:
+    from counterpoise.evaluate.plan import Options
+
+BENCH = ",".join(PAPER)
+
+Models = Annotated[
+    list[str],
+    typer.Argument(help="'embedded', 'smollm2', a folder, a run, or a hub id; several."),
+]
+Bench = Annotated[
+    str,
+    typer.Option("--bench", "-b", help="By commas; see above.", show_default="the paper's six"),
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="A folder of JSON lines; without it, the hub.")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
+Temperature = Annotated[
+    str, typer.Option("--temperature", "-t", help="0.6; with --sweep a list, 1.0,0.6.")
+]
+TopP = Annotated[str, typer.Option("--top-p", help="0.95; with --sweep a list, 0.7,0.95.")]
+Sweep = Annotated[
+    bool, typer.Option("--sweep", help="Every temperature with every top-p: Table 4.")
+]
+Samples = Annotated[
+    str, typer.Option("--samples", "-n", help="For all, or some: 8 or aime24=8,math500=4.")
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Only the first problems of each.")
+]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as it was trained)."
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="Of a response; default 8192 where it fits."),
+]
+Fields = Annotated[
+    str, typer.Option("--fields", help="What a file calls them: problem=question,answer=gold.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of every draw.")]
+Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Responses drawn together.")]
+Sampler = Annotated[str, typer.Option("--sampler", help="native or vllm.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
+Verifier = Annotated[str, typer.Option("--verifier", help="math or exact.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The numbers to stdout.")]
 
 
 def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(help="'embedded', 'smollm2', a folder, a run, or a hub id; several."),
-    ],
-    bench: Annotated[
-        str, typer.Option("--bench", "-b", help="Of the table below, or files of --data; a list.")
-    ] = PAPER,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="A folder of JSON lines; without it, the hub.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
-        "out/eval"
-    ),
-    temperature: Annotated[
-        str, typer.Option("--temperature", "-t", help="0.6; with --sweep a list, 1.0,0.6.")
-    ] = "",
-    top_p: Annotated[
-        str, typer.Option("--top-p", help="0.95; with --sweep a list, 0.7,0.95.")
-    ] = "",
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Every temperature with every top-p: Table 4.")
-    ] = False,
-    samples: Annotated[
-        str, typer.Option("--samples", "-n", help="For all, or some: 8 or aime24=8,math500=4.")
-    ] = "",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only the first problems of each.")
-    ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as it was trained)."
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", min=1, help="Of a response; default 8192 where it fits."),
-    ] = None,
-    fields: Annotated[
-        str, typer.Option("--fields", help="What a file calls them: problem=question,answer=gold.")
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of every draw.")] = 0,
-    rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="Responses drawn together.")
-    ] = None,
-    sampler: Annotated[str, typer.Option("--sampler", help="native or vllm.")] = "native",
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32 or bfloat16.")] = "auto",
-    verifier: Annotated[str, typer.Option("--verifier", help="math or exact.")] = "math",
-    as_json: Annotated[bool, typer.Option("--json", help="The numbers to stdout.")] = False,
+    models: Models,
+    bench: Bench = BENCH,
+    data: Data = None,
+    out: Out = Path("out/eval"),
+    temperature: Temperature = "",
+    top_p: TopP = "",
+    sweep: Sweep = False,
+    samples: Samples = "",
+    limit: Limit = None,
+    template: Template = None,
+    max_tokens: MaxTokens = None,
+    fields: Fields = "",
+    seed: Seed = 0,
+    rows: Rows = None,
+    sampler: Sampler = "native",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    verifier: Verifier = "math",
+    as_json: AsJson = False,
 ) -> None:
     """Judge models on benchmarks: avg@k, pass@k, maj@k, each with a 95 % interval.
 
@@ -77,38 +95,27 @@ def evaluate(
     - `poise eval embedded --bench gsm8k --data data --limit 100`
     - `poise eval Qwen/Qwen3-1.7B-Base --bench math500,minerva --sweep --out out/sweep`
     """
+    from counterpoise.evaluate.plan import Options
+    from counterpoise.evaluate.sweep import asked
+
+    options = Options(
+        models, out, [name for name in bench.split(",") if name], data,
+        settings=asked(temperature, top_p, sweep=sweep),
+        samples={name: whole(value) for name, value in pairs("--samples", samples).items()},
+        template=template, max_new_tokens=max_tokens, limit=limit, fields=pairs("--fields", fields),
+        seed=seed, rows=rows, sampler=sampler, device=device, dtype=dtype, verifier=verifier,
+        verify_workers=max(2, min(8, os.cpu_count() or 2)),
+    )  # fmt: skip
+    judge(options, as_json=as_json)
+
+
+def judge(options: Options, *, as_json: bool) -> None:
+    """Watched at the terminal; then the numbers, and where the page lies."""
     from rich.console import Console
 
-    from counterpoise.evaluate.plan import Options
     from counterpoise.evaluate.run import evaluate as run
-    from counterpoise.evaluate.settings import Setting, parse_grid
-    from counterpoise.evaluate.sweep import TEMPERATURES, TOP_PS
-    from counterpoise.evaluate.table import print_summary
     from counterpoise.evaluate.watch import LiveWatch
 
-    temperatures = parse_grid("--temperature", temperature, TEMPERATURES if sweep else (0.6,))
-    top_ps = parse_grid("--top-p", top_p, TOP_PS if sweep else (0.95,))
-    if not sweep and len(temperatures) * len(top_ps) > 1:
-        raise PoiseError("several temperatures or top-ps are a sweep: add --sweep")
-    options = Options(
-        models=models,
-        out=out,
-        benchmarks=[name for name in bench.split(",") if name],
-        data=data,
-        settings=[Setting(*pair) for pair in product(temperatures, top_ps)],
-        samples={name: whole(value) for name, value in pairs("--samples", samples).items()},
-        template=template,
-        max_new_tokens=max_tokens,
-        limit=limit,
-        fields=pairs("--fields", fields),
-        seed=seed,
-        rows=rows,
-        sampler=sampler,
-        device=device,
-        dtype=dtype,
-        verifier=verifier,
-        verify_workers=max(2, min(8, os.cpu_count() or 2)),
-    )
     console = Console(stderr=as_json)
     try:
         summary = run(options, LiveWatch(console))
@@ -120,10 +127,11 @@ def evaluate(
 
         typer.echo(json.dumps(summary.to_json()))
         return
+    from counterpoise.evaluate.table import print_summary
     from counterpoise.report.evaluation import write_evaluation
 
     print_summary(console, summary)
-    console.print(f"report {write_evaluation(out)}", highlight=False, markup=False)
+    console.print(f"report {write_evaluation(options.out)}", highlight=False, markup=False)
 
 
 def pairs(option: str, text: str) -> dict[str, str]:

@@ -11,27 +11,35 @@ import typer
 def look(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     step: Annotated[
-        int | None, typer.Option("--step", help="Iteration; default the last that was stored.")
+        int | None,
+        typer.Option("--iteration", "-i", "--step", help="Default: the last that was stored."),
     ] = None,
     row: Annotated[
-        int | None, typer.Option("--row", help="Rollout of the batch; default the first.")
+        int | None,
+        typer.Option("--row", help="Rollout of the batch, counted from 0; default the first."),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option("--by", help="Colour: displacement, push, own, others, entropy, ..."),
+        typer.Option(
+            "--by", help="Colour: displacement (default), push, own, others, entropy, logprob, ..."
+        ),
     ] = None,
     token: Annotated[
-        int | None, typer.Option("--token", help="Show the tokens that pushed this one.")
+        int | None,
+        typer.Option(
+            "--token", help="Its place in the rollout, from 0: the tokens that pushed it."
+        ),
     ] = None,
 ) -> None:
     """Show one rollout in the terminal, every token coloured by what the update did to it.
 
     - `poise look out/demo`
-    - `poise look out/demo --step 12 --row 3 --by entropy`
-    - `poise look out/demo --row 3 --token 17`
+    - `poise look out/demo --iteration 12 --row 3 --by entropy`
+    - `poise look out/demo --row 0 --token 13`: who pushed it
     """
     from rich.console import Console
 
-    from counterpoise.look import look as look_at
+    from counterpoise.look import find
+    from counterpoise.look_view import show
 
-    look_at(run, Console(), step=step, row=row, by=by, token=token)
+    show(find(run, step, row, by, token), Console())

@@ -51,10 +51,16 @@ def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
     for setting, judged in by_setting(folder.read("evaluations")).items():
         first, last = (Success.of(record) for record in (judged[0], judged[-1]))
         at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
-        console.print(f"held-out success{at} {first} -> [bold]{last}[/]", highlight=False)
-    console.print(f"run    {folder.path}", highlight=False, markup=False)
+        console.print(
+            f"held-out success{at} {first} -> [bold]{last}[/]", highlight=False, soft_wrap=True
+        )
+    console.print(f"run    {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if run.store.report:
-        console.print(f"report {write_report(folder.path)}", highlight=False, markup=False)
+        try:
+            said = f"report {write_report(folder.path)}"
+        except ModuleNotFoundError as fault:  # a machine that only trains may lack what draws
+            said = f"no report: {fault.name} is missing here; `poise report` where it is"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def fresh(base: Path) -> Path:

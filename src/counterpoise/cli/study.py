@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.cli.app import Set
+
 
 def study(
-    name: Annotated[str, typer.Argument(help="A study by name, or 'all'. Without: the list.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="Studies by name, with commas, or 'all'. Without: the list.")
+    ] = "",
     model: Annotated[
         str, typer.Option("--model", "-m", help="'embedded', 'smollm2', a folder, or a hub id.")
     ] = "embedded",
@@ -26,19 +30,31 @@ def study(
         Path | None,
         typer.Option("--rollouts", help="A run's, or imported ones, in place of drawing some."),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="Stop after so long; the same command goes on."),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--size", help="Another size than the budget's: batches=4. Repeatable."),
+    ] = None,
+    sets: Set = None,
 ) -> None:
     """Reproduce a figure or table of the paper: numbers, verdict, table, figure.
 
     Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
     studies of the folder. What was measured before is only judged and drawn again, so an
-    interrupted `poise study all` goes on where it stopped.
+    interrupted `poise study all` goes on where it stopped. A study that fails does not take the
+    others with it. --set changes the run that studies draw and train with (runs/demo.toml).
 
     - `poise study flipping`
     - `poise study all --budget quick --out out/studies`
+    - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
     """
-    from counterpoise.study.command import list_studies, run_studies
+    from counterpoise.study.command import Limits, list_studies, run_studies
 
     if name:
-        run_studies(name, model, budget, out, again=again, rollouts=rollouts)
+        limits = Limits(sizes or (), sets or (), minutes)
+        run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)
     else:
         list_studies()

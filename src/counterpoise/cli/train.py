@@ -77,9 +77,9 @@ def _train_by(
     engine: str, run: RunConfig, out: Path | None, *, resume: bool, show: bool, dry_run: bool
 ) -> None:
     """Through TRL or verl; what they cannot honour has stopped the run before it is shown."""
-    from counterpoise.engine import trl, verl
+    from counterpoise.engine import trl, verl_command
 
-    shown = trl.shown(run) if engine == "trl" else verl.shown(run, out)
+    shown = trl.shown(run) if engine == "trl" else verl_command.shown(run, out)
     if engine == "verl" and show and out and not dry_run and not resume:
         from counterpoise.engine.verl_run import prepare
 

@@ -48,13 +48,12 @@ def verify_check(
     import json
     import sys
 
-    from counterpoise.task.jsonl import read
+    from counterpoise.task.jsonl import Fields, read
     from counterpoise.verify_check.measure import check, to_data
 
     found: dict[str, dict[str, Any]] = {}
-    read_files = {
-        path: read(str(path), remedy="name it '{role}'") for path in _paths(files or [], data)
-    }
+    fields = Fields(remedy="name it '{role}'")
+    read_files = {path: read(str(path), fields) for path in _paths(files or [], data)}
     for path, problems in read_files.items():
         if not as_json:
             print(f"{path.stem}: {len(problems):,} references", file=sys.stderr)

@@ -40,7 +40,6 @@ class Shares:
 
     contained: float
     alike: float
-    symbols_contained: float
     symbols_alike: float
     symbols_weight: float  # of the shared mathematics: log(N/n), summed
     numbers_missing: float  # share of the item's numbers that the prompt lacks
@@ -106,7 +105,6 @@ class Index:
         return Shares(
             contained=_ratio(shared_words + shared_symbols, all_item),
             alike=_ratio(shared_words + shared_symbols, words + symbols),
-            symbols_contained=_ratio(shared_symbols, self._weight(item.symbols)),
             symbols_alike=_ratio(shared_symbols, symbols),
             symbols_weight=shared_symbols,
             numbers_missing=_ratio(missing, item.numbers.total()),

@@ -57,11 +57,12 @@ def weighed(
         reader.scores.update((r.name, x_T) for r, x_T in zip(signal, view.known, strict=True))
     if found is None:
         return [list(group) for group in rows]
-    weights = {(r.group, r.index): w_T for r, w_T in zip(signal, found, strict=True)}
-    return [
-        [replace(row, weights_T=weights.get((row.group, row.index))) for row in group]
-        for group in rows
-    ]
+    weights = {row.name: w_T for row, w_T in zip(signal, found, strict=True)}
+    return [[replace(row, weights_T=weights.get(row.name)) for row in group] for group in rows]
+
+
+TRUTH = {"true": True, "false": False}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def read_settings(
@@ -84,9 +85,9 @@ def read_settings(
             raise PoiseError(f"{option}: {unknown(f'setting of {name}', key, known)}")
         kind = type(known[key])
         try:
-            found[key] = value == "true" if kind is bool else kind(value)
-        except ValueError:
-            raise PoiseError(f"{option}: {key} is a {kind.__name__}, not '{value}'") from None
+            found[key] = TRUTH[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            raise PoiseError(f"{option}: {key} is {KINDS[kind]}, not '{value}'") from None
     return found
 
 

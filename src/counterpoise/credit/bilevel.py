@@ -28,11 +28,21 @@ def reshape(
     """Weights [T] of importances >= 0 [T]; their mean is 1."""
     T = len(importance_T)
     a_T = np.log1p(importance_T.astype(np.float64))
-    if T == 0 or np.ptp(a_T) == 0:
+    if T == 0 or (low := a_T.min()) == (high := a_T.max()):
         return np.ones(T, dtype=np.float32)
-    n_T = (a_T - a_T.min()) / np.ptp(a_T)
-    tau = np.quantile(n_T, quantile)
+    n_T = (a_T - low) / (high - low)
+    tau = _quantile(n_T, quantile)
     low_T = np.maximum(n_T / (tau + TINY), FLOOR)
     high_T = 1 + boost * (n_T - tau) / (1 - tau + TINY)
     w_T = np.where(n_T < tau, low_T, high_T)
     return np.asarray(w_T * T / w_T.sum(), dtype=np.float32)
+
+
+def _quantile(x_T: NDArray[np.float64], share: float) -> float:
+    """np.quantile(x, share), in a fifth of its time for as few values as a response has."""
+    x_T = np.sort(x_T)
+    place = share * (len(x_T) - 1)
+    below = int(place)
+    rest = place - below
+    low, high = x_T[below], x_T[min(below + 1, len(x_T) - 1)]
+    return float(low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest))

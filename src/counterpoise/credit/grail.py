@@ -53,7 +53,7 @@ def weights(
         return -logprobs.sum()
 
     asked = {i: (boxes[i].mark, boxes[i].close) for i in weighed}
-    for i, s_T in saliency(view, asked, loss, norm).items():
+    for i, s_T in saliency(view, asked, loss, norm):
         found[i] = weigh(s_T, boxes[i].close - 1, spread, mean, low, high)
     for i, box in boxes.items():
         found[i][box.mark :] = mean

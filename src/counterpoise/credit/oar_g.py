@@ -17,13 +17,16 @@ compare = answer_mean are those of the authors' code and README; the paper's own
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
 from counterpoise.credit.divergence import mean_states, slope
-from counterpoise.credit.saliency import Pass, saliency
+from counterpoise.credit.saliency import Noise, Pass, saliency
 from counterpoise.credit.spans import Answer, answers
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import unknown
@@ -45,9 +48,11 @@ def weights(
 ) -> list[Floats]:
     if compare not in COMPARE:
         raise unknown("comparison of answers", compare, COMPARE)
+    if compare != "answer_joint":
+        view.begin()  # P0 is computed while answers are looked for
     found = ones(view.rows)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    for i, importance_T in importance(view, boxes, compare, noise).items():
+    for i, importance_T in importance(view, boxes, compare, noise):
         reasoning = slice(boxes[i].mark)
         found[i][reasoning] = reshape(importance_T[reasoning], quantile, boost)
     return found
@@ -55,30 +60,41 @@ def weights(
 
 def importance(
     view: View, boxes: dict[int, Answer], compare: str, noise: float
-) -> dict[int, Floats]:
-    """Row -> I [T]."""
-    policy, reader = view.policy, view.reader
-    assert reader is not None
+) -> Iterator[tuple[int, Floats]]:
+    """(row, I [T])"""
+    policy = view.policy
 
     def judged(i: int) -> tuple[int, int]:
         box = boxes[i]
         return box.start, box.start + 1 if compare == "last" else box.end
 
-    def disturb(i: int, D: int) -> Tensor:
-        drawn = torch.Generator(policy.device)
-        drawn.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration, i))
-        return noise * torch.randn(boxes[i].mark, D, generator=drawn, device=policy.device)
+    joint = compare == "answer_joint"
+    hidden = [] if joint else view.hidden  # read before anything is differentiated
 
     def objective(read: Pass) -> Tensor:
         W = policy.decoder.unembedding
-        if compare == "answer_joint":
+        if joint:
             return -sum_of_mean_logprobs(read, W)
-        clean = [view.hidden[i][slice(*judged(i))] for i in read.rows]
+        clean = [hidden[i][slice(*judged(i))] for i in read.rows]
         before, after = (mean_states(h, read.spans) for h in (torch.cat(clean), read.hidden_n))
         return (slope(before, after.detach(), W) * after).sum()  # its gradient is that of the KL
 
     asked = {i: judged(i) for i in boxes}
-    return saliency(view, asked, objective, gradient_times_input, disturb)
+    return saliency(view, asked, objective, gradient_times_input, drawn(view, boxes, noise))
+
+
+def drawn(view: View, boxes: dict[int, Answer], size: float) -> Noise:
+    """For the reasoning tokens of all rows at once, so that passes may be cut anyhow."""
+    policy, reader = view.policy, view.reader
+    assert reader is not None
+    ends = np.cumsum([0, *(box.mark for box in boxes.values())]).tolist()
+    generator = torch.Generator(policy.device)
+    generator.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration))
+    like = policy.decoder.embedding.weight
+    values_nD = torch.randn(
+        ends[-1], like.shape[1], generator=generator, device=like.device, dtype=like.dtype
+    )
+    return Noise(size * values_nD, dict(zip(boxes, pairwise(ends), strict=True)))
 
 
 def sum_of_mean_logprobs(read: Pass, W: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ passes, and spans, are chosen here. A model without padding is given its end tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,16 +32,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
-from counterpoise.credit.copies import Copy, Originals, Span
+from counterpoise.credit.copies import Copy, Span
 from counterpoise.credit.divergence import divergence, mean_states
 from counterpoise.credit.oar_g import COMPARE
+from counterpoise.credit.originals import Originals
 from counterpoise.credit.saliency import cut
 from counterpoise.credit.spans import Answer, answers, places
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import unknown
 from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
-from counterpoise.policy.transfer import to_device
+from counterpoise.policy.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 from counterpoise.update.forward import micro_batches, packed
 
@@ -72,15 +73,15 @@ def weights(
         raise unknown("comparison of answers", compare, COMPARE)
     found = ones(view.rows)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    for i, importance_T in importance(view, boxes, compare, passes).items():
+    for i, importance_T in importance(view, boxes, compare, passes):
         found[i][: boxes[i].mark] = reshape(importance_T, quantile, boost)
     return found
 
 
 def importance(
     view: View, boxes: dict[int, Answer], compare: str, passes: float
-) -> dict[int, Floats]:
-    """Row -> I of its reasoning tokens."""
+) -> Iterator[tuple[int, Floats]]:
+    """(row, I of its reasoning tokens)"""
     policy, reader = view.policy, view.reader
     assert reader is not None
     shared_by = {i: len(group) for group in view.groups for i in group}
@@ -93,16 +94,19 @@ def importance(
         asked.append(Asked(cut(row, end), (box.start, end), masked))
     rows = [one.row for one in asked]
 
-    def attempt(micro_tokens: int) -> list[Floats]:
-        found = [np.empty(0, dtype=np.float32)] * len(asked)
-        for batch in micro_batches(rows, micro_tokens):
+    def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:
+        under_way = []
+        for batch in micro_batches(rows, 2 * micro_tokens):  # of these only keys and values stay
             values = _of_spans(policy, [asked[i] for i in batch], compare, micro_tokens)
-            for i, values_K in zip(batch, values, strict=True):
-                lengths_K = np.array([end - start for start, end in asked[i].masked])
-                found[i] = np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
-        return found
+            under_way.append((batch, to_host(values.float())))
+        return under_way
 
-    return dict(zip(boxes, reader.micro.rows(attempt, rows), strict=True)) if rows else {}
+    names = list(boxes)
+    for batch, values_of in reader.micro.rows(attempt, rows) if rows else []:
+        ends = np.cumsum([len(asked[i].masked) for i in batch])
+        for i, values_K in zip(batch, np.split(values_of(), ends[:-1]), strict=True):
+            lengths_K = np.array([end - start for start, end in asked[i].masked])
+            yield names[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
 
 
 def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
@@ -117,11 +121,9 @@ def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
     singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
     budget -= costs[:singles].sum()
     rest = reasoning - singles
-    few, many = 1, rest
-    while few < many:
-        half = (few + many + 1) // 2
-        cost = (inputs - _bounds(rest, half)[:-1]).sum()
-        few, many = (half, many) if cost <= budget else (few, half - 1)
+    few = min(rest, max(1, int((budget - rest / 2) / (inputs - rest / 2)) + 1))  # or too many
+    while few > 1 and (inputs - _bounds(rest, few)[:-1]).sum() > budget:
+        few -= 1
     bounds = _bounds(rest, few).tolist()
     return [*pairwise(bounds), *((t, t + 1) for t in range(rest, reasoning))]
 
@@ -132,28 +134,27 @@ def _bounds(tokens: int, parts: int) -> NDArray[np.int64]:
 
 
 @torch.no_grad()
-def _of_spans(
-    policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int
-) -> list[Floats]:
-    """Per row: I of each of its spans."""
+def _of_spans(policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int) -> Tensor:
+    """I of each span, row after row."""
     originals = Originals(policy, packed(policy, [one.row for one in asked]))
     copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
     read = _scores if compare == "answer_joint" else _states
     firsts = [first for first, _ in originals.packing.responses]
     predictors = [one.predictors(first) for one, first in zip(asked, firsts, strict=True)]
     clean_R = read(policy, originals.hidden_N[places(predictors, policy.device)], asked)
-    values = torch.empty(len(copies), dtype=torch.float64, device=policy.device)
+    walked: list[int] = []
+    values: list[Tensor] = []
     for batch in originals.batches(copies, micro_tokens):
         some = [copies[i] for i in batch]
         hidden_n = originals.run(some, [asked[c.row].predictors(-c.kept) for c in some])
         moved = read(policy, hidden_n, [asked[copy.row] for copy in some])
-        clean = clean_R[[copy.row for copy in some]]
+        clean = clean_R[to_device(np.array([copy.row for copy in some]), policy.device)]
         if compare == "answer_joint":
-            values[batch] = (clean - moved).clamp(min=0).double()
+            values.append((clean - moved).clamp(min=0).double())
         else:
-            values[batch] = divergence(clean, moved, policy.decoder.unembedding)
-    ends = np.cumsum([len(one.masked) for one in asked])
-    return np.split(values.float().cpu().numpy(), ends[:-1])
+            values.append(divergence(clean, moved, policy.decoder.unembedding))
+        walked += batch
+    return torch.cat(values)[to_device(np.argsort(walked), policy.device)]
 
 
 def _masked(policy: Policy, r: int, one: Asked) -> Iterator[Copy]:

@@ -55,7 +55,7 @@ class Step(View):
     def logprobs(self) -> list[Floats]:
         """Per row [T]; hidden states, which are large, are not kept for it."""
         at = self._reader
-        return score(at.policy, self.rows, at.temperature, at.micro, at.one_pass)
+        return score(at.policy, self.rows, at.temperature, at.micro, at.passes.read)
 
     @cached_property
     def old_logprobs(self) -> list[Floats]:

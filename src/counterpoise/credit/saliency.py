@@ -8,8 +8,8 @@ through prompts, whose keys and values are constants, computed once for all thei
 responses only as far as the objective looks; of the last layer only what the objective looks at,
 and the keys and values of the rest. Only one number a token is kept.
 
-On a GPU in half precision prompts and whole layers stay in: there the packed pass, a layer of which
-is one node of the graph (`policy/layer.py`), is the quicker one.
+On a GPU in half precision prompts and whole layers stay in: there the packed pass of a training
+step, captured both ways (`update/captured.py`), is the quicker one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from counterpoise.credit.copies import Copy, Originals, Span
+from counterpoise.credit.copies import Copy, Span
+from counterpoise.credit.originals import Originals
 from counterpoise.credit.spans import places
 from counterpoise.credit.view import View
-from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.kernels import on_gpu
 from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import pack
-from counterpoise.policy.transfer import to_device
+from counterpoise.policy.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
-from counterpoise.update.forward import micro_batches, packed
+from counterpoise.update.forward import micro_batches
+from counterpoise.update.passes import Passes
 
 AT_ONCE = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
 
@@ -50,7 +51,14 @@ class Pass:
 
 Objective = Callable[[Pass], Tensor]  # -> J, or any scalar with its gradient
 Measure = Callable[[Tensor, Tensor], Tensor]  # (dJ/de [n, D], e [n, D]) -> [n]
-Noise = Callable[[int, int], Tensor]  # (row, D) -> [n, D], for the first n tokens of its response
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noise:
+    """What is added to the embeddings of a row's first inputs."""
+
+    values_nD: Tensor
+    spans: Mapping[int, Span]  # of each row of the view, among the n
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +70,14 @@ class Asked:
     start: int  # the first token it looks at, 1 at least: the first one hangs on none before it
 
     @property
+    def num_inputs(self) -> int:
+        """The last token is looked at by nobody."""
+        return self.row.num_tokens - 1
+
+    @property
     def places(self) -> Span:
         """Where these tokens are predicted, among the inputs."""
-        return self.start - 1, self.row.num_tokens - 1
+        return self.start - 1, self.num_inputs
 
 
 def saliency(
@@ -73,10 +86,11 @@ def saliency(
     objective: Objective,
     measure: Measure,
     noise: Noise | None = None,
-) -> dict[int, Floats]:
-    """Row -> [T]: `measure` of every token that is an input of the row's objective, else 0.
+) -> Iterator[tuple[int, Floats]]:
+    """(row, [T]): `measure` of every token that is an input of the row's objective, else 0.
 
-    `asked` names the rows, and the tokens of each that the objective looks at.
+    `asked` names the rows, and the tokens of each that the objective looks at. Rows come pass by
+    pass; all passes are under way when the first does.
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
@@ -86,20 +100,29 @@ def saliency(
         if end > 1
     ]
     rows = [one.row for one in taken]
-    one_pass = _packed if on_gpu(policy.decoder.unembedding) else _after_prompts
 
-    def attempt(micro_tokens: int) -> dict[int, Floats]:
-        found = {i: np.zeros(view.rows[i].num_tokens, dtype=np.float32) for i in asked}
+    def runs(some: Sequence[Asked], micro_tokens: int) -> Iterator[tuple[list[Asked], Run]]:
+        if on_gpu(policy.decoder.unembedding):
+            return _packed(policy, some, reader.passes)
+        return _after_prompts(policy, some, micro_tokens)
+
+    def attempt(micro_tokens: int) -> list[tuple[list[Asked], Callable[[], Floats]]]:
+        under_way = []
         for batch in micro_batches(rows, micro_tokens):
-            some = [taken[i] for i in batch]
-            for part, run in one_pass(policy, some, micro_tokens):
-                values_n = _measured(policy, part, run, objective, measure, noise)
-                for one, values_T in zip(part, values_n, strict=True):
-                    found[one.name][: len(values_T)] = values_T
-        return found
+            for part, run in runs([taken[i] for i in batch], micro_tokens):
+                values_N = _measured(policy, part, run, objective, measure, noise)
+                under_way.append((part, to_host(values_N)))
+        return under_way
 
     with weights_fixed(policy.model):
-        return reader.micro.rows(attempt, rows) if rows else attempt(1)
+        under_way = reader.micro.rows(attempt, rows) if rows else []
+    for part, values_of in under_way:
+        ends = np.cumsum([one.num_inputs for one in part])
+        for one, values_t in zip(part, np.split(values_of(), ends[:-1]), strict=True):
+            T = view.rows[one.name].num_tokens
+            yield one.name, np.pad(values_t, (0, T - len(values_t)))
+    for i in set(asked) - {one.name for one in taken}:
+        yield i, np.zeros(view.rows[i].num_tokens, dtype=np.float32)
 
 
 def cut(row: Row, stop: int) -> Row:
@@ -123,18 +146,19 @@ def _measured(
     objective: Objective,
     measure: Measure,
     noise: Noise | None,
-) -> list[Floats]:
-    """Per row, of each of its inputs."""
+) -> Tensor:
+    """Of every input, row after row: [N], where the policy is."""
     inputs = [one.row.content.response_tokens[:-1] for one in part]
-    lengths = [len(tokens) for tokens in inputs]
     with torch.no_grad():
         flat_N = to_device(np.concatenate(inputs), policy.device, np.int64)
         embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
         leaf_N = embedded_N.clone()
         if noise is not None:
-            for one, rest_N in zip(part, leaf_N.split(lengths), strict=True):
-                more = noise(one.name, leaf_N.shape[1])[: len(rest_N)]
-                rest_N[: len(more)] += more.to(leaf_N.dtype)
+            spans = [noise.spans[one.name] for one in part]
+            starts = np.cumsum([0, *map(len, inputs[:-1])]).tolist()
+            first = [(at, at + e - s) for at, (s, e) in zip(starts, spans, strict=True)]
+            more = noise.values_nD[places(spans, policy.device)].to(leaf_N.dtype)
+            leaf_N.index_add_(0, places(first, policy.device), more)
     seen = [one.row.content.response_tokens[one.start :] for one in part]
     bounds = np.cumsum([0, *map(len, seen)]).tolist()
     with torch.enable_grad():
@@ -143,8 +167,7 @@ def _measured(
         read = Pass([one.name for one in part], list(pairwise(bounds)), hidden_n, targets_n)
         (gradient_N,) = torch.autograd.grad(objective(read), leaf_N)
     wide = torch.promote_types(leaf_N.dtype, torch.float32)
-    values_N = measure(gradient_N.to(wide), embedded_N.to(wide))
-    return np.split(values_N.float().cpu().numpy(), np.cumsum(lengths)[:-1])
+    return measure(gradient_N.to(wide), embedded_N.to(wide)).float()
 
 
 def _after_prompts(
@@ -169,24 +192,16 @@ def _after_prompts(
 
 
 def _packed(
-    policy: Policy, asked: Sequence[Asked], micro_tokens: int
+    policy: Policy, asked: Sequence[Asked], passes: Passes
 ) -> Iterator[tuple[list[Asked], Run]]:
     """All rows as a training step packs them, prompts and all."""
-    packing = packed(policy, [one.row for one in asked])
-    firsts = [first for first, _ in packing.responses]
+    rows = [one.row for one in asked]
+    firsts = np.cumsum([0, *(one.num_inputs for one in asked[:-1])]).tolist()
     spans = zip(firsts, (one.places for one in asked), strict=True)
-    wanted = [(first + start, first + end) for first, (start, end) in spans]
+    wanted_n = places([(at + start, at + end) for at, (start, end) in spans], policy.device)
 
     def run(leaf_N: Tensor) -> Tensor:
-        """Responses come after all prompts, in the order of the rows."""
-        prompts_N = F.embedding(packing.tokens_N[: firsts[0]], policy.decoder.embedding.weight)
-        hidden_N = policy.decoder(
-            packing.tokens_N,
-            packing.positions_N,
-            PackedAttention(packing),
-            embedded_N=torch.cat((prompts_N, leaf_N)),
-        )
-        return hidden_N[places(wanted, policy.device)]
+        return passes.states(policy, rows, leaf_N)[wanted_n]
 
     yield list(asked), run
 

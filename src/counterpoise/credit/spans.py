@@ -13,11 +13,14 @@ box, or nothing in it: there is no answer.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.view import View
@@ -52,10 +55,12 @@ def answers(view: View, *, first: bool = False) -> list[Answer | None]:
     return [locate(pieces, first=first) for pieces in pieces_of(view.policy, responses)]
 
 
-def places(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+def places(spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device) -> Tensor:
     """Every place of the spans [start, end), span after span: [n]."""
-    flat = np.concatenate([np.arange(start, end) for start, end in spans])
-    return to_device(flat, device, np.int64)
+    start_B, end_B = np.array(spans, dtype=np.int64).T
+    lengths_B = end_B - start_B
+    shift_B = start_B - (np.cumsum(lengths_B) - lengths_B)
+    return to_device(np.arange(lengths_B.sum()) + np.repeat(shift_B, lengths_B), device)
 
 
 def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
@@ -70,9 +75,9 @@ def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
     end = box.start + len(content.rstrip())
     if start >= end:
         return None
-    ends_T = np.cumsum([len(piece) for piece in pieces])
+    ends_T = list(accumulate(map(len, pieces)))
 
     def token_at(character: int) -> int:
-        return int(np.searchsorted(ends_T, character, side="right"))
+        return bisect_right(ends_T, character)
 
     return Answer(token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1)

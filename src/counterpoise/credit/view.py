@@ -18,7 +18,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Ints, Row
 from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import OnePass, Read, once, read, score
+from counterpoise.update.forward import Read, read, score
+from counterpoise.update.passes import EAGER, Passes
 
 
 class NoPolicyError(PoiseError):
@@ -34,7 +35,7 @@ class Reader:
     micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
-    one_pass: OnePass = once  # how a pass without gradients runs
+    passes: Passes = EAGER  # how they are run
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
     """By the rows' names, what a weighting had read of them: the update asks for the same."""
 
@@ -79,6 +80,10 @@ class View:
         """Per row [T, D], the input of the unembedding, on the policy's device."""
         return self._read.hidden
 
+    def begin(self) -> None:
+        """Have the rows read. A GPU does it while the host goes on, until its numbers are asked."""
+        _ = self._read
+
     @property
     def known(self) -> list[Floats] | None:
         """`logprobs`, if a pass was made for whatever was asked; None: there was none."""
@@ -97,7 +102,7 @@ class View:
             replace(row, group=f"{row.group}/{number.setdefault(prompt.tobytes(), len(number))}")
             for row, prompt in zip(moved, prompts, strict=True)
         ]
-        return score(reader.policy, told, reader.temperature, reader.micro, reader.one_pass)
+        return score(reader.policy, told, reader.temperature, reader.micro, reader.passes.read)
 
     @property
     def _reader(self) -> Reader:
@@ -108,7 +113,7 @@ class View:
     @cached_property
     def _read(self) -> Read:
         reader = self._reader
-        return read(reader.policy, self.rows, reader.temperature, reader.micro, reader.one_pass)
+        return read(reader.policy, self.rows, reader.temperature, reader.micro, reader.passes.read)
 
 
 def ones(rows: Sequence[Row]) -> list[Floats]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from counterpoise.credit import RULES, WEIGHTS
 from counterpoise.credit.assign import read_settings
@@ -43,6 +44,10 @@ def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None)
             raise PoiseError(
                 f"'{name}' is a rule of an optimizer step and weighs no tokens beforehand: "
                 f"name one of {', '.join(WEIGHTS)}"
+            )
+        if name not in WEIGHTS and Path(name).is_dir():
+            raise PoiseError(
+                f"{name} is a folder: the weights come first, poise credit NAME {name}"
             )
         if name not in WEIGHTS:
             raise unknown("token weights", name, WEIGHTS)

@@ -14,14 +14,11 @@ from pathlib import Path
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.credit.mixture import mixture_of
-from counterpoise.errors import PoiseError
-from counterpoise.evaluate.models import take_weights
-from counterpoise.import_runs.write import IMPORTED
-from counterpoise.look_view import ranges
+from counterpoise.errors import PoiseError, ranges
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.store import checkpoint
-from counterpoise.store.folder import RunFolder
-from counterpoise.study.stored import check_vocabulary, read_groups
+from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
+from counterpoise.store.rollouts import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
 NEEDED = ("group", "prompt_id", "reward", "response_tokens")  # the prompt's only where it is read
@@ -68,7 +65,7 @@ class Stored:
             )
         policy = load_policy(self.model)
         if self.weights and self.weights.folder:
-            take_weights(policy, self.weights.folder)
+            checkpoint.take_weights(policy.model, policy.name, self.weights.folder)
         check_vocabulary(self.groups, len(policy.decoder.unembedding))
         return policy
 
@@ -100,7 +97,7 @@ def read_stored(path: Path, iteration: int | None = None, model: str | None = No
 
 def _described(path: Path) -> tuple[RunConfig, dict[int | None, Weights]]:
     """The run's options, and which weights are there, by the iterations behind them."""
-    if (path / IMPORTED).is_file():
+    if is_imported(path):
         return RunConfig(), {}
     folder = RunFolder.open(path)
     config = folder.config()

@@ -88,7 +88,7 @@ def _types(result: Result, types: list[TokenType], digits: int) -> RenderableTyp
 
 
 def _text(result: Result, token: int) -> str:
-    shown = blanks(result.vocabulary[token]).strip() or "·"
+    shown = blanks(result.vocabulary[token], alone=True)
     return shown[:LONGEST] + "…" if len(shown) > LONGEST else shown
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from counterpoise.errors import first_line
+
 MEND = "install that version, or bring the adapter up to date: its host.py lists what it rests on"
 
 
@@ -77,8 +79,7 @@ def look(engine: Engine) -> Health:
     try:
         faults = engine.changed(host)
     except Exception as fault:  # whatever a package raises while it is imported
-        first = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-        faults = [f"{engine.name} {found} cannot be imported: {first}"]
+        faults = [f"{engine.name} {found} cannot be imported: {first_line(fault)}"]
     return Health(engine.name, found, engine.use, host.REMEDY, tuple(faults))
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from counterpoise.adapters.trl.host import BY_TEXT
 from counterpoise.config import RunConfig
+from counterpoise.credit import WEIGHTS
 from counterpoise.engine.translate import Option, check, idle, only, ours, section, to
 
 TASK = ours("the task")
@@ -76,8 +78,12 @@ OPTIONS: dict[str, Option] = {
     "verify.also": only([], why="the adapter takes one reward of a rollout"),
     "verify.overlong_tokens": idle("only with verify.also"),
     "credit.name": to("credit"),
-    "credit.weights": only("uniform", why="inside TRL nobody reads the model for token weights"),
-    "credit.settings": idle("only with other credit.weights"),
+    "credit.weights": to(
+        "credit_weights",
+        values=tuple(name for name in WEIGHTS if name not in BY_TEXT),
+        why="it reads texts, and TRL hands over tokens",
+    ),
+    "credit.settings": to("credit_settings"),
     "credit.mixture": idle("only with verify.also"),
     "credit.rule": only("off", why="TRL's loss takes nothing from a rule"),
     "credit.rule_settings": idle("only with credit.rule"),
@@ -172,7 +178,8 @@ def arguments(
         "top_p": sample.top_p,
         "top_k": sample.top_k,
         "credit": config.credit.name,
-        "credit_weights": "uniform",
+        "credit_weights": config.credit.weights,
+        "credit_settings": list(config.credit.settings),
         "tau": config.balance.tau,
         "balance_unit": config.balance.unit,
         "balance_target": config.balance.target,

@@ -25,7 +25,6 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.loop import evaluate, look_at
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.policy.load import Policy
 from counterpoise.sample.rounds import Encoded, pick_prompts
 from counterpoise.state import State, refill_buffer, save
 from counterpoise.store.folder import RunFolder
@@ -72,13 +71,9 @@ class Run:
 class Recorder(StepMonitor):
     def __init__(self, run: Run, state: State, *, main: bool) -> None:
         self.run, self.state, self.main = run, state, main
-        self.policy = state.policy
         self.skipped = ""  # why the optimizer left the latest step out
         self.reads = bool(run.config.monitor.every or run.config.store.tokens)
         self.open: Opened | None = None
-
-    def model(self) -> Policy:
-        return self.state.policy
 
     # -- an iteration, in the order of its calls -----------------------------------------------
 
@@ -121,6 +116,8 @@ class Recorder(StepMonitor):
             config = self.run.config
             self.open.monitor = look_at(self.state, self.open.batch, decision.plan, config)
         rows = [self.open.batch[i] for i in decision.plan.steps[step]]
+        if self.trainer.on_policy(decision, step):  # the pass gives their old log-probabilities
+            rows = [replace(row, scored_T=None) for row in rows]
         result = self.read(rows)
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
@@ -187,7 +184,7 @@ class Recorder(StepMonitor):
         batch = opened.batch or (self._content(decision) if decision else [])
         plan = decision.plan if decision else None
         description: Description | None = describe(batch, plan) if plan else None
-        credited = assign(opened.groups, config.credit.name, config.credit.weights)
+        credited = assign(opened.groups, config.credit.name)  # metrics read their signs only
         rows = [*opened.waiting, *(row for group in credited for row in group)]
         oldest = opened.number - config.balance.max_age
         made = metrics.Iteration(

@@ -20,7 +20,6 @@ import torch
 
 from counterpoise.adapters.trl import host
 from counterpoise.adapters.trl.samples import Sample
-from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
 from counterpoise.engine.trl import arguments, checked
@@ -161,14 +160,9 @@ def _take_up(trainer: Any, state: State) -> None:
         )
     trainer.take_up(state.iteration, shelf)
     trainer.skipped_in_a_row = state.skipped_in_a_row
-    planner = trainer.planner
-    if planner.buffer is not None:
-        old = planner.buffer
-        planner.buffer = RewardBalancedBuffer(
-            tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age,
-            rows=[replace(row, rollout=None, scored_T=None) for row in waiting],
-            counts=state.buffer.counts,
-        )  # fmt: skip
+    if trainer.planner.buffer is not None:
+        bare = [replace(row, rollout=None, scored_T=None) for row in waiting]
+        trainer.planner.take_up(bare, state.buffer.counts)
 
 
 def _write_head(folder: RunFolder, config: RunConfig, policy: Policy) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from counterpoise.adapters.trl import processes
 from counterpoise.adapters.trl.samples import Batch, Sample
 from counterpoise.adapters.trl.trainer import PoiseGRPOTrainer
 from counterpoise.config import RunConfig
+from counterpoise.credit.view import Reader
 from counterpoise.engine.trl_record import Recorder
 from counterpoise.errors import PoiseError
 from counterpoise.loop import MAX_SKIPPED
@@ -80,6 +82,15 @@ class RunTrainer(PoiseGRPOTrainer):
         self.shelf = dict(shelf)
 
     # -- what the adapter leaves open ----------------------------------------------------------
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self.recorder.state.policy
+
+    def _reader(self) -> Reader | None:
+        state, run = self.recorder.state, self.run
+        temperature, seed = run.sample.temperature, run.loop.seed
+        return Reader(state.policy, temperature, state.micro, self._generation, seed)
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from counterpoise.adapters.verl import host
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
-from counterpoise.engine.verl import asked, checked, command
+from counterpoise.engine.verl import checked
+from counterpoise.engine.verl_command import asked, command
 from counterpoise.errors import PoiseError
 from counterpoise.policy.templates import written
 from counterpoise.store.folder import RunFolder

@@ -1,1 +1,3 @@
 """How good the policy is on problems it was not trained on."""
+
+PAPER = ("aime24", "aime25", "amc23", "olympiadbench", "minerva", "math500")  # asked by default

@@ -52,7 +52,6 @@ _TABLE = (
     Benchmark("math", "MATH", "math_test.jsonl"),
 )  # fmt: skip
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
-PAPER = ("aime24", "aime25", "amc23", "olympiadbench", "minerva", "math500")
 
 
 def find(name: str, data: Path | None) -> Benchmark:
@@ -79,9 +78,8 @@ def load(
             + (f" (there: {', '.join(there[:12])})" if there else "")
             + "; --data names a folder of JSON lines, and without it the hub is asked"
         )
-    names = {role: role for role in ROLES} | dict(fields or {})
     remedy = "name it by --fields {role}=NAME"
-    return jsonl.read(str(path), names["problem"], names["answer"], names["id"], remedy=remedy)
+    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), remedy=remedy))
 
 
 def from_hub(benchmark: Benchmark) -> list[Prompt]:
@@ -109,7 +107,7 @@ def from_hub(benchmark: Benchmark) -> list[Prompt]:
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
-        prompts.append(jsonl.to_prompt(record, where, *ROLES))
+        prompts.append(jsonl.to_prompt(record, where))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts

@@ -20,7 +20,7 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.settings import Setting
-from counterpoise.store.atomic import append_line, replacing
+from counterpoise.store.atomic import append_line, replacing, whole_lines
 from counterpoise.store.space import FULL
 
 SCHEMA = 1
@@ -110,13 +110,16 @@ class Cell:
 
 
 def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
-    """The header and the problems judged so far, by id, in the order they were judged."""
+    """The header and the problems judged so far, by id, in the order they were judged.
+
+    Two commands at once, where folders cannot be locked, write the header and problems twice.
+    """
     try:
-        lines = list(_lines(path))
+        lines = [json.loads(line) for line in whole_lines(path)]
         if not lines or lines[0]["schema"] != SCHEMA:
             raise ValueError(f"its first line is no header of schema {SCHEMA}")
         header = Header(**{field.name: lines[0][field.name] for field in fields(Header)})
-        judged = [Judged(**line) for line in lines[1:]]
+        judged = [Judged(**line) for line in lines[1:] if line != lines[0]]
     except (ValueError, KeyError, TypeError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
     return header, {one.id: one for one in judged}
@@ -170,13 +173,6 @@ def read_cells(folder: Path) -> list[Cell]:
 def write_json(path: Path, value: Any) -> None:
     with _writing(path), replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
 
 
 def _cut_off(path: Path) -> int:

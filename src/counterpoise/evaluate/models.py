@@ -13,18 +13,13 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from counterpoise.config import ModelConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.policy.load import EMBEDDED, HUB_ID, Policy, find_folder, load_policy, quiet
 from counterpoise.policy.shapes import PREFIX, shape_config
 from counterpoise.policy.templates import AUTO
-from counterpoise.store.folder import RunFolder
-
-CHECKPOINT = "model.safetensors"  # of store/checkpoint.py
-CONFIG = "config.toml"  # of a run
+from counterpoise.store import checkpoint
+from counterpoise.store.folder import CHECKPOINTS, RunFolder, is_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +48,8 @@ def sources(names: Sequence[str]) -> list[Source]:
 def load(source: Source, device: str, dtype: str) -> Policy:
     policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
-        take_weights(policy, Path(source.name))
+        checkpoint.take_weights(policy.model, policy.name, Path(source.name))
     return policy
-
-
-def take_weights(policy: Policy, checkpoint: Path) -> None:
-    """A checkpoint's weights into the model that its run began with."""
-    parameters = dict(policy.model.named_parameters())
-    try:
-        saved = load_file(checkpoint / CHECKPOINT)
-    except (OSError, SafetensorError) as fault:
-        raise PoiseError(f"{checkpoint} cannot be read: {fault}") from fault
-    if saved.keys() - parameters.keys():
-        raise PoiseError(f"{checkpoint} is no checkpoint of the model '{policy.name}'")
-    for name, tensor in saved.items():
-        parameters[name].data.copy_(tensor)
 
 
 def tokenizer_and_context(source: Source) -> tuple[Any, int]:
@@ -85,15 +67,15 @@ def tokenizer_and_context(source: Source) -> tuple[Any, int]:
     except PoiseError:
         raise
     except Exception as fault:  # transformers and tokenizers raise as they please
-        first = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-        raise PoiseError(f"model '{source.name}' cannot be loaded: {first}") from fault
+        said = first_line(fault)
+        raise PoiseError(f"model '{source.name}' cannot be loaded: {said}") from fault
     return tokenizer, int(config.max_position_embeddings)
 
 
 def _place(name: str) -> str:
     """The model inside a run's folder; any other name as it is, if something is there."""
     path = Path(name)
-    if (path / CONFIG).is_file():
+    if is_run(path):
         if not (path / "model" / "config.json").is_file():
             raise PoiseError(
                 f"{name} is a run without a model: it has not ended, or store.model was false"
@@ -105,29 +87,23 @@ def _place(name: str) -> str:
             f"no model '{name}': no such folder; give 'embedded', 'smollm2', a folder, a run, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
-    if path.is_dir() and not _is_checkpoint(path) and not (path / "config.json").is_file():
+    if path.is_dir() and not checkpoint.run_of(path) and not (path / "config.json").is_file():
         raise PoiseError(f"{name} holds no model: config.json is missing")
     return name
 
 
-def _is_checkpoint(path: Path) -> bool:
-    return path.resolve().parent.name == "checkpoints" and (path / CHECKPOINT).is_file()
-
-
 def _base(name: str) -> str:
-    path = Path(name)
-    if not _is_checkpoint(path):
-        return name
-    return RunFolder.open(path.resolve().parents[1]).config().model.name
+    run = checkpoint.run_of(Path(name))
+    return RunFolder.open(run).config().model.name if run else name
 
 
 def _template(name: str) -> str:
     """What the run that made a model had as `model.template`."""
     path = Path(name).resolve()
-    run = path.parents[1] if _is_checkpoint(path) else path.parent
-    if not _is_checkpoint(path) and not (path.name == "model" and (run / CONFIG).is_file()):
-        return AUTO
-    return RunFolder.open(run).config().model.template
+    run = checkpoint.run_of(path)
+    if run is None and path.name == "model" and is_run(path.parent):
+        run = path.parent
+    return RunFolder.open(run).config().model.template if run else AUTO
 
 
 def _labels(names: Sequence[str]) -> list[str]:
@@ -139,10 +115,10 @@ def _labels(names: Sequence[str]) -> list[str]:
     """
     labels: list[str] = []
     for name in names:
-        skipped = ("model", "checkpoints", "/")
+        skipped = ("model", CHECKPOINTS, "/")
         parts = [part for part in Path(name).parts if part not in skipped] or ["model"]
         label = parts[-1].replace(":", "-")
-        if (label in labels or "checkpoints" in Path(name).parts) and len(parts) > 1:
+        if (label in labels or CHECKPOINTS in Path(name).parts) and len(parts) > 1:
             label = f"{parts[-2]}-{label}"
         base, number = label, 1
         while label in labels:
@@ -154,7 +130,7 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _digest(name: str) -> str:
     folder = Path(find_folder(name))
-    wanted = CHECKPOINT if _is_checkpoint(folder) else "*.safetensors"
+    wanted = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
     files = sorted(folder.glob(wanted)) if folder.is_dir() else []
     if not files:
         return name

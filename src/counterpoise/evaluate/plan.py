@@ -8,15 +8,15 @@ room for after a benchmark's longest prompt (8,192 at most), so that models are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.evaluate import benchmarks, models
-from counterpoise.evaluate.benchmarks import PAPER, Benchmark
+from counterpoise.evaluate import PAPER, benchmarks, models
+from counterpoise.evaluate.benchmarks import Benchmark
 from counterpoise.evaluate.cells import Cell, Header
 from counterpoise.evaluate.models import Source
 from counterpoise.evaluate.settings import Setting
@@ -55,6 +55,15 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The problems of a benchmark, and a digest that changes with any of them."""
+
+    benchmark: Benchmark
+    problems: Sequence[Prompt]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Put:
     """The problems of a benchmark as one model reads them."""
 
@@ -81,31 +90,28 @@ class Work:
 def plan(options: Options) -> list[Work]:
     """In the order it is done: model by model, then setting, then benchmark."""
     check_names(options)
-    asked = [benchmarks.find(name, options.data) for name in options.benchmarks]
-    if twice := {one.name for one in asked if asked.count(one) > 1}:
-        raise PoiseError(f"benchmark '{min(twice)}' is named twice")
-    problems = {one.name: read_problems(one, options) for one in asked}
-    digests = {name: benchmarks.digest(prompts) for name, prompts in problems.items()}
+    asked = read_problems(options)
     found = models.sources(options.models)
     known = {source: models.tokenizer_and_context(source) for source in found}
     prompts = {
-        (source, one.name): put(one, problems[one.name], source, known[source][0], options)
+        (source, one): put(one, source, known[source][0], options)
         for source in found
         for one in asked
     }
     rooms = {
-        one.name: room_for(one, options, [(s, known[s][1], prompts[s, one.name]) for s in found])
+        one: room_for(
+            one.benchmark.name, options, [(s, known[s][1], prompts[s, one]) for s in found]
+        )
         for one in asked
     }
     works = []
     for source in found:
         for setting in options.settings:
             for one in asked:
-                said = prompts[source, one.name]
-                header = header_for(one, source, setting, said, rooms[one.name], options)
-                header = replace(header, problems_digest=digests[one.name])
+                said = prompts[source, one]
+                header = header_for(one, source, setting, said, rooms[one], options)
                 cell = Cell(options.out, header)
-                works.append(Work(source, cell, problems[one.name], said.tokens, said.ends))
+                works.append(Work(source, cell, one.problems, said.tokens, said.ends))
     return works
 
 
@@ -130,19 +136,24 @@ def check_names(options: Options) -> None:
             raise PoiseError(f"{name} {given}: give {', '.join(choices[:-1])} or {choices[-1]}")
 
 
-def read_problems(one: Benchmark, options: Options) -> list[Prompt]:
-    prompts = benchmarks.load(one, options.data, options.fields)
-    return prompts[: options.limit] if options.limit else prompts
+def read_problems(options: Options) -> list[Asked]:
+    """Of every benchmark, in the order asked for."""
+    found = [benchmarks.find(name, options.data) for name in options.benchmarks]
+    if twice := {one.name for one in found if found.count(one) > 1}:
+        raise PoiseError(f"benchmark '{min(twice)}' is named twice")
+    asked = []
+    for one in found:
+        prompts = benchmarks.load(one, options.data, options.fields)[: options.limit]
+        asked.append(Asked(one, prompts, benchmarks.digest(prompts)))
+    return asked
 
 
-def put(
-    one: Benchmark, problems: Sequence[Prompt], source: Source, tokenizer: Any, options: Options
-) -> Put:
+def put(one: Asked, source: Source, tokenizer: Any, options: Options) -> Put:
     """The problems as one model reads them."""
-    name = options.template or one.template
+    name = options.template or one.benchmark.template
     name = source.template if name == templates.AUTO else name
     template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
-    encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in problems)
+    encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in one.problems)
     return Put(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],
@@ -150,21 +161,21 @@ def put(
     )
 
 
-def room_for(one: Benchmark, options: Options, put_to: Sequence[tuple[Source, int, Put]]) -> int:
-    """New tokens that every model has room for after the benchmark's longest prompt."""
+def room_for(name: str, options: Options, put_to: Sequence[tuple[Source, int, Put]]) -> int:
+    """New tokens that every model has room for after the longest prompt of the benchmark."""
     rooms = []
     for source, context, said in put_to:
         longest = max(map(len, said.tokens))
         room = context - longest
         if room < 1:
             raise PoiseError(
-                f"{one.name}: its longest prompt has {longest:,} tokens with template "
+                f"{name}: its longest prompt has {longest:,} tokens with template "
                 f"'{said.template}', and the context of '{source.name}' is {context:,}: leave the "
                 "benchmark out, or choose a shorter --template"
             )
         if options.max_new_tokens and options.max_new_tokens > room:
             raise PoiseError(
-                f"{one.name}: {longest:,} tokens of its longest prompt and --max-tokens "
+                f"{name}: {longest:,} tokens of its longest prompt and --max-tokens "
                 f"{options.max_new_tokens:,} exceed the context of '{source.name}', {context:,}: "
                 f"--max-tokens {room} is the most"
             )
@@ -173,21 +184,22 @@ def room_for(one: Benchmark, options: Options, put_to: Sequence[tuple[Source, in
 
 
 def header_for(
-    one: Benchmark, source: Source, setting: Setting, said: Put, room: int, options: Options
+    one: Asked, source: Source, setting: Setting, said: Put, room: int, options: Options
 ) -> Header:
+    benchmark, samples = one.benchmark, options.samples
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     return Header(
         model=source.label,
         name=source.name,
         weights=source.digest,
-        benchmark=one.name,
-        title=one.title,
+        benchmark=benchmark.name,
+        title=benchmark.title,
         problems=len(said.tokens),
-        problems_digest="",
+        problems_digest=one.digest,
         temperature=setting.temperature,
         top_p=setting.top_p,
-        samples=options.samples.get(one.name, options.samples.get("", one.samples)),
+        samples=samples.get(benchmark.name, samples.get("", benchmark.samples)),
         template=said.template,
         max_new_tokens=room,
         sampler=options.sampler,

@@ -32,6 +32,8 @@ from counterpoise.sample import SAMPLERS
 from counterpoise.sample.graph import release
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
+from counterpoise.store.alone import alone
+from counterpoise.store.folder import is_run
 from counterpoise.types import Prompt, Response
 from counterpoise.update.fit import explained
 from counterpoise.verify import VERIFIERS
@@ -45,9 +47,15 @@ ENGINE_MEMORY = 0.7  # of a GPU, where vLLM draws: nothing is trained beside it
 def evaluate(options: Options, watch: Watch | None = None) -> Summary:
     watch = watch or Watch()
     works = plan(options)
+    prepare(options.out)
+    with alone(options.out):
+        return fill_cells(works, options, watch)
+
+
+def fill_cells(works: Sequence[Work], options: Options, watch: Watch) -> Summary:
+    """What is missing of every file; then the summary of all."""
     for work in works:
         work.cell.open()
-    prepare(options.out)
     write_order(options.out, [work.cell.header for work in works])
     total = sum(len(work.problems) * work.cell.header.samples for work in works)
     missing = sum(len(work.missing) * work.cell.header.samples for work in works)
@@ -78,7 +86,7 @@ def prepare(out: Path) -> None:
     """A folder to write to that holds no run."""
     if out.exists() and not out.is_dir():
         raise PoiseError(f"{out} is a file; --out must name a folder")
-    if (out / "config.toml").is_file():
+    if is_run(out):
         raise PoiseError(f"{out} holds a run: choose another --out for its evaluation")
     try:
         out.mkdir(parents=True, exist_ok=True)

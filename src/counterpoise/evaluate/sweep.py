@@ -10,13 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
+from counterpoise.errors import PoiseError
 from counterpoise.evaluate.cells import Cell, Judged
 from counterpoise.evaluate.interval import Estimate, average, difference
 from counterpoise.evaluate.score import solved
-from counterpoise.evaluate.settings import Setting
+from counterpoise.evaluate.settings import Setting, parse_grid
 
 TEMPERATURES, TOP_PS = (1.0, 0.6), (0.7, 0.95)  # Table 4
+
+
+def asked(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
+    """What --temperature and --top-p name: every pair of a sweep, else the one there is.
+
+    Example:
+        >>> [str(setting) for setting in asked("1.0", "0.7,0.95", sweep=True)]
+        ['1/0.7', '1/0.95']
+    """
+    temperatures = parse_grid("--temperature", temperature, TEMPERATURES if sweep else (0.6,))
+    top_ps = parse_grid("--top-p", top_p, TOP_PS if sweep else (0.95,))
+    if not sweep and len(temperatures) * len(top_ps) > 1:
+        raise PoiseError("several temperatures or top-ps are a sweep: add --sweep")
+    return [Setting(*pair) for pair in product(temperatures, top_ps)]
 
 
 @dataclass(frozen=True, slots=True)

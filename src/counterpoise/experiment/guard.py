@@ -1,9 +1,8 @@
-"""What a command that starts runs must not do: start them twice, or leave them behind."""
+"""What a command that starts runs must not do: start them twice."""
 
 from __future__ import annotations
 
 import fcntl
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,17 +22,3 @@ def alone(folder: Path) -> Iterator[int]:
                 f"runs in {folder} are being trained: wait for them to end, or choose another --out"
             ) from fault
         yield file.fileno()
-
-
-@contextmanager
-def terminated_is_interrupted() -> Iterator[None]:
-    """`timeout` and batch systems send SIGTERM; the runs must hear of it."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

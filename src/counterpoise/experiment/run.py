@@ -13,12 +13,10 @@ there. Nothing is judged on half a run: one that is not finished does not count.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from counterpoise import __version__
 from counterpoise.errors import PoiseError
 from counterpoise.experiment import finding as findings
 from counterpoise.experiment import pilot
@@ -34,7 +32,7 @@ from counterpoise.experiment.pieces import (
     write_piece,
 )
 from counterpoise.experiment.runs import Fleet, Standing
-from counterpoise.statistics.finding import Finding
+from counterpoise.statistics.finding import Finding, as_json
 from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import RunFolder
 
@@ -118,11 +116,10 @@ class Bench:
         return f"{finding.verdict}. {finding.because}"
 
     def _found(self, finding: Finding) -> str:
-        """As study/run.py writes it, so that `poise report` shows it among studies."""
+        """As a study's, so that `poise report` shows it among them."""
         options, run = self.experiment.options, self.experiment.run
         seconds = sum(r.get("iteration_seconds") or 0.0 for c in self.runs.values() for r in c)
-        found = {
-            "schema": 1,
+        about = {
             "study": self.experiment.name,
             "title": options.title or self.experiment.name,
             "shows": options.shows,
@@ -139,15 +136,8 @@ class Bench:
                 "heldout": f"{run.evaluate.prompts} x {run.evaluate.samples}",
                 "digest": self.experiment.digest,
             },
-            "verdict": finding.verdict,
-            "because": finding.because,
-            "numbers": [asdict(number) for number in finding.numbers],
-            "notes": list(finding.notes),
-            "seconds": round(seconds, 1),
-            "version": __version__,
         }
-        whole = json.loads(json.dumps(found), parse_constant=lambda _: None)  # nan is not JSON
-        return json.dumps(whole, indent=1, ensure_ascii=False)
+        return as_json(about, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.out / name) as temporary:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.experiment.guard import alone, terminated_is_interrupted
+from counterpoise.experiment.guard import alone
+from counterpoise.interrupts import terminated_is_interrupted
 from counterpoise.runfile import load_config
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
@@ -160,9 +161,12 @@ class Fleet:
                 self.failures[name] = (said or "it said nothing").splitlines()[-1]
 
     def _interrupt(self) -> None:
-        """As Ctrl-C does: a run keeps its last checkpoint, and its verifier ends with it."""
+        """As Ctrl-C does: a run keeps its last checkpoint, and its verifier ends with it.
+
+        Not by SIGINT: started in the background, the runs would not hear it.
+        """
         for process in self._processes.values():
-            process.send_signal(signal.SIGINT)
+            process.terminate()
         until = time.monotonic() + PATIENCE
         for process in self._processes.values():
             try:

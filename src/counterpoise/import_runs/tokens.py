@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.import_runs.formats import Step
 
 
@@ -30,8 +30,7 @@ def load_tokenizer(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except Exception as fault:  # transformers and tokenizers raise as they please
-        first = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-        raise PoiseError(f"tokenizer '{name}' cannot be loaded: {first}") from fault
+        raise PoiseError(f"tokenizer '{name}' cannot be loaded: {first_line(fault)}") from fault
 
 
 def complete(step: Step, tokenizer: Any) -> Step:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.import_runs.formats import (
     Sample,
     Source,
@@ -101,9 +101,8 @@ def _open(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowInvalid, OSError) as fault:
-        first = str(fault).splitlines()[0]
         raise PoiseError(
-            f"{file} is no whole parquet file ({first}): copy it again, or remove it"
+            f"{file} is no whole parquet file ({first_line(fault)}): copy it again, or remove it"
         ) from fault
 
 
@@ -111,8 +110,9 @@ def _table(file: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         return _open(file).read(columns)
     except (pa.ArrowInvalid, OSError) as fault:
-        first = str(fault).splitlines()[0]
-        raise PoiseError(f"{file} is damaged ({first}): copy it again, or remove it") from fault
+        raise PoiseError(
+            f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
+        ) from fault
 
 
 def _scored(files: Sequence[Path], names: list[str]) -> Iterator[Scored]:

@@ -19,9 +19,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.import_runs.formats import Sample, Source, Step, counts, recognise
 from counterpoise.import_runs.tokens import complete, load_tokenizer, whole
 from counterpoise.store.atomic import replacing
-from counterpoise.store.folder import SCHEMA, RunFolder
+from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder
 
-IMPORTED = "imported.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,6 @@ def shared(
     )
 
 
-def shared_share(rows: Sequence[Row]) -> float:
-    """Share of the step's tokens that are shared."""
-    found = shared(rows)
-    return found.tokens / found.of if found.of else 0.0
-
-
 def residual(
     rows: Sequence[Row], pulls: Sequence[NDArray[np.floating]] | None = None
 ) -> float | None:

@@ -54,20 +54,6 @@ Array = NDArray[np.float64]
 # -- scores of rollouts ---------------------------------------------------------------------------
 
 
-def score_direction(
-    policy: Policy,
-    rows: Sequence[Row],
-    weights: Sequence[ArrayLike],
-    *,
-    temperature: float = 1.0,
-    micro_tokens: int = 8192,
-) -> dict[str, Tensor]:
-    """sum_it w_it grad log pi(o_it), scaled to length 1; `weights` are a number or [T] a row."""
-    return score_directions(
-        policy, rows, {"": weights}, temperature=temperature, micro_tokens=micro_tokens
-    )[""]
-
-
 def score_directions(
     policy: Policy,
     rows: Sequence[Row],
@@ -76,7 +62,9 @@ def score_directions(
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> dict[str, dict[str, Tensor]]:
-    """Several of them by name, from one forward pass."""
+    """sum_it w_it grad log pi(o_it), scaled to length 1, for each of several weightings by name,
+    from one forward pass; weights are a number or [T] a row.
+    """
     check_rows(rows)
     names, parameters = zip(*policy.model.named_parameters(), strict=True)
     totals = {key: [torch.zeros_like(p) for p in parameters] for key in weights}

@@ -52,6 +52,9 @@ class Decoder:
         self.shape = Shape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
         self._rotary: nn.Module = model.model.rotary_emb
         self._angles: tuple[Tensor, Tensor] | None = None
+        modules = self.embedding, self.layers, self.norm, self.head
+        self._parameters = list(dict.fromkeys(p for part in modules for p in part.parameters()))
+        self.num_parameters = sum(p.numel() for p in self._parameters)
 
     @property
     def device(self) -> torch.device:
@@ -144,9 +147,7 @@ class Decoder:
     @property
     def addresses(self) -> tuple[int, ...]:
         """Where what a pass reads lies in memory: captured work remembers addresses, not names."""
-        modules = self.embedding, self.layers, self.norm, self.head
-        weights = (p for part in modules for p in part.parameters())
-        return tuple(tensor.data_ptr() for tensor in (*self.angles, *weights))
+        return tuple(tensor.data_ptr() for tensor in (*self.angles, *self._parameters))
 
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, d]"""

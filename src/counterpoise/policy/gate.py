@@ -22,12 +22,15 @@ def gate(joint: Tensor) -> Tensor:
     return F.silu(a) * b
 
 
-def gate_backward(grad: Tensor, joint: Tensor) -> tuple[Tensor, Tensor]:
-    """(gradient of `joint`, gate(joint) once more: it need not be kept)"""
+def gate_backward(
+    grad: Tensor, joint: Tensor, *, trained: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """(gradient of `joint`, gate(joint) once more for the weight after it: it need not be kept)"""
     if fused(joint):
         from counterpoise.policy.kernels import gate as kernel
 
-        return kernel.backward(grad, joint)
+        return kernel.backward(grad, joint, trained=trained)
     a, b = joint.chunk(2, dim=-1)
     s = a.sigmoid()
-    return torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1), a * s * b
+    found = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
+    return found, a * s * b if trained else None

@@ -47,6 +47,8 @@ def heads_backward(
     zero = torch.zeros((), dtype=dq.dtype, device=dq.device)
     dq, _, dnorm_q = rms_norm_backward(dq, q, norms[0], epsilon, zero)
     dk, _, dnorm_k = rms_norm_backward(dk, k, norms[1], epsilon, zero)
+    assert dnorm_q is not None
+    assert dnorm_k is not None
     return torch.cat((dq, dk, dv), dim=1), (dnorm_q.sum(dim=0), dnorm_k.sum(dim=0))
 
 

@@ -80,19 +80,21 @@ class Layer(torch.autograd.Function):
         norms = None if nq is None else (nq, nk)
         trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
 
-        du, gated = gate_backward(dz @ wd, u)
-        dwd = dz.T @ gated if trained else None
-        dy, m, dnorm_y = rms_norm_backward(du @ matrix((wg, wu)), y, norm_y, epsilon, dz)
-        dwg, dwu = (du.T @ m).chunk(2) if trained else (None, None)
+        du, gated = gate_backward(dz @ wd, u, trained=trained)
+        dwd = None if gated is None else dz.T @ gated
+        dm = du @ matrix((wg, wu))
+        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, trained=trained)
+        dwg, dwu = (None, None) if m is None else (du.T @ m).chunk(2)
 
         do = (dy @ wo).view_as(o)
         dwo = dy.T @ o.view(N, -1) if trained else None
         dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
         dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
         joint = dqkv.view(N, -1)
-        dx, h, dnorm_x = rms_norm_backward(joint @ matrix((wq, wk, wv)), x, norm_x, epsilon, dy)
+        dh = joint @ matrix((wq, wk, wv))
+        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, trained=trained)
         sizes = [len(wq), len(wk), len(wv)]
-        dwq, dwk, dwv = (joint.T @ h).split(sizes) if trained else (None, None, None)
+        dwq, dwk, dwv = (None, None, None) if h is None else (joint.T @ h).split(sizes)
         biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)
         return (
             dx, None, None, None, None,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from counterpoise.config import ModelConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.policy import templates
 from counterpoise.policy.decoder import Decoder, check_architecture
 from counterpoise.policy.shapes import PREFIX, random_model, shape_config
@@ -43,7 +43,7 @@ class Policy:
 
     @property
     def num_parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return self.decoder.num_parameters
 
     def encode(self, problem: str) -> Ints:
         """A problem as the tokens of a prompt that asks for its solution."""
@@ -98,8 +98,7 @@ def load_policy(config: ModelConfig) -> Policy:
     except PoiseError:
         raise
     except Exception as fault:  # transformers, tokenizers and safetensors raise as they please
-        first = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-        raise PoiseError(f"model '{config.name}' cannot be loaded: {first}") from fault
+        raise PoiseError(f"model '{config.name}' cannot be loaded: {first_line(fault)}") from fault
     if missing := sorted(told["missing_keys"]):
         raise PoiseError(
             f"model '{config.name}' cannot be loaded: its file lacks {len(missing)} weights, "

@@ -15,9 +15,9 @@ def pieces_of(policy: Policy, responses: Sequence[Ints]) -> list[list[str]]:
     if not responses:
         return []
     known, place_N = np.unique(np.concatenate(responses), return_inverse=True)
-    texts = policy.texts([[token] for token in known.tolist()])
+    texts = np.array(policy.texts([[token] for token in known.tolist()]), dtype=object)
     ends = np.cumsum([len(response) for response in responses])
-    return [[texts[i] for i in part] for part in np.split(place_N, ends[:-1])]
+    return [part.tolist() for part in np.split(texts[place_N], ends[:-1])]
 
 
 def token_span(pieces: Sequence[str], start: int, end: int) -> tuple[int, int]:

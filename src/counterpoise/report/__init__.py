@@ -1,4 +1,4 @@
-"""Stage 7: a run folder becomes one HTML page that opens offline.
+"""Stage 8: a run folder becomes one HTML page that opens offline.
 
 A panel is one file with `panel(run: RunData) -> Panel | None` and one line here; the page shows
 them in this order and leaves out those that return None.

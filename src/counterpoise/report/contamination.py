@@ -9,7 +9,7 @@ from typing import Any
 from counterpoise.contamination.find import KINDS
 from counterpoise.contamination.spans import shared_spans
 from counterpoise.contamination.training import FILE
-from counterpoise.report.page import whole_page, write_page
+from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 from counterpoise.report.run_data import RunData

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from counterpoise.credit_look.preferred import preferred
 from counterpoise.credit_look.result import Result
+from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.credit_charts import histogram, residuals
 from counterpoise.report.credit_tokens import tokens
-from counterpoise.report.page import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 

@@ -34,16 +34,16 @@ def tokens(result: Result) -> Panel:
         [row.advantage * w_T.astype(np.float64) for row, w_T in zip(rows, one.weights, strict=True)]
         for one in result.weighed
     ]
-    weighings = [
-        {
-            "label": one.asked.label,
-            "full": [
-                full_colour(np.concatenate(one.weights).astype(np.float64) - 1),
-                full_colour(np.concatenate(pull)),
-            ],
-        }
-        for one, pull in zip(result.weighed, pulls, strict=True)
-    ]
+    weighings = []
+    for one, pull in zip(result.weighed, pulls, strict=True):
+        coloured = (np.concatenate(one.weights).astype(np.float64) - 1, np.concatenate(pull))
+        weighings.append(
+            {
+                "label": one.asked.label,
+                "full": [full_colour(x_N) for x_N in coloured],
+                "span": [[float(x_N.min()), float(x_N.max())] for x_N in coloured],
+            }
+        )
     value = {
         "groups": [
             {

@@ -14,7 +14,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.evaluate.cells import Cell, Judged, read_cells
 from counterpoise.evaluate.score import right
 from counterpoise.evaluate.summary import Summary, summarise
-from counterpoise.report.page import whole_page, write_page
+from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.pass_curves import curves
 from counterpoise.report.render import packed, render

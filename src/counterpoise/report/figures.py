@@ -10,10 +10,9 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from counterpoise.report.page import specification
 from counterpoise.report.panel import Figure
 from counterpoise.report.render import asset
-from counterpoise.report.vega import theme
+from counterpoise.report.vega import specification, theme
 from counterpoise.store.atomic import replacing
 
 WIDTH = {False: 340, True: 720}  # of one chart; wide ones stand alone

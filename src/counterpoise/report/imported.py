@@ -13,23 +13,18 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.import_runs.write import IMPORTED
 from counterpoise.report import learning, rollouts
-from counterpoise.report.page import whole_page, write_page
+from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import visible
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import IMPORTED, RunFolder
 
 SUCCESS = (
     "A rollout counts as a success when its reward is above 0. Success is measured on the prompts "
     "a step samples, so it varies with their difficulty."
 )
-
-
-def is_imported(folder: Path) -> bool:
-    return (folder / IMPORTED).is_file()
 
 
 def write_imported(folder: Path, out: Path) -> Path:

@@ -39,14 +39,15 @@ def packed(value: Any) -> str:
     return base64.b64encode(zlib.compress(_json(value).encode())).decode()
 
 
-def blanks(text: str) -> str:
-    """A token with its blanks as glyphs; a word keeps its leading space.
+def blanks(text: str, *, alone: bool = False) -> str:
+    """A token with its blanks as glyphs. In running text a word keeps the space before it; by
+    itself (`alone`) it shows it, so that " The" is not taken for "The".
 
     Example:
-        >>> blanks(" "), blanks(" 7\\n")
-        ('·', ' 7↵')
+        >>> blanks(" "), blanks(" 7\\n"), blanks(" 7", alone=True)
+        ('·', ' 7↵', '·7')
     """
-    if text.isspace():
+    if alone or text.isspace():
         text = text.replace(" ", "·")
     return text.replace("\n", "↵").replace("\t", "⇥")
 
@@ -79,6 +80,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["count"] = lambda number: f"{number:,}".replace(",", "\u2009")
-    environment.filters["blanks"] = blanks
+    environment.filters["blanks"] = lambda text: blanks(text, alone=True)
     environment.filters["percent"] = lambda share, digits=1: f"{100 * share:.{digits}f}\u2009%"
     return environment

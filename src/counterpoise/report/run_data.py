@@ -21,7 +21,7 @@ class RunData:
     path: Path
     config: RunConfig
     metrics: list[dict[str, Any]]  # a record for each finished iteration
-    plans: list[dict[str, Any]]  # a record for each iteration that made an update
+    plans: list[dict[str, Any]]  # a record for each iteration that made an update, with its rows
     evaluations: list[dict[str, Any]]  # iteration 0 is the policy before training
     _texts: dict[int, tuple[RolloutText, ...]] = field(default_factory=dict, repr=False)
 
@@ -32,7 +32,7 @@ class RunData:
             path=path,
             config=folder.config(),
             metrics=_log(folder, "metrics"),
-            plans=_log(folder, "plans"),
+            plans=[plan for plan in _log(folder, "plans") if "steps" in plan],  # else short ones
             evaluations=_log(folder, "evaluations"),
         )
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.report.page import whole_page, write_page
+from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Figure, Panel
 from counterpoise.report.render import render
 from counterpoise.report.summary import duration
 from counterpoise.study import STUDIES
+from counterpoise.study.records import read_records
+from counterpoise.study.study import load_study
 
-Found = dict[str, Any]  # one NAME.json, as study/run.py writes it
+Found = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
 NEEDED = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
 MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
 ASSETS = ("studies.css",)
@@ -90,8 +92,6 @@ def study_panel(folder: Path, one: Found) -> Panel:
 
 def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
     """(figures, why there are none); they are drawn from the table, without a model."""
-    from counterpoise.study.run import load_study, read_records
-
     if (folder / f"{name}.toml").is_file():
         from counterpoise.experiment.charts import figures_of
 

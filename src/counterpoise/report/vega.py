@@ -11,6 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from counterpoise.report.panel import Figure
+
 COLOURS = (
     "positive", "negative", "series", "soft", "ink", "muted", "line", "green", "violet", "gold",
 )  # fmt: skip
@@ -25,6 +27,17 @@ def bundle() -> Markup:
 
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
+
+
+def specification(figure: Figure) -> dict[str, Any]:
+    """Vega-Lite without the address and the look Altair adds; the page has its own.
+
+    Altair checked every part when it was made; checking the whole with its data takes seconds.
+    """
+    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
+    spec.pop("$schema", None)
+    spec.pop("config", None)
+    return spec
 
 
 def theme() -> dict[str, Any]:

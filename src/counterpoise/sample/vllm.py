@@ -24,11 +24,11 @@ import numpy as np
 from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.policy.load import Policy
 from counterpoise.sample.native import CACHE_BYTES
 from counterpoise.sample.vllm_heads import widened, widened_config, width_for
-from counterpoise.sample.vllm_host import first_line, process_as_it_was, require
+from counterpoise.sample.vllm_host import process_as_it_was, require
 from counterpoise.types import Ints, Response
 
 ROWS_CPU = 256  # rows for whose keys and values there is room on a CPU, if memory allows

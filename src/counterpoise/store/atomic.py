@@ -37,6 +37,16 @@ def append_line(path: Path, line: str) -> None:
             raise
 
 
+def whole_lines(path: Path) -> Iterator[str]:
+    """Every line but a last one that a crash cut off; none where there is no file."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield line
+
+
 def remove(path: Path) -> None:
     """A file or a folder, if it is there."""
     if path.is_dir():

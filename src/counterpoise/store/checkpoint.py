@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from counterpoise.errors import PoiseError
 from counterpoise.store.atomic import remove, replacing
+from counterpoise.store.folder import CHECKPOINTS
 
 SCHEMA = 1
 PREFIX = "iteration_"
-FILES = ("model.safetensors", "optimizer.safetensors", "buffer.safetensors", "state.json")
+MODEL = "model.safetensors"
+FILES = (MODEL, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +46,24 @@ class Checkpoint:
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters by name; a tied tensor appears once."""
     return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+
+
+def put_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """What `weights_of` took, into the same model again."""
+    parameters = dict(model.named_parameters())
+    for name, tensor in saved.items():
+        parameters[name].data.copy_(tensor)
+
+
+def take_weights(model: nn.Module, name: str, path: Path) -> None:
+    """The weights of one checkpoint, into the model `name` that its run began with."""
+    try:
+        saved = load_file(path / MODEL)
+    except (OSError, SafetensorError) as fault:
+        raise PoiseError(f"{path} cannot be read: {fault}") from fault
+    if saved.keys() - dict(model.named_parameters()).keys():
+        raise PoiseError(f"{path} is no checkpoint of the model '{name}'")
+    put_weights(model, saved)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
@@ -64,6 +86,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 
 def name(iteration: int) -> str:
     return f"{PREFIX}{iteration:05d}"
+
+
+def run_of(path: Path) -> Path | None:
+    """The run that a checkpoint is of; None: the folder is no checkpoint."""
+    path = path.resolve()
+    one = path.parent.name == CHECKPOINTS and (path / MODEL).is_file()
+    return path.parents[1] if one else None
 
 
 def available(folder: Path) -> list[Path]:

@@ -20,20 +20,31 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config, to_toml
-from counterpoise.store.atomic import append_line, remove, replacing
+from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
 from counterpoise.store.lines import rollout_lines
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
+CONFIG = "config.toml"  # makes a folder a run
+IMPORTED = "imported.json"  # makes a folder one of `poise import`
+CHECKPOINTS = "checkpoints"
 LOGS = ("metrics", "plans", "drops", "evaluations")
 STEP_FILES = ("rollouts", "tokens", "pushes")
+
+
+def is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def is_imported(path: Path) -> bool:
+    return (path / IMPORTED).is_file()
 
 
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = path / CHECKPOINTS
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -41,7 +52,7 @@ class RunFolder:
     def check_free(cls, path: Path) -> None:
         """Refuse a folder that holds a run, or that is no folder, before any work is done."""
         try:
-            if (path / "config.toml").exists():
+            if (path / CONFIG).exists():
                 raise PoiseError(
                     f"{path} already holds a run: choose another --out, or go on with it by "
                     f"poise train --resume --out {path}"
@@ -58,7 +69,7 @@ class RunFolder:
         cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            with replacing(path / "config.toml") as temporary:
+            with replacing(path / CONFIG) as temporary:
                 temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
@@ -66,16 +77,25 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        if not (path / "config.toml").is_file():
-            raise PoiseError(f"{path} holds no run: config.toml is missing")
+        if not path.exists():
+            raise PoiseError(f"{path} does not exist: name the folder of a run")
+        if is_imported(path):
+            raise PoiseError(
+                f"{path} was imported: it has rollouts, but no config.toml and no token trace; "
+                f"poise report {path} shows them"
+            )
+        if not is_run(path):
+            inside = next((child for child in sorted(path.glob("*")) if is_run(child)), None)
+            hint = f"; {inside} holds one" if inside else ""
+            raise PoiseError(f"{path} holds no run: {CONFIG} is missing{hint}")
         return cls(path)
 
     def write_config(self, config: RunConfig) -> None:
-        with self.replacing("config.toml") as temporary:
+        with self.replacing(CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")
 
     def config(self) -> RunConfig:
-        return load_config(self.path / "config.toml")
+        return load_config(self.path / CONFIG)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -136,16 +156,8 @@ class RunFolder:
 
     def read(self, log: str) -> list[dict[str, Any]]:
         """Records of one log; a last line cut off by a crash is left out."""
-        return list(self._lines(self.path / f"{log}.jsonl"))
+        return [json.loads(line) for line in whole_lines(self.path / f"{log}.jsonl")]
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-        return list(self._lines(self.path / "rollouts" / f"step_{iteration:05d}.jsonl"))
-
-    @staticmethod
-    def _lines(path: Path) -> Iterator[dict[str, Any]]:
-        if not path.exists():
-            return
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
+        return [json.loads(line) for line in whole_lines(file)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import CONFIG, RunFolder
 
 # Options that change how a run goes on, not what it computes (by rounding at most).
 FREE = {
@@ -21,7 +21,7 @@ def config_to_resume(out: Path, given: RunConfig | None, overrides: list[str]) -
     """The run's own config.toml; only options in FREE may be given another value."""
     folder = RunFolder.open(out)
     stored = folder.config()
-    wanted = given or load_config(folder.path / "config.toml", overrides)
+    wanted = given or load_config(folder.path / CONFIG, overrides)
     for name, before, after in differences(stored, wanted):
         if name not in FREE:
             raise PoiseError(

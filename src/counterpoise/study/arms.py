@@ -87,6 +87,7 @@ def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
         f"evaluate.samples={sizes['samples']}",
         f"evaluate.every={sizes['evaluate_every']}",
         f"monitor.every={sizes['monitor_every']}",
+        *lab.options,
     )
     chosen = {arm: table[arm] for arm in arms}
     seeds = range(lab.seed, lab.seed + sizes["seeds"])

@@ -15,7 +15,7 @@ from counterpoise.microscope.value import Branch, Kind, branch_rewards
 from counterpoise.statistics.finding import Record
 from counterpoise.study.fixed_batch import Candidate, FixedBatch
 from counterpoise.study.lab import Lab
-from counterpoise.study.run import read_records, write_records
+from counterpoise.study.records import read_records, write_records
 
 GROUPS_AT_ONCE = 12  # their states are sampled together, then saved
 VALUES_SHARE = 0.7  # of a study's time, for its progress bar
@@ -44,6 +44,7 @@ class Bank:
             "seed": lab.seed,
             "prompts": lab.sizes["prompts"],
             "continuations": lab.sizes["continuations"],
+            **({"set": list(lab.options)} if lab.options else {}),
         }
         saved, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
         self.known: dict[Place, Halves] = {

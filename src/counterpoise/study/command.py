@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,12 +13,17 @@ from rich.table import Table
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.statistics.finding import Finding
-from counterpoise.study import STUDIES, stored
+from counterpoise.study import STUDIES
+from counterpoise.study.asked import WITHOUT, Limits, chosen, sizes_given
 from counterpoise.study.lab import Lab
-from counterpoise.study.run import BUDGETS, load_study, measured, run_study
-from counterpoise.study.study import Study
+from counterpoise.study.run import BUDGETS, measured, run_study
+from counterpoise.study.study import Study, load_study
 
 COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
+
+
+class OutOfTimeError(Exception):
+    """A study is told so at its next sign of progress."""
 
 
 def list_studies() -> None:
@@ -29,19 +35,28 @@ def list_studies() -> None:
 
 
 def run_studies(
-    name: str, model: str, budget: str, out: Path, *, again: bool, rollouts: Path | None = None
+    names: str,
+    model: str,
+    budget: str,
+    out: Path,
+    *,
+    again: bool,
+    rollouts: Path | None = None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
 ) -> None:
-    """One study or all of them; every fault is found before anything is measured."""
+    """Some studies or all of them; every fault of the user's is found before anything is measured.
+
+    A study that fails or runs out of time does not take the others with it.
+    """
+    until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    every = stored.STUDIES if rollouts else STUDIES
-    studies = [load_study(each) for each in (every if name == "all" else [name])]
-    if rollouts and name != "all" and name not in every:
-        raise PoiseError(
-            f"study {name} draws its own rollouts; --rollouts is for {', '.join(every)}"
-        )
     console = Console()
-    lab = Lab(model, budget, out, rollouts=rollouts)
+    studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
+    if names == "all" and model != "embedded" and not rollouts:
+        console.print(WITHOUT, markup=False, highlight=False)
+    given = sizes_given(limits.sizes, [study.budgets[budget] for study in studies])
+    lab = Lab(model, budget, out, rollouts=rollouts, options=limits.sets, given=given)
     if rollouts:
         _ = lab.stored  # and so are rollouts that cannot be read
     if again or any(not measured(study, lab) for study in studies):
@@ -51,18 +66,53 @@ def run_studies(
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
     try:
-        for study in studies:
-            finding = _run(study, lab, console, again=again)
-            _tell(study, finding, console)
+        _all(studies, lab, console, until, again=again)
     finally:
         lab.close()
 
-    from counterpoise.report.page import write_report
 
-    console.print(f"report {write_report(out)}", highlight=False, markup=False)
+def _all(
+    studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
+) -> None:
+    late: list[str] = []
+    failed: list[str] = []
+    for study in studies:
+        try:
+            if until is not None and time.monotonic() > until and not measured(study, lab):
+                raise OutOfTimeError
+            finding = _run(study, lab, console, until, again=again)
+        except OutOfTimeError:
+            late.append(study.name)
+        except Exception as fault:  # of one study: it must not cost the others their numbers
+            if len(studies) == 1:
+                raise
+            failed.append(study.name)
+            if isinstance(fault, PoiseError):
+                console.print(f"{study.name} failed: {fault}", markup=False, highlight=False)
+            else:
+                console.print_exception()
+        else:
+            _tell(study, finding, console)
+        lab.rest()
+    if late:
+        console.print(f"not finished in time: {', '.join(late)}; the same command goes on")
+    if len(failed) + len(late) < len(studies):
+        _report(lab.out, console)
+    if failed:
+        raise PoiseError(f"{', '.join(failed)} failed: why is said above; the others are done")
 
 
-def _run(study: Study, lab: Lab, console: Console, *, again: bool) -> Finding:
+def _report(out: Path, console: Console) -> None:
+    try:
+        from counterpoise.report.page import write_report
+
+        said = f"report {write_report(out)}"
+    except ModuleNotFoundError as fault:
+        said = f"no report: {fault.name} is not installed here; `poise report {out}` where it is"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again: bool) -> Finding:
     """With a bar on a terminal; elsewhere a line now and then."""
     last = time.monotonic()
     progress = Progress(
@@ -82,6 +132,8 @@ def _run(study: Study, lab: Lab, console: Console, *, again: bool) -> Finding:
         if not console.is_terminal and time.monotonic() - last > 20:
             last = time.monotonic()
             console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
+        if until is not None and time.monotonic() > until and share < 1:
+            raise OutOfTimeError
 
     lab.progress = show
     with progress:

@@ -21,51 +21,62 @@ embedded model; on another one they are an experiment with a learning rate of it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from counterpoise.statistics.finding import Records
+from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.arms import BUDGETS
 from counterpoise.study.credit_arms import BASELINE, arms
-from counterpoise.study.credit_charts import draw
 from counterpoise.study.credit_finding import judge
 from counterpoise.study.credit_tokens import measure_tokens
 from counterpoise.study.credit_training import measure_training
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Study
 
+if TYPE_CHECKING:
+    from counterpoise.report.panel import Figure
+
 TRAINED = "embedded"
-FEW = (BASELINE, "cancellation")  # trained in the quick budget
+SLOW = 2.0  # times the baseline's seconds, from where an arm is trained after all others
 
 
 def measure(lab: Lab) -> Records:
     found = measure_tokens(lab)
-    if lab.model != TRAINED:
+    if lab.model != TRAINED or not lab.sizes["training"]["arms"]:
         return found
     refused = [r["arm"] for r in found if r["panel"] == "refused"]
-    plain = [r["arm"] for r in found if r["panel"] == "cost" and r["ones"]]
-    return [*found, *measure_training(lab, {*refused, *plain} - {BASELINE})]
+    costs = {r["arm"]: r for r in found if r["panel"] == "cost"}
+    plain = [arm for arm, r in costs.items() if r["ones"]]
+    slow = [arm for arm, r in costs.items() if _seconds(r) > SLOW * _seconds(costs[BASELINE])]
+    return [*found, *measure_training(lab, {*refused, *plain} - {BASELINE}, slow)]
+
+
+def draw(records: Records) -> tuple[Figure, ...]:
+    """Where nothing can be drawn, measuring and judging still work."""
+    from counterpoise.study import credit_charts
+
+    return credit_charts.draw(records)
+
+
+def _seconds(cost: Record) -> float:
+    return float(cost["seconds"] + cost["sampling"])
 
 
 def _budgets() -> dict[str, dict[str, Any]]:
-    """The arms are named in it: records of other arms than there are now are measured again."""
+    """The arms are named in it: records of other arms than there are now are measured again.
+
+    `quick` trains nothing: what a few minutes of two cores can train shows no difference.
+    train_minutes = 0 is no limit.
+    """
     every = list(arms())
-    quick = {
-        **BUDGETS["quick"],
-        "seeds": 2,
-        "iterations": 4,
-        "evaluate_every": 0,
-        "heldout": 32,
-        "arms": list(FEW),
-    }
     full = {**BUDGETS["full"], "rates": [1e-4], "seeds": 4, "iterations": 40, "arms": every}
     return {
         "quick": {
             "prompts": 48, "continuations": 8, "open": 8, "closed": 0, "iterated": 8, "steps": 4,
-            "repeats": 1, "every": every, "training": quick,
+            "repeats": 1, "every": every, "training": {"arms": []}, "train_minutes": 0,
         },
         "full": {
-            "prompts": 96, "continuations": 256, "open": 16, "closed": 0, "iterated": 96,
-            "steps": 4, "repeats": 3, "every": every, "training": full,
+            "prompts": 128, "continuations": 32, "open": 8, "closed": 0, "iterated": 64,
+            "steps": 4, "repeats": 2, "every": every, "training": full, "train_minutes": 0,
         },
     }  # fmt: skip
 

@@ -123,8 +123,10 @@ def _training(runs: Sequence[Trained]) -> Figure:
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
     keys = tuple((colour, name) for name, colour in styles.items())
-    n = max(one.success.n for one in runs)
-    note = f"Paired over {n} seeds; the intervals hold for all arms together."
+    paired = [one.rollouts.n for one in runs if one.rollouts]
+    least, most = min(paired), max(paired)
+    seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+    note = f"Paired over {seeds}; the intervals hold for all arms together."
     return Figure(drawn, "After training", note, keys, wide=True)
 
 

@@ -8,7 +8,7 @@ from counterpoise.experiment.compare import FEWEST_SEEDS, as_number, points
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 from counterpoise.study.credit_arms import BASELINE
-from counterpoise.study.credit_training import Trained, trained
+from counterpoise.study.credit_training import Trained, trained, untrained
 from counterpoise.study.credit_value import Tokens, Valued, valued
 
 COLUMNS = {  # of Valued: what its number is called
@@ -28,7 +28,7 @@ COLUMNS = {  # of Valued: what its number is called
 def judge(records: Records) -> Finding:
     tokens = Tokens(records)
     found = valued(records, tokens)
-    runs = trained(records)
+    runs, unfinished = trained(records), untrained(records)
     judged = [one for one in found if one.judged and one.gain]
     better = [one for one in judged if one.gain and one.gain[1] > 0]
     worse = [one for one in judged if one.gain and one.gain[2] < 0]
@@ -45,7 +45,7 @@ def judge(records: Records) -> Finding:
         verdict_of(len(better), len(judged)),
         because + ".",
         (*_numbers(found), *_trained_numbers(runs)),
-        (*_notes(found, runs, tokens), *_refused(records)),
+        (*_notes(found, runs, tokens, unfinished), *_refused(records)),
     )
 
 
@@ -94,7 +94,9 @@ def _trained_numbers(runs: Sequence[Trained]) -> list[Number]:
     return numbers
 
 
-def _notes(found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens) -> list[str]:
+def _notes(
+    found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens, unfinished: Sequence[str]
+) -> list[str]:
     prompts, N = len(set(tokens.prompts)), len(tokens.prompts)
     notes = [
         f"{N} open tokens of {prompts} prompts; by the agreement of two halves of their "
@@ -118,8 +120,11 @@ def _notes(found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens) -> 
         notes.append(
             f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle)}."
         )
-    if not runs:
-        notes.append("Arms are trained on the embedded model only: docs/experiment.md for others.")
+    if not runs and not unfinished:
+        notes.append(
+            "No arm was trained: --budget full does, on the embedded model only; others are an "
+            "experiment (docs/experiment.md)."
+        )
     compared = [one for one in runs if one.rollouts]
     if compared and max(one.success.n for one in compared) < FEWEST_SEEDS:
         notes.append(f"Training of fewer than {FEWEST_SEEDS} seeds says nothing about success.")
@@ -130,7 +135,7 @@ def _notes(found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens) -> 
                 f"{points(one.rollouts)} at equal rollouts"
                 + (f", {points(one.seconds)} at equal seconds." if one.seconds else ".")
             )
-    return notes
+    return [*notes, *unfinished]
 
 
 def _refused(records: Records) -> list[str]:

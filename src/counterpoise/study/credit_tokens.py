@@ -7,14 +7,14 @@ prompts (`credit_iteration.py`). Records:
     panel "token"      a token under one arm: A w, w, how far the iteration moved it, its value
     panel "prompt"     a prompt under one arm, in the sums of `credit_iteration.sums_of`
     panel "cost"       an arm: seconds after sampling, seconds of sampling such a batch
-    panel "refused"    an arm that this task has no use for, and why
+    panel "refused"    an arm that this task has no use for, or that failed, and why
 
-Kept in credit_arms.parquet, arm by arm: a study that was stopped goes on from there.
+Kept in credit_arms.parquet, arm by arm: a study that was stopped goes on from there, and tries
+again what failed.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ from counterpoise.study.credit_iteration import (
 )
 from counterpoise.study.fixed_batch import Candidate, FixedBatch
 from counterpoise.study.lab import Lab
-from counterpoise.study.run import read_records, write_records
+from counterpoise.study.records import read_records, write_records
 from counterpoise.types import Floats, Row
 from counterpoise.update.fit import MicroBatch
 
@@ -45,20 +45,37 @@ SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repeats")  # 
 
 def measure_tokens(lab: Lab) -> list[Record]:
     """Every arm that gives credit to a batch that is there."""
-    glass = Glass(lab)
     path = lab.out / "credit_arms.parquet"
-    settings = {"model": lab.model, "seed": lab.seed, **{name: lab.sizes[name] for name in SIZES}}
+    settings = {
+        "model": lab.model,
+        "seed": lab.seed,
+        **{name: lab.sizes[name] for name in SIZES},
+        **({"set": list(lab.options)} if lab.options else {}),
+    }
     records, seconds = read_records(path, settings) or ([], 0.0)
     known = {r["arm"] for r in records}
     todo = [arm for arm in arms().values() if arm.name not in known]
+    if not todo:
+        return records
+    glass, failed = Glass(lab), list[Record]()
     for done, arm in enumerate(todo):
         share = VALUES_SHARE + (MEASURED_SHARE - VALUES_SHARE) * done / len(todo)
         lab.progress(f"credit and one iteration of {arm.name}", share)
         start = time.perf_counter()
-        records = [*records, *glass.look(arm)]
+        try:
+            records = [*records, *glass.look(arm)]
+        except RuntimeError as fault:  # torch's: no memory left, or nothing this device can do
+            if arm.name == BASELINE:
+                raise
+            failed.append(_refused(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
+            continue
         seconds += time.perf_counter() - start
         write_records(path, records, settings, seconds)
-    return records
+    return records + failed
+
+
+def _refused(arm: Arm, reason: str) -> Record:
+    return {"panel": "refused", "arm": arm.name, "kind": arm.kind, "reason": reason}
 
 
 class Glass:
@@ -82,7 +99,7 @@ class Glass:
         try:
             config = self.configured(arm)
         except PoiseError as fault:
-            return [{"panel": "refused", **about, "reason": str(fault)}]
+            return [_refused(arm, str(fault))]
         if arm.kind == "sampling":
             return [{"panel": "sampling", **about}]
         weights = self.weights(arm, config)
@@ -131,7 +148,7 @@ class Glass:
         delta_N: list[float | None] = [None] * len(self.candidates)
         for n, delta in zip(self.moving, moved, strict=True):
             delta_N[n] = delta
-        seconds = statistics.median(one.seconds for _, one in runs)
+        seconds = min(one.seconds for _, one in runs)  # whatever else happened only adds
         return delta_N, sums_of(last), {"seconds": seconds, "sampling": self.sampling}
 
     def _run(self, config: RunConfig) -> tuple[list[float], Iterated]:

@@ -4,6 +4,10 @@
 
 The median leaves out what else the machine did. An arm whose weights are 1 everywhere on the
 study's batch would train what `uniform` trains, and is left out.
+
+Runs go seed by seed over all arms, those of slow arms last. With `train_minutes` those that have
+ended by then are compared, and records of the panel "untrained" name the others; another limit, or
+none, goes on with them.
 """
 
 from __future__ import annotations
@@ -12,29 +16,50 @@ import statistics
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from counterpoise.errors import PoiseError
 from counterpoise.experiment.compare import LEVEL, compare, differences
 from counterpoise.experiment.curves import Runs, arms, by_run, end, mean, of_seeds, rates, read_run
+from counterpoise.experiment.runs import Fleet, Standing, number_of_jobs
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.statistics.student import Mean, student, together
 from counterpoise.store.folder import RunFolder
 from counterpoise.study import credit_arms
-from counterpoise.study.arms import after, measure_arms
+from counterpoise.study.arms import after, design
 from counterpoise.study.credit_arms import BASELINE
 from counterpoise.study.credit_tokens import MEASURED_SHARE
 from counterpoise.study.lab import Lab
 
+LEAN = ("verify.workers=1", "store.model=false", "store.report=false")  # many runs, few numbers
+LATE = "not in the time given"
 
-def measure_training(lab: Lab, idle: Collection[str]) -> list[Record]:
+
+def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()) -> list[Record]:
     """Of the budget's arms but the idle ones."""
-    sizes = lab.sizes["training"]
-    every = credit_arms.arms()
-    table = {name: every[name].options for name in sizes["arms"] if name not in idle}
+    sizes, every = lab.sizes["training"], credit_arms.arms()
+    table = {name: (*LEAN, *every[name].options) for name in sizes["arms"] if name not in idle}
+    plan = design(replace(lab, sizes=sizes), list(table), table)
+    keys = sorted(plan.runs(), key=lambda key: key.arm in slow)
+    fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
 
-    def progress(doing: str, share: float) -> None:
-        lab.progress(doing, MEASURED_SHARE + (1 - MEASURED_SHARE) * share)
+    def tell(standing: Standing) -> None:
+        share = MEASURED_SHARE + (1 - MEASURED_SHARE) * standing.share
+        lab.progress(f"{standing.ended} of {standing.total} runs", share)
 
-    bench = replace(lab, sizes=sizes, progress=progress)
-    return [{"panel": "training", **r} for r in measure_arms(bench, list(table), table, read_timed)]
+    fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
+    ended = [key for key in keys if fleet.finished(key.name)]
+    if fleet.failures and not ended:
+        name, said = next(iter(fleet.failures.items()))
+        raise PoiseError(f"the run in {fleet.folder / name} failed: {said}")
+    found = [
+        {"panel": "training", **key._asdict(), **r}
+        for key in ended
+        for r in read_timed(RunFolder.open(fleet.folder / key.name))
+    ]
+    return found + [
+        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, LATE)}
+        for key in keys
+        if key not in ended
+    ]
 
 
 def read_timed(folder: RunFolder) -> list[Record]:
@@ -91,6 +116,24 @@ def trained(records: Records) -> list[Trained]:
                     entropy,
                 )
             )  # fmt: skip
+    return found
+
+
+def untrained(records: Records) -> list[str]:
+    """What was not trained, and why, in sentences; without one when everything was."""
+    runs = [r for r in records if r["panel"] == "untrained"]
+    every = len({(r["arm"], r["rate"], r["seed"]) for r in records if r["panel"] == "training"})
+    found = []
+    for reason in dict.fromkeys(r["reason"] for r in runs):
+        seeds: dict[str, list[str]] = {}
+        for r in runs:
+            if r["reason"] == reason:
+                seeds.setdefault(r["arm"], []).append(str(r["seed"]))
+        named = "; ".join(f"{arm} {', '.join(each)}" for arm, each in seeds.items())
+        count = sum(map(len, seeds.values()))
+        found.append(
+            f"{count} of {every + len(runs)} runs are not trained, {reason}: {named} (seeds)."
+        )
     return found
 
 

@@ -27,6 +27,7 @@ contradict none of them. Not replicated: an interval lies wholly on the wrong si
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,22 +70,28 @@ def _steps(lab: Lab) -> list[Record]:
     records: list[Record] = []
     batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
-        rows = lab.rows(lab.sizes["prompts"], batch=batch)
-        before = snapshot(lab.policy, rows)
-        group_N, A_N = before.groups.cpu().numpy(), before.advantages.cpu().numpy()
-        for optimizer, lr in lab.rates.items():
-            for arm, trained in (("joint", rows), ("positive_only", _without_negative(rows))):
-                with lab.unchanged():
-                    lab.update(trained, optimizer=optimizer, lr=lr)
-                    after = snapshot(lab.policy, rows)
-                delta_N = (after.logprobs - before.logprobs).cpu().numpy()
-                about = {"panel": "step", "optimizer": optimizer, "arm": arm}
-                for group in np.unique(group_N).tolist():
-                    for sign, s in SIGNS.items():
-                        mine = (group_N == group) & (np.sign(A_N) == s)
-                        prompt = {"prompt": f"{batch}:{group}", "sign": sign}
-                        records.append({**about, **prompt, **_counts(delta_N[mine])})
+        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
         lab.progress(f"single updates, batch {batch} of {batches}", 0.3 * batch / batches)
+    return records
+
+
+def _of_batch(lab: Lab, batch: int) -> list[Record]:
+    records: list[Record] = []
+    rows = lab.rows(lab.sizes["prompts"], batch=batch)
+    before = snapshot(lab.policy, rows)
+    group_N, A_N = before.groups.cpu().numpy(), before.advantages.cpu().numpy()
+    for optimizer, lr in lab.rates.items():
+        for arm, trained in (("joint", rows), ("positive_only", _without_negative(rows))):
+            with lab.unchanged():
+                lab.update(trained, optimizer=optimizer, lr=lr)
+                after = snapshot(lab.policy, rows)
+            delta_N = (after.logprobs - before.logprobs).cpu().numpy()
+            about = {"panel": "step", "optimizer": optimizer, "arm": arm}
+            for group in np.unique(group_N).tolist():
+                for sign, s in SIGNS.items():
+                    mine = (group_N == group) & (np.sign(A_N) == s)
+                    prompt = {"prompt": f"{batch}:{group}", "sign": sign}
+                    records.append({**about, **prompt, **_counts(delta_N[mine])})
     return records
 
 
@@ -105,8 +112,9 @@ def _counts(delta_N: np.ndarray) -> Record:
 def _runs(lab: Lab) -> list[Record]:
     """A record for each sign and iteration with an update: shares, and the mean |delta|."""
     model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
-    rate = f"update.lr={lab.config.update.lr}"
-    common = (*model, rate, f"loop.seed={lab.seed}", *COMMON)
+    update = lab.config.update
+    rate = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
+    common = (*model, *rate, f"loop.seed={lab.seed}", *COMMON, *lab.options)
     length = f"loop.iterations={lab.sizes['iterations']}"
     given = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (given[arm] / "metrics.jsonl").is_file()]

@@ -5,6 +5,7 @@ Everything is a function of (model, seed, sizes), and is made once for all studi
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,14 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.credit.gather import gather
 from counterpoise.loop import encode
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
+from counterpoise.sample.graph import release
 from counterpoise.sample.rounds import Encoded, draw, pick_prompts
-from counterpoise.study.stored import batch_of, check_vocabulary, read_groups
+from counterpoise.statistics.finding import Records
+from counterpoise.store.rollouts import check_vocabulary, read_groups
+from counterpoise.study.stored import batch_of
 from counterpoise.task.load import load_task
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
@@ -52,8 +58,11 @@ class Lab:
     out: Path  # studies may keep runs and caches under it
     seed: int = 0
     rollouts: Path | None = None  # batches are taken from here, not drawn; see stored.py
+    options: Sequence[str] = ()  # of the run, as --set takes them
+    given: Mapping[str, Any] = field(default_factory=dict)  # sizes other than the budget's
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
+    parts: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
     _groups: dict[tuple[int, int, int], list[Group]] = field(default_factory=dict)
     _rows: dict[tuple[int, int, int, str], list[Row]] = field(default_factory=dict)
 
@@ -71,7 +80,7 @@ class Lab:
         changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
             changes += [f"update.lr={LR}", f"update.micro_tokens={MICRO_TOKENS}"]
-        return load_config("demo", [*changes, *options])
+        return load_config("demo", [*changes, *self.options, *options])
 
     @property
     def rates(self) -> dict[str, float]:
@@ -103,6 +112,13 @@ class Lab:
         groups = read_groups(self.rollouts)
         check_vocabulary(groups, len(self.policy.decoder.unembedding))
         return groups
+
+    def rest(self) -> None:
+        """Between two studies: what the sampler and the allocator hold is given back."""
+        if "policy" in self.__dict__ and self.policy.device.type == "cuda":
+            release(self.policy.decoder)
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         if "verifier" in self.__dict__:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -79,20 +80,26 @@ def measure(lab: Lab) -> Records:
     head, normal = output_gradient(batch.seen, batch.W), gradient(lab.policy, batch.rows)
     records: list[Record] = []
     C = len(batch.candidates)
-    for i, c in enumerate(batch.candidates):
-        sets = {key: places for key, places in _sets(batch, i) if len(places)}
-        table = {key: places for key, places in sets.items() if key[0] == "table"}
-        effects = output_effects(batch.seen, batch.W, head, c, list(sets.values()), ETA)
-        found = dict(zip(sets, effects, strict=True))
-        records += _records(batch, c, sets, found, "head", "update")
-        records += _predictions(batch, c, table, batch.kernel_CN[i], "head")
-        if i < lab.sizes["rows"]:
-            row_N = kernel_row(lab.policy, batch.rows, _place(batch.seen, c))
-            records += _predictions(batch, c, sets, row_N, "full")
-        if i < lab.sizes["real"]:
-            rates = (ETA, SMALL) if i < lab.sizes["rows"] else (ETA,)
-            records += _real_updates(batch, c, table, normal, rates)
+    for i in range(C):
+        records += lab.parts(f"candidate {i}", partial(_of_candidate, batch, i, head, normal))
         lab.progress(f"candidate {i + 1} of {C}", (i + 1) / C)
+    return records
+
+
+def _of_candidate(batch: _Batch, i: int, head: Tensor, normal: Direction) -> list[Record]:
+    lab, c = batch.lab, batch.candidates[i]
+    sets = {key: places for key, places in _sets(batch, i) if len(places)}
+    table = {key: places for key, places in sets.items() if key[0] == "table"}
+    effects = output_effects(batch.seen, batch.W, head, c, list(sets.values()), ETA)
+    found = dict(zip(sets, effects, strict=True))
+    records = _records(batch, c, sets, found, "head", "update")
+    records += _predictions(batch, c, table, batch.kernel_CN[i], "head")
+    if i < lab.sizes["rows"]:
+        row_N = kernel_row(lab.policy, batch.rows, _place(batch.seen, c))
+        records += _predictions(batch, c, sets, row_N, "full")
+    if i < lab.sizes["real"]:
+        rates = (ETA, SMALL) if i < lab.sizes["rows"] else (ETA,)
+        records += _real_updates(batch, c, table, normal, rates)
     return records
 
 

@@ -60,24 +60,31 @@ Statistic = Callable[[Weights], float]
 
 def measure(lab: Lab) -> Records:
     records: list[Record] = []
-    batches, tagger = lab.sizes["batches"], nltk_tagger()
+    batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
-        rows = lab.rows(lab.sizes["prompts"], batch=batch)
-        texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
-        category_N = np.concatenate([token_categories(each, tagger) for each in texts])
-        for optimizer, lr in lab.rates.items():
-            step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-            found = polarity(lab.policy, rows, step)
-            for update, delta in (("positive", found.positive), ("joint", found.joint)):
-                shared = {
-                    "optimizer": optimizer,
-                    "update": update,
-                    "batch": batch,
-                    "tagger": "nltk" if tagger else "rules",
-                }
-                delta_N = delta.double().cpu().numpy()
-                records += [shared | r for r in _sums(found.before, delta_N, category_N, batch)]
+        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
         lab.progress(f"batch {batch} of {batches}", batch / batches)
+    return records
+
+
+def _of_batch(lab: Lab, batch: int) -> list[Record]:
+    records: list[Record] = []
+    tagger = nltk_tagger()
+    rows = lab.rows(lab.sizes["prompts"], batch=batch)
+    texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
+    category_N = np.concatenate([token_categories(each, tagger) for each in texts])
+    for optimizer, lr in lab.rates.items():
+        step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
+        found = polarity(lab.policy, rows, step)
+        for update, delta in (("positive", found.positive), ("joint", found.joint)):
+            shared = {
+                "optimizer": optimizer,
+                "update": update,
+                "batch": batch,
+                "tagger": "nltk" if tagger else "rules",
+            }
+            delta_N = delta.double().cpu().numpy()
+            records += [shared | r for r in _sums(found.before, delta_N, category_N, batch)]
     return records
 
 

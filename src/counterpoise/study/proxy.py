@@ -11,6 +11,8 @@ Not replicated: the interval lies outside it. Inconclusive otherwise.
 
 from __future__ import annotations
 
+from functools import partial
+
 import altair as alt
 import torch
 
@@ -20,7 +22,7 @@ from counterpoise.microscope.tokens import snapshot
 from counterpoise.report.panel import Figure
 from counterpoise.report.series import chart
 from counterpoise.statistics.bootstrap import mean_interval
-from counterpoise.statistics.finding import Finding, Number, Records, Verdict
+from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Study
 
@@ -29,33 +31,39 @@ OPTIMIZERS = ("sgd", "adamw")
 
 
 def measure(lab: Lab) -> Records:
-    records = []
+    records: list[Record] = []
     batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
-        rows = lab.rows(lab.sizes["prompts"], batch=batch)
-        before = snapshot(lab.policy, rows)
-        W = lab.policy.decoder.unembedding.detach().clone()
-        gradient = output_gradient(before, W)
-        for optimizer, lr in lab.rates.items():
-            with lab.unchanged():
-                lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-                full = snapshot(lab.policy, rows).logprobs - before.logprobs
-            change = lr * (gradient if optimizer == "sgd" else gradient / (gradient.abs() + 1e-8))
-            alone = output_displacement(before, W, change)
-            counted = (full.abs() > EPSILON) & (alone.abs() > EPSILON)
-            same = torch.sign(full) == torch.sign(alone)
-            for group in before.groups.unique().tolist():
-                mine = counted & (before.groups == group)
-                records.append(
-                    {
-                        "optimizer": optimizer,
-                        "batch": batch,
-                        "prompt": f"{batch}:{group}",
-                        "tokens": int(mine.sum()),
-                        "agree": int((same & mine).sum()),
-                    }
-                )
+        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
         lab.progress(f"batch {batch} of {batches}", batch / batches)
+    return records
+
+
+def _of_batch(lab: Lab, batch: int) -> list[Record]:
+    records: list[Record] = []
+    rows = lab.rows(lab.sizes["prompts"], batch=batch)
+    before = snapshot(lab.policy, rows)
+    W = lab.policy.decoder.unembedding.detach().clone()
+    gradient = output_gradient(before, W)
+    for optimizer, lr in lab.rates.items():
+        with lab.unchanged():
+            lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
+            full = snapshot(lab.policy, rows).logprobs - before.logprobs
+        change = lr * (gradient if optimizer == "sgd" else gradient / (gradient.abs() + 1e-8))
+        alone = output_displacement(before, W, change)
+        counted = (full.abs() > EPSILON) & (alone.abs() > EPSILON)
+        same = torch.sign(full) == torch.sign(alone)
+        for group in before.groups.unique().tolist():
+            mine = counted & (before.groups == group)
+            records.append(
+                {
+                    "optimizer": optimizer,
+                    "batch": batch,
+                    "prompt": f"{batch}:{group}",
+                    "tokens": int(mine.sum()),
+                    "agree": int((same & mine).sum()),
+                }
+            )
     return records
 
 

@@ -6,35 +6,24 @@
 
 A study that was measured at the same settings is not measured again, only judged and drawn; so an
 interrupted `poise study all` goes on where it stopped, and figures are redrawn without a model.
+What was measured is on disk before it is drawn: a machine that measures may lack what draws.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from counterpoise import __version__
-from counterpoise.errors import PoiseError
-from counterpoise.statistics.finding import Finding, Record
+from counterpoise.statistics.finding import Finding, Record, Records, as_json
 from counterpoise.store.atomic import replacing
-from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
+from counterpoise.study.parts import Parts
+from counterpoise.study.records import read_records, write_records
 from counterpoise.study.study import Study
 
-SCHEMA = 1
 BUDGETS = ("quick", "full")
-
-
-def load_study(name: str) -> Study:
-    """By its name in the table; an unknown one gets a suggestion."""
-    return cast(Study, STUDIES.load(name))
 
 
 def run_study(
@@ -45,22 +34,44 @@ def run_study(
     table = lab.out / f"{study.name}.parquet"
     saved = None if again else read_records(table, settings)
     if saved is None:
-        start = time.perf_counter()
-        lab.sizes = study.budgets[lab.budget]
-        saved = list(study.measure(lab)), time.perf_counter() - start
+        kept = table.with_suffix(".part.parquet")
+        if again:
+            kept.unlink(missing_ok=True)
+        saved = _measure(study, lab, Parts(kept, settings))
         write_records(table, saved[0], settings, saved[1])
+        kept.unlink(missing_ok=True)
     else:
         say(f"{study.name}: measured before, in {table}")
     records, seconds = saved
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
-
-    from counterpoise.report.figures import write_figures
-    from counterpoise.report.studies import write_studies
-
-    write_figures(study.draw(records), lab.out, study.name)
-    write_studies(lab.out, lab.out / f"{study.name}.html", only=study.name)
+    _draw(study, records, lab.out, say)
     return finding
+
+
+def _measure(study: Study, lab: Lab, parts: Parts) -> tuple[list[Record], float]:
+    """(records, seconds); what was measured is kept whatever stops it."""
+    lab.sizes, lab.parts = sizes_of(study, lab), parts
+    try:
+        records = list(study.measure(lab))
+    except BaseException:
+        parts.save()
+        raise
+    return records, parts.seconds
+
+
+def _draw(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+    try:
+        from counterpoise.report.figures import write_figures
+        from counterpoise.report.studies import write_studies
+
+        write_figures(study.draw(records), out, study.name)
+        write_studies(out, out / f"{study.name}.html", only=study.name)
+    except ModuleNotFoundError as fault:
+        say(
+            f"{study.name}: no figures, {fault.name} is not installed here; the same command draws "
+            f"them where it is, from {out / study.name}.parquet and without the model"
+        )
 
 
 def measured(study: Study, lab: Lab) -> bool:
@@ -74,60 +85,28 @@ def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
         "model": lab.model,
         "budget": lab.budget,
         "seed": lab.seed,
-        "sizes": json.loads(json.dumps(study.budgets[lab.budget])),
+        "sizes": json.loads(json.dumps(sizes_of(study, lab))),
         **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
+        **({"set": list(lab.options)} if lab.options else {}),
     }
 
 
-def write_records(
-    path: Path, records: list[Record], settings: dict[str, Any], seconds: float
-) -> None:
-    if not records:
-        raise PoiseError(f"study {path.stem} measured nothing: the batch had no signal")
-    names = list(dict.fromkeys(name for record in records for name in record))
-    table = pa.table({name: [record.get(name) for record in records] for name in names})
-    meta = {
-        "counterpoise_schema": str(SCHEMA),
-        "settings": json.dumps(settings),
-        "seconds": f"{seconds:.1f}",
-    }
-    with replacing(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(meta), temporary)
-
-
-def read_records(
-    path: Path, settings: dict[str, Any] | None = None
-) -> tuple[list[Record], float] | None:
-    """(records, seconds they took); None when absent or, given settings, measured at others."""
-    if not path.is_file():
-        return None
-    try:
-        table = pq.read_table(path)
-        meta = {
-            key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()
-        }
-        if settings is not None and json.loads(meta["settings"]) != settings:
-            return None
-        return table.to_pylist(), float(meta["seconds"])
-    except (pa.ArrowException, KeyError, ValueError) as fault:
-        raise PoiseError(f"{path} is damaged: {fault}; remove it to measure again") from fault
+def sizes_of(study: Study, lab: Lab) -> dict[str, Any]:
+    """Those of the budget, with what `--size` says of them."""
+    budget = study.budgets[lab.budget]
+    return {**budget, **{name: size for name, size in lab.given.items() if name in budget}}
 
 
 def write_finding(
     path: Path, study: Study, finding: Finding, settings: dict[str, Any], seconds: float
 ) -> None:
-    found = {
-        "schema": SCHEMA,
+    about = {
         "study": study.name,
         "title": study.title,
         "shows": study.shows,
         "claim": study.claim,
         "rule": study.rule,
         **settings,
-        **asdict(finding),
-        "seconds": round(seconds, 1),
-        "version": __version__,
     }
-    whole = json.loads(json.dumps(found), parse_constant=lambda _: None)  # nan is not JSON
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(whole, indent=1, ensure_ascii=False), encoding="utf-8")
+        temporary.write_text(as_json(about, finding, seconds), encoding="utf-8")

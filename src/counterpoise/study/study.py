@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from counterpoise.statistics.finding import Finding, Records
+from counterpoise.study import STUDIES
 
 if TYPE_CHECKING:
     from counterpoise.report.panel import Figure
@@ -33,3 +34,8 @@ class Study:
     measure: Callable[[Lab], Records]
     judge: Callable[[Records], Finding]
     draw: Callable[[Records], tuple[Figure, ...]]
+
+
+def load_study(name: str) -> Study:
+    """By its name in the table; an unknown one gets a suggestion."""
+    return cast(Study, STUDIES.load(name))

@@ -113,16 +113,53 @@ def _mean(records: Records, way: str) -> Interval:
 
 def draw(records: Records) -> tuple[Figure, ...]:
     cells, everything = _panel(records, "cells"), _panel(records, "all")
+    return _values(cells), _over_entropy(everything), _checks(cells, everything)
+
+
+def _values(cells: Records) -> Figure:
     means = [
         at(f"{sign} rollouts", way, _mean(_of(cells, sign), way))
         for sign in SIGNS
         for way in ("boosted", "suppressed")
     ]
-    over_entropy = [
+    drawn = along(
+        means,
+        {"boosted": "series", "suppressed": "soft"},
+        "",
+        "Mean value of boosted and suppressed tokens by the sign of their rollout",
+        joined=False,
+    )
+    return Figure(
+        drawn,
+        "Value of boosted and suppressed tokens",
+        "Mean reward gained by the token over the policy's alternatives to it, 95 % intervals "
+        "over prompts.",
+        (("series", "boosted"), ("soft", "suppressed")),
+    )
+
+
+def _over_entropy(everything: Records) -> Figure:
+    gaps = [
         at(f"{100 * k:.0f}", name, gap([r for r in everything if r["top"] <= k], field))
         for k in SHARES
         for field, name in (("value", "value"), ("plain", "Q - V"))
     ]
+    drawn = along(
+        gaps,
+        {"value": "series", "Q - V": "soft"},
+        "top k % of tokens by entropy",
+        "Value gap among the tokens with the highest entropy",
+    )
+    return Figure(
+        drawn,
+        "Gap over entropy",
+        "Boosted minus suppressed among the tokens with the highest entropy, mean of both "
+        "signs. The paper's peak is at about 40 %.",
+        (("series", "value"), ("soft", "Q - V = (1 - p) value")),
+    )
+
+
+def _checks(cells: Records, everything: Records) -> Figure:
     matched, control, _ = _controls(everything)
     checks = [
         point(f"{sign}, {name}", "gap", gap(_of(cells, sign), field))
@@ -133,46 +170,20 @@ def draw(records: Records) -> tuple[Figure, ...]:
         point("like probability", "gap", matched),
         point("advantages shuffled", "gap", control),
     ]
-    return (
-        Figure(
-            along(
-                means,
-                {"boosted": "series", "suppressed": "soft"},
-                "",
-                "Mean value of boosted and suppressed tokens by the sign of their rollout",
-                joined=False,
-            ),
-            "Value of boosted and suppressed tokens",
-            "Mean reward gained by the token over the policy's alternatives to it, 95 % intervals "
-            "over prompts.",
-            (("series", "boosted"), ("soft", "suppressed")),
-        ),
-        Figure(
-            along(
-                over_entropy,
-                {"value": "series", "Q - V": "soft"},
-                "top k % of tokens by entropy",
-                "Value gap among the tokens with the highest entropy",
-            ),
-            "Gap over entropy",
-            "Boosted minus suppressed among the tokens with the highest entropy, mean of both "
-            "signs. The paper's peak is at about 40 %.",
-            (("series", "value"), ("soft", "Q - V = (1 - p) value")),
-        ),
-        Figure(
-            forest(
-                checks,
-                {"gap": "series"},
-                "value gap",
-                "The value gap by other estimators and under two controls",
-                axis=".2~f",
-                number="+.3f",
-                guide=0,
-                labels=180,
-            ),
-            "The gap by other estimators, and two controls",
-            "Like probability: within bins of p(o). Advantages shuffled: a step on the same "
-            "rollouts with advantages permuted within each group.",
-            wide=True,
-        ),
+    drawn = forest(
+        checks,
+        {"gap": "series"},
+        "value gap",
+        "The value gap by other estimators and under two controls",
+        axis=".2~f",
+        number="+.3f",
+        guide=0,
+        labels=180,
+    )
+    return Figure(
+        drawn,
+        "The gap by other estimators, and two controls",
+        "Like probability: within bins of p(o). Advantages shuffled: a step on the same "
+        "rollouts with advantages permuted within each group.",
+        wide=True,
     )

@@ -73,11 +73,11 @@ def measure(lab: Lab) -> Records:
     others = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
     G = lab.config.sample.group_size
     A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)  # mixed groups, all whole
-    lab.progress("scores along the directions", 0.1)
-    X = {
-        name: rollout_scores(lab.policy, rows, u).reshape(-1, G)
-        for name, u in directions(lab.policy, others).items()
-    }
+    lab.progress("directions", 0.1)
+    X: dict[str, Array] = {}
+    for name, u in directions(lab.policy, others).items():
+        lab.progress(f"scores along {name}", 0.1 + 0.1 * (1 + len(X)))
+        X[name] = rollout_scores(lab.policy, rows, u).reshape(-1, G)
     records = _of_plans(rows) + [r for name in X for r in _of_filter(name, X[name], A_PG)]
     cuts = _cuts(rows)
     for done, (cut, parts) in enumerate(cuts.items()):

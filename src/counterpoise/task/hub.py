@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import to_prompt
+from counterpoise.task.jsonl import Fields, to_prompt
 from counterpoise.task.prompts import Task
 from counterpoise.task.split import hold_out, without
 from counterpoise.types import Prompt
@@ -38,42 +38,32 @@ def load(
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = (problem_field, answer_field, id_field, solution_field, generic_field)
-    prompts = read(path, train_split, *fields)
+    fields = Fields(problem_field, answer_field, id_field, solution_field, generic_field)
+    prompts = read(path, train_split, fields)
     if heldout_split:
-        kept = read(path, heldout_split, *fields)
+        kept = read(path, heldout_split, fields)
         return Task(path, without(prompts, kept, path), kept)
     train, kept = hold_out(prompts, heldout, path)
     return Task(path, train, kept)
 
 
-def read(
-    path: str,
-    split: str,
-    problem_field: str,
-    answer_field: str,
-    id_field: str,
-    solution_field: str = "solution",
-    generic_field: str = "generic",
-) -> list[Prompt]:
+def read(path: str, split: str, fields: Fields) -> list[Prompt]:
     """The rows of one split as prompts."""
     rows = open_split(path, split)
     columns = rows.column_names
-    for role, name in (("problem", problem_field), ("answer", answer_field)):
+    for role, name in (("problem", fields.problem), ("answer", fields.answer)):
         if name not in columns:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
     prompts = []
     for index, row in enumerate(rows):
-        row_id = row[id_field] if id_field in columns else index
-        record = {**row, id_field: f"{split}/{row_id}"}
-        where = f"{path} [{split}] row {index}"
-        names = (problem_field, answer_field, id_field, solution_field, generic_field)
-        prompts.append(to_prompt(record, where, *names))
+        row_id = row[fields.id] if fields.id in columns else index
+        record = {**row, fields.id: f"{split}/{row_id}"}
+        prompts.append(to_prompt(record, f"{path} [{split}] row {index}", fields))
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
-            f"{path}: column '{id_field}' repeats values; set task.id_field to another"
+            f"{path}: column '{fields.id}' repeats values; set task.id_field to another"
         )
     return prompts
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,23 @@ from counterpoise.task.split import hold_out, without
 from counterpoise.types import Prompt
 from counterpoise.verify.boxed import boxed
 
-SET_FIELD = "set task.{role}_field"  # what mends a record without one of its fields
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a file, or a dataset, calls the parts of a problem.
+
+    Example: Fields(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
+    """
+
+    problem: str = "problem"
+    answer: str = "answer"
+    id: str = "id"
+    solution: str = "solution"
+    generic: str = "generic"
+    remedy: str = "set task.{role}_field"  # for a record without one of the first three
+
+
+USUAL = Fields()
 
 
 def load(
@@ -40,32 +57,22 @@ def load(
     """Training problems in the order of the file, held-out ones in theirs or in hash order."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = (problem_field, answer_field, id_field, solution_field, generic_field)
-    prompts = read(path, *fields)
+    fields = Fields(problem_field, answer_field, id_field, solution_field, generic_field)
+    prompts = read(path, fields)
     if heldout_path:
-        kept = read(heldout_path, *fields)
+        kept = read(heldout_path, fields)
         return Task(Path(path).stem, without(prompts, kept, path), kept)
     train, kept = hold_out(prompts, heldout, path)
     return Task(Path(path).stem, train, kept)
 
 
-def read(
-    path: str,
-    problem_field: str = "problem",
-    answer_field: str = "answer",
-    id_field: str = "id",
-    solution_field: str = "solution",
-    generic_field: str = "generic",
-    remedy: str = SET_FIELD,
-) -> list[Prompt]:
+def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
     for line, text in _lines(path):
         where = f"{path}:{line}"
-        record = _parse(text, where)
-        names = (problem_field, answer_field, id_field, solution_field, generic_field)
-        prompt = to_prompt(record, where, *names, remedy=remedy)
+        prompt = to_prompt(_parse(text, where), where, fields)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = line
@@ -75,27 +82,18 @@ def read(
     return prompts
 
 
-def to_prompt(
-    record: Mapping[str, Any],
-    where: str,
-    problem_field: str,
-    answer_field: str,
-    id_field: str,
-    solution_field: str = "solution",
-    generic_field: str = "generic",
-    remedy: str = SET_FIELD,
-) -> Prompt:
+def to_prompt(record: Mapping[str, Any], where: str, fields: Fields = USUAL) -> Prompt:
     """A record's fields as a prompt, each checked.
 
     Example:
-        >>> to_prompt({"id": 7, "q": "1 + 1 = ?", "a": 2}, "line 1", "q", "a", "id")
+        >>> to_prompt({"id": 7, "q": "1 + 1 = ?", "a": 2}, "line 1", Fields("q", "a"))
         Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='', generic='')
     """
     found: dict[str, str] = {}
-    for role, name in (("problem", problem_field), ("answer", answer_field), ("id", id_field)):
+    for role, name in (("problem", fields.problem), ("answer", fields.answer), ("id", fields.id)):
         if name not in record:
             present = ", ".join(sorted(record)) or "none"
-            how = remedy.format(role=role)
+            how = fields.remedy.format(role=role)
             raise PoiseError(f"{where}: no field '{name}' (fields: {present}); {how}")
         value = record[name]
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -103,7 +101,7 @@ def to_prompt(
         found[role] = str(value).strip()
         if not found[role]:
             raise PoiseError(f"{where}: field '{name}' is empty")
-    for role, name in (("solution", solution_field), ("generic", generic_field)):
+    for role, name in (("solution", fields.solution), ("generic", fields.generic)):
         text = record.get(name)
         found[role] = text.strip() if isinstance(text, str) else ""
     return Prompt(**{**found, "solution": with_box(found["solution"], found["answer"])})
@@ -130,9 +128,9 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
                 if text.strip():
                     yield number, text
     except FileNotFoundError:
-        raise PoiseError(f"{path}: no such file; task.path names a .jsonl file") from None
+        raise PoiseError(f"{path}: no such file; name a .jsonl file") from None
     except IsADirectoryError:
-        raise PoiseError(f"{path}: a folder; task.path names one .jsonl file") from None
+        raise PoiseError(f"{path}: a folder; name one .jsonl file") from None
     except UnicodeDecodeError as error:
         raise PoiseError(f"{path}:{number}: not UTF-8 ({error.reason}); convert the file") from None
     except OSError as error:

@@ -36,7 +36,6 @@ LEVELS = (1, 2, 3, 4)
 STEPS = {1: (2, 2), 2: (2, 3), 3: (3, 4), 4: (4, 4)}
 DISTRACTOR_CHANCE = {1: 0.0, 2: 0.3, 3: 0.5, 4: 1.0}
 HELDOUT_SHARE = 8  # one skeleton in this many
-SPLITS = ("train", "heldout")
 
 
 def load(

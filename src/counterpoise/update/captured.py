@@ -13,11 +13,10 @@ it comes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,11 +26,22 @@ from counterpoise.policy.flash import Segments
 from counterpoise.policy.kernels import on_gpu
 from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import Packing
+from counterpoise.policy.transfer import to_device
 from counterpoise.types import Row
 from counterpoise.update.filled import Filled, Size, fill, tokens_of, values_of
 from counterpoise.update.forward import Forward, through
-from counterpoise.update.passes import EAGER, Feed, Found, Passes, Used, compute
+from counterpoise.update.passes import (
+    EAGER,
+    Feed,
+    Found,
+    Passes,
+    Used,
+    compute,
+    given_for_responses,
+)
 from counterpoise.update.replayed import Replays, Tensors
+
+Result = TypeVar("Result")
 
 LAUNCH_BOUND = 1.5e12  # FLOP of a layer in a pass, forward and backward
 
@@ -43,7 +53,8 @@ class Captured:
         self.launch_bound = launch_bound
         self._compiled: set[Hashable] = set()
         self._weights: tuple[int, ...] = ()  # where they lay when passes were captured
-        self._gradients: list[Tensor] = []
+        self._trained: list[Tensor] = []
+        self._gradients: list[Tensor] = []  # of each of them
         self._replays: Replays | None = None
 
     def gradients(
@@ -54,9 +65,17 @@ class Captured:
         if filled:
             work = partial(self._with_gradients, policy, filled.size, config, temperature)
             values = tokens_of(filled) | values_of(filled, used)
-            found = self._replayed(policy, filled, _rule(config, temperature), values, work)
+
+            def use(replays: Replays, key: Hashable) -> Found:
+                if not self._trained:
+                    self._trained = [p for p in policy.model.parameters() if p.requires_grad]
+                    self._gradients = [torch.empty_like(weight) for weight in self._trained]
+                found: Found = replays(key, values, work)
+                return found
+
+            found = self._replayed(policy, filled, _rule(config, temperature), use)
             if found:
-                for weight, gradient in zip(_weights(policy), self._gradients, strict=True):
+                for weight, gradient in zip(self._trained, self._gradients, strict=True):
                     assert weight.grad is None, "gradients are collected after every pass"
                     weight.grad = gradient
                 M = filled.kept
@@ -68,12 +87,32 @@ class Captured:
         filled = self._filled(policy, rows)
         if filled:
             work = partial(_without_gradients, policy, filled.size, temperature)
-            found = self._replayed(policy, filled, ("read", temperature), tokens_of(filled), work)
+
+            def use(replays: Replays, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
+                found: tuple[Tensor, Tensor, Tensor] = replays(key, tokens_of(filled), work)
+                return found
+
+            found = self._replayed(policy, filled, ("read", temperature), use)
             if found:
                 logprobs, entropies, hidden = (x[: filled.kept].clone() for x in found)
                 lengths = filled.packing.lengths[: len(rows)]
                 return Forward(logprobs, entropies, hidden, lengths)
         return EAGER.read(policy, rows, temperature)
+
+    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
+        filled = self._filled(policy, rows)
+        if filled:
+            work = partial(_to_states, policy, filled.size)
+            tokens_N = to_device(filled.packing.tokens_N.numpy(), policy.device)
+            x_ND, kept = given_for_responses(policy, filled.packing, tokens_N, embedded_nD)
+
+            def use(replays: Replays, key: Hashable) -> Tensor:
+                return replays.differentiable(key, tokens_of(filled), x_ND, work)
+
+            found = self._replayed(policy, filled, "states", use)
+            if found is not None:
+                return found[kept]
+        return EAGER.states(policy, rows, embedded_nD)
 
     def _filled(self, policy: Policy, rows: Sequence[Row]) -> Filled | None:
         """None where nothing is gained, or the rows do not suit flash attention."""
@@ -91,9 +130,8 @@ class Captured:
         policy: Policy,
         filled: Filled,
         rule: Hashable,
-        values: Mapping[str, np.ndarray],
-        work: Callable[[Tensors], Any],
-    ) -> Any:
+        use: Callable[[Replays, Hashable], Result],
+    ) -> Result | None:
         """What the pass finds; None where it is to run as it comes."""
         if rule not in self._compiled:
             self._compiled.add(rule)
@@ -101,10 +139,9 @@ class Captured:
         policy.decoder.reserve(2 * filled.size.longest)
         at = policy.decoder.addresses
         if self._replays is None or at != self._weights:
-            self._replays, self._weights = Replays(policy.device), at
-            self._gradients = [torch.empty_like(weight) for weight in _weights(policy)]
+            self._replays, self._weights, self._trained = Replays(policy.device), at, []
         try:
-            return self._replays((filled.size, rule), values, work)
+            return use(self._replays, (filled.size, rule))
         except torch.OutOfMemoryError:
             self._replays.forget()
             raise
@@ -121,7 +158,7 @@ class Captured:
         vectors = {name: given[name] for name in VECTORS}
         feed = Feed(packing, attend, num_rows=size.rows, **vectors)
         found, loss, logprobs = compute(policy, feed, config, temperature)
-        *gradients, pulled = torch.autograd.grad(loss, [*_weights(policy), logprobs])
+        *gradients, pulled = torch.autograd.grad(loss, [*self._trained, logprobs])
         found.tokens_3M[2] = -pulled
         torch._foreach_copy_(self._gradients, gradients)
         return found
@@ -136,6 +173,11 @@ def _without_gradients(
     with torch.no_grad():
         found = through(policy, *_packed(size, given), temperature)
     return found.logprobs_M, found.entropies_M, found.hidden_M
+
+
+def _to_states(policy: Policy, size: Size, given: Tensors, x_ND: Tensor) -> Tensor:
+    packing, attend = _packed(size, given)
+    return policy.decoder(packing.tokens_N, packing.positions_N, attend, embedded_N=x_ND)
 
 
 def _packed(size: Size, given: Tensors) -> tuple[Packing, PackedAttention]:
@@ -163,7 +205,3 @@ def _rule(config: UpdateConfig, temperature: float) -> Hashable:
 def passes_of(config: UpdateConfig) -> Passes:
     """The way a run's passes are computed."""
     return Captured() if config.capture else EAGER
-
-
-def _weights(policy: Policy) -> list[Tensor]:
-    return [p for p in policy.model.parameters() if p.requires_grad]

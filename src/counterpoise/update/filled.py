@@ -1,8 +1,9 @@
 """Rows of a pass and rows that count for nothing, which fill it up to one of a few sizes.
 
 Tokens are rounded up to sixteen steps between powers of two; what costs next to nothing, such as
-the number of sequences, to powers of two, so that few sizes are met. The filling is one prompt that
-is read by responses of zeros; its coefficients are 0.
+the number of sequences, to powers of two, so that few sizes are met. The filling is prompts of
+zeros, none longer than the rows', the last of which is read by responses of zeros; their
+coefficients are 0.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from counterpoise.types import Row
 from counterpoise.update.passes import Used, flat
 
 LEAST = 512  # tokens: below, a pass costs its launches whatever its size
+SHORT = 64  # tokens: sequences of the filling may be as long, so that they are few
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +65,49 @@ def rounded(n: int) -> int:
     return -(-n // step) * step
 
 
-def doubled(n: int) -> int:
+def doubled(n: int, least: int) -> int:
     """Up to the next power of two: for sizes that cost next to nothing, so that few are met.
 
     Example:
-        >>> [doubled(n) for n in (5, 129, 1024)]
+        >>> [doubled(n, 128) for n in (5, 129, 1024)]
         [128, 256, 1024]
     """
-    return 1 << max(7, (n - 1).bit_length())
+    return max(least, 1 << (n - 1).bit_length())
 
 
 def fill(rows: Sequence[Row]) -> Filled:
-    """Rows and as much filling as their size asks for: one prompt, read by responses of zeros."""
+    """Rows and as much filling as their size asks for."""
     prompts = [row.content.prompt_tokens for row in rows]
     responses = [row.content.response_tokens for row in rows]
     distinct = {np.asarray(prompt, dtype=np.int64).tobytes(): len(prompt) for prompt in prompts}
     prompt_tokens, kept = sum(distinct.values()), sum(row.num_read - 1 for row in rows)
-    filling = np.zeros(rounded(prompt_tokens + 1) - prompt_tokens, dtype=np.int32)
-    longest = max(1, *map(len, prompts), *(row.num_read - 1 for row in rows))
-    missing = rounded(kept + 1) - kept
-    pieces = [min(longest, missing - start) for start in range(0, missing, longest)]
+    longest = max(SHORT, *map(len, prompts), *(row.num_read - 1 for row in rows))
+    more = [
+        np.full(n, i, dtype=np.int32)  # no two the same: equal prompts would be one
+        for i, n in enumerate(_cut(rounded(prompt_tokens + 1) - prompt_tokens, longest))
+    ]
+    read = [np.zeros(n + 1, dtype=np.int32) for n in _cut(rounded(kept + 1) - kept, longest)]
+    unread = [np.zeros(1, dtype=np.int32)] * (len(more) - 1)  # of one token nothing is read
     packing = pack(
-        [*prompts, *[filling] * len(pieces)],
-        [*responses, *(np.zeros(n + 1, dtype=np.int32) for n in pieces)],
+        [*prompts, *more, *[more[-1]] * (len(read) - 1)],
+        [*responses, *unread, *read],
         torch.device("cpu"),
-        [*(row.content.told for row in rows), *[()] * len(pieces)],
+        [*(row.content.told for row in rows), *[()] * (len(unread) + len(read))],
     )
-    read = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
+    readers = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
     size = Size(
-        prompt_tokens=prompt_tokens + len(filling),
-        response_tokens=kept + missing,
-        prompts=doubled(len(packing.prompts)),
-        rows=doubled(len(packing.lengths)),
-        longest=doubled(max(longest, step_of(prompt_tokens + 1))),
-        longest_reader=doubled(max(int(read.max()), step_of(kept + 1))),
+        prompt_tokens=prompt_tokens + sum(map(len, more)),
+        response_tokens=kept + sum(len(tokens) - 1 for tokens in read),
+        prompts=doubled(len(packing.prompts), 32),
+        rows=doubled(len(packing.lengths), 128),
+        longest=doubled(longest, 128),
+        longest_reader=doubled(max(int(readers.max()), step_of(kept + 1)), 128),
     )
     return Filled(size, packing, segments(packing), sum(map(len, responses)))
+
+
+def _cut(n: int, longest: int) -> list[int]:
+    return [min(longest, n - start) for start in range(0, n, longest)]
 
 
 def tokens_of(filled: Filled) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,13 +31,23 @@ OnePass = Callable[[Policy, Sequence[Row], float], Forward]  # without gradients
 Cut = Callable[[Sequence[Row], int], Iterator[list[int]]]  # rows -> those of each pass
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Read:
-    """Per row; hidden states [T, D] stay where the policy is."""
+    """What passes found. It stays where the policy is until the host asks for it, and waits."""
 
-    logprobs: list[Floats]
-    entropies: list[Floats]
-    hidden: list[Tensor]
+    rows: Sequence[Row]
+    order: Sequence[int]  # in which they were walked
+    values_2N: Tensor  # log-probabilities and entropies, in this order
+    hidden: list[Tensor]  # per row [T, D]
+
+    @cached_property
+    def logprobs(self) -> list[Floats]:
+        """Per row [T]."""
+        return by_row(self.values_2N[0], self.order, self.rows)
+
+    @cached_property
+    def entropies(self) -> list[Floats]:
+        return by_row(self.values_2N[1], self.order, self.rows)
 
 
 def forward(
@@ -145,7 +156,7 @@ def read(
     if isinstance(micro_tokens, MicroBatch):
         return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass, cut), rows)
     if not rows:
-        return Read([], [], [])
+        return Read([], [], torch.empty(2, 0), [])
     order: list[int] = []
     seen: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
@@ -154,8 +165,7 @@ def read(
         order += batch
         seen.append(torch.stack((found.logprobs_M, found.entropies_M)))
         hidden |= dict(zip(batch, found.hidden_M.split(found.lengths), strict=True))
-    logprobs, entropies = (by_row(x_N, order, rows) for x_N in torch.cat(seen, dim=1).cpu())
-    return Read(logprobs, entropies, [hidden[i] for i in range(len(rows))])
+    return Read(rows, order, torch.cat(seen, dim=1), [hidden[i] for i in range(len(rows))])
 
 
 def score(

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
@@ -76,6 +77,11 @@ class Passes(Protocol):
 
     def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
         """Without gradients."""
+        ...
+
+    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
+        """Hidden states [n, D] of the responses as they are read, row after row, by what stands in
+        for their embeddings; with a gradient to that alone, which is to be taken at once."""
         ...
 
 
@@ -157,6 +163,18 @@ def compute(
     return found, loss, logprobs
 
 
+def given_for_responses(
+    policy: Policy, packing: Packing, tokens_N: Tensor, embedded_nD: Tensor
+) -> tuple[Tensor, slice]:
+    """Embeddings [N, D] of all tokens, those of the first n of the responses as given, and where
+    these are: responses come after all prompts, in the order of the rows."""
+    start = sum(length for _, length in packing.prompts)
+    kept = slice(start, start + len(embedded_nD))
+    with torch.no_grad():
+        own_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
+    return torch.cat((own_ND[: kept.start], embedded_nD, own_ND[kept.stop :])), kept
+
+
 class Eager:
     """Passes that run as they come."""
 
@@ -173,6 +191,12 @@ class Eager:
 
     def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
         return once(policy, rows, temperature)
+
+    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
+        packing = packed(policy, rows)
+        tokens_N, attend = packing.tokens_N, PackedAttention(packing)
+        x_ND, kept = given_for_responses(policy, packing, tokens_N, embedded_nD)
+        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[kept]
 
 
 EAGER = Eager()

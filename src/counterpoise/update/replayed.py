@@ -1,9 +1,10 @@
-"""Work on tensors of one shape, captured as a CUDA graph and replayed on other values.
+"""Work on tensors of one shape, captured as CUDA graphs and replayed on other values.
 
 A graph repeats kernels at the addresses they were captured with. So what changes from one use to
 the next is copied to where the captured work reads it, and what it finds lies where it wrote it:
 whoever wants to keep that copies it before the next use. All graphs share one pool of memory, which
-is as large as the largest of them needs.
+is as large as the largest of them needs. Work that is to be differentiated is two graphs; what the
+first leaves for the second lies in the pool, so nothing else may be replayed in between.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ class Entry:
     graph: Any  # torch.cuda.CUDAGraph
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Differentiable:
+    given: Tensors
+    x: Tensor
+    y: Tensor
+    dy: Tensor
+    dx: Tensor
+    forward: Any  # torch.cuda.CUDAGraph
+    backward: Any
+
+
 class Replays:
     """
     Example:
@@ -39,10 +51,12 @@ class Replays:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._entries: dict[Hashable, Entry] = {}
+        self._differentiable: dict[Hashable, Differentiable] = {}
         self._pool: Any = None
+        self.replayed = 0  # graphs so far
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._differentiable)
 
     def __call__(
         self, key: Hashable, values: Mapping[str, np.ndarray], work: Callable[[Tensors], Any]
@@ -53,24 +67,84 @@ class Replays:
             entry = self._capture(values, work)
             self._entries[key] = entry
         else:
-            for name, array in values.items():
-                entry.given[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
-        entry.graph.replay()
+            _feed(entry.given, values)
+        self.replay(entry.graph)
         return entry.found
+
+    def differentiable(
+        self,
+        key: Hashable,
+        values: Mapping[str, np.ndarray],
+        x: Tensor,
+        work: Callable[[Tensors, Tensor], Tensor],
+    ) -> Tensor:
+        """work(given, x), with a gradient to x alone, which is to be taken before the next use."""
+        entry = self._differentiable.get(key)
+        if entry is None:
+            entry = self._capture_both(values, x.detach(), work)
+            self._differentiable[key] = entry
+        else:
+            _feed(entry.given, values)
+        y: Tensor = _BothWays.apply(x, entry, self)
+        return y
+
+    def replay(self, graph: Any) -> None:
+        self.replayed += 1
+        graph.replay()
 
     def forget(self) -> None:
         """All that was captured, and its memory."""
         self._entries.clear()
+        self._differentiable.clear()
         self._pool = None
 
     def _capture(self, values: Mapping[str, np.ndarray], work: Callable[[Tensors], Any]) -> Entry:
-        if len(self._entries) >= MOST:
+        given = self._room_for(values)
+        graph = torch.cuda.CUDAGraph()
+        with self._capturing(graph):
+            found = work(given)
+        return Entry(given, found, graph)
+
+    def _capture_both(
+        self, values: Mapping[str, np.ndarray], x: Tensor, work: Callable[[Tensors, Tensor], Tensor]
+    ) -> Differentiable:
+        given, leaf = self._room_for(values), x.clone().requires_grad_()
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with self._capturing(forward), torch.enable_grad():
+            y = work(given, leaf)
+        dy = torch.zeros_like(y)
+        with self._capturing(backward):
+            (dx,) = torch.autograd.grad(y, leaf, dy)
+        return Differentiable(given, leaf.detach(), y.detach(), dy, dx, forward, backward)
+
+    def _room_for(self, values: Mapping[str, np.ndarray]) -> Tensors:
+        if len(self) >= MOST:
             self.forget()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        given = {name: torch.from_numpy(array).to(self.device) for name, array in values.items()}
-        graph = torch.cuda.CUDAGraph()
+        return {name: torch.from_numpy(array).to(self.device) for name, array in values.items()}
+
+    def _capturing(self, graph: Any) -> Any:
         # relaxed: a shape may be the first to need some variant of a kernel, which is loaded then
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="relaxed"):
-            found = work(given)
-        return Entry(given, found, graph)
+        return torch.cuda.graph(graph, pool=self._pool, capture_error_mode="relaxed")
+
+
+class _BothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, entry: Differentiable, replays: Replays) -> Tensor:
+        entry.x.copy_(x)
+        replays.replay(entry.forward)
+        ctx.entry, ctx.replays, ctx.turn = entry, replays, replays.replayed
+        return entry.y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        assert ctx.turn == ctx.replays.replayed, "another graph was replayed between the two ways"
+        ctx.entry.dy.copy_(dy)
+        ctx.replays.replay(ctx.entry.backward)
+        return ctx.entry.dx.clone(), None, None
+
+
+def _feed(given: Tensors, values: Mapping[str, np.ndarray]) -> None:
+    for name, array in values.items():
+        given[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)

@@ -34,6 +34,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # so that Ctrl-C does not reach it while it starts
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -27,7 +27,8 @@ def main(compare_name: str, timeout_seconds: float) -> None:
     """Answer requests until the input ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not look like a reply
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for stop in (signal.SIGINT, signal.SIGTERM):  # the parent's to handle: it may finish first
+        signal.signal(stop, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     if sys.platform == "linux":  # elsewhere the limit is not enforced, or not allowed
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))

@@ -34,6 +34,8 @@ from counterpoise.warmup.again import second_turns
 from counterpoise.warmup.scratch import build_model, build_tokenizer
 from counterpoise.warmup.supervise import check_solutions, supervise
 
+LINES = 10  # in a log, where no bar is drawn
+
 
 def run_warmup(config: RunConfig, out: Path) -> None:
     """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
@@ -87,6 +89,11 @@ def train(
     ) as bar:
         line = bar.add_task("", total=steps, loss=float("nan"))
 
+        def tell(step: int, loss: float) -> None:
+            bar.update(line, completed=step, loss=loss)
+            if not console.is_terminal and step % max(1, steps // LINES) == 0:
+                console.print(f"step {step}/{steps}: loss {loss:.3f}", highlight=False)
+
         def look(step: int) -> bool:
             if not prompts:
                 return False
@@ -104,7 +111,7 @@ def train(
             config.loop.seed,
             MicroBatch(config.update.micro_tokens, tell=bar.console.print),
             checkpointing=config.update.checkpointing,
-            progress=lambda step, loss: bar.update(line, completed=step, loss=loss),
+            progress=tell,
             done=look,
             again=second_turns(policy, train_set, config, verifier),
         )

@@ -8,8 +8,10 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from counterpoise.adapters.trl.host import BY_TEXT
 from counterpoise.batch import COMPOSERS, UNITS
 from counterpoise.credit import ADVANTAGES, WEIGHTS
+from counterpoise.credit.assign import UNIFORM, read_settings
 from counterpoise.errors import PoiseError, unknown
 
 OWN_CREDIT = "trl"  # keep the advantages TRL computed
@@ -41,7 +43,11 @@ class PoiseConfig(GRPOConfig):
     credit: str = _option(
         "grpo", "rewards of a group -> advantages: a name of ours, or 'trl' for TRL's own"
     )
-    credit_weights: str = _option("uniform", "token weights on top of the advantage")
+    credit_weights: str = _option(UNIFORM, "token weights on top of the advantage")
+    credit_settings: list[str] = field(
+        default_factory=list,
+        metadata={"help": "of the token weights, each 'name=value'; docs/credit.md lists them"},
+    )
     denominator: str = _option(
         "step",
         "what the loss is averaged over: 'step' (the optimizer step's own tokens or rows) or 'trl'",
@@ -57,7 +63,7 @@ class PoiseConfig(GRPOConfig):
         _known("credit", self.credit, (*ADVANTAGES, OWN_CREDIT))
         _known("token weights", self.credit_weights, WEIGHTS)
         _known("denominator", self.denominator, ("step", "trl"))
-        for check in (self._sizes, self._credit, self._average):
+        for check in (self._sizes, self._credit, self._weights, self._average):
             if reason := check():
                 raise PoiseError(reason)
 
@@ -96,10 +102,7 @@ class PoiseConfig(GRPOConfig):
         if self.tau and self.credit == "positive_only":
             return "credit='positive_only' has no negative rollouts to balance: set tau=0"
         if self.credit == OWN_CREDIT:
-            uniform = self.credit_weights == "uniform"
-            return (
-                "" if uniform else "credit='trl' takes no credit_weights: choose a credit of ours"
-            )
+            return ""
         if self.scale_rewards != "group":
             return (
                 f"scale_rewards='{self.scale_rewards}' belongs to TRL's advantages: set "
@@ -107,6 +110,22 @@ class PoiseConfig(GRPOConfig):
             )
         if self.multi_objective_aggregation != "sum_then_normalize":
             return "multi_objective_aggregation belongs to TRL's advantages: set credit='trl'"
+        return ""
+
+    def _weights(self) -> str:
+        name = self.credit_weights
+        read_settings(name, WEIGHTS.load(name), self.credit_settings, "credit_settings")
+        if name == UNIFORM:
+            return ""
+        if self.credit == OWN_CREDIT:
+            return "credit='trl' takes no credit_weights: choose a credit of ours"
+        if name in BY_TEXT:
+            return f"credit_weights='{name}' reads texts, and TRL hands over tokens: choose another"
+        if self.mask_truncated_completions:
+            return (
+                f"credit_weights='{name}' weighs every rollout, truncated ones too: set "
+                "mask_truncated_completions=False"
+            )
         return ""
 
     def _average(self) -> str:

@@ -10,7 +10,7 @@ One process decides; a Decision is what the others are told.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,12 @@ import numpy as np
 
 from counterpoise.adapters.trl.config import OWN_CREDIT, PoiseConfig
 from counterpoise.adapters.trl.samples import Sample
-from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import UNIFORM, assign
+from counterpoise.credit.view import Reader
+from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row
 
 Key = tuple[str, int]  # group, place in it
@@ -50,17 +52,31 @@ class Planner:
         self.options = options
         self.buffer: RewardBalancedBuffer | None = None
         if options.tau:
-            self.buffer = RewardBalancedBuffer(
-                tau=options.tau,
-                target=options.balance_target or options.generation_batch_size,
-                unit=options.balance_unit,
-                max_age=options.max_age,
-            )
+            self.take_up((), None)
         self._fresh: list[Row] = []  # without RB: the generation that waits for its plan
 
-    def add(self, samples: Sequence[Sample], rewards_R: Sequence[float], now: int) -> None:
-        """The rollouts of generation `now`, group after group; a reward of NaN is none."""
-        credited = credit(samples, rewards_R, now, self.options)
+    def take_up(self, rows: Iterable[Row], counts: BufferCounts | None) -> None:
+        """The buffer of a run that is resumed."""
+        options = self.options
+        self.buffer = RewardBalancedBuffer(
+            tau=options.tau,
+            target=options.balance_target or options.generation_batch_size,
+            unit=options.balance_unit,
+            max_age=options.max_age,
+            rows=rows,
+            counts=counts,
+        )
+
+    def add(
+        self,
+        samples: Sequence[Sample],
+        rewards_R: Sequence[float],
+        now: int,
+        reader: Reader | None = None,
+    ) -> None:
+        """The rollouts of generation `now`, group after group; a reward of NaN is none. `reader`
+        is who reads them for token weights."""
+        credited = credit(samples, rewards_R, now, self.options, reader)
         if self.buffer is None:
             self._fresh = [row for group in credited for row in group]
         else:
@@ -90,29 +106,39 @@ class Planner:
 
 
 def credit(
-    samples: Sequence[Sample], rewards_R: Sequence[float], now: int, options: PoiseConfig
+    samples: Sequence[Sample],
+    rewards_R: Sequence[float],
+    now: int,
+    options: PoiseConfig,
+    reader: Reader | None = None,
 ) -> list[list[Row]]:
     """Rows of every group. A rollout that no reward function judged has no advantage, and is not
     part of its group's mean."""
     G = options.num_generations
-    groups = []
-    for g in range(len(samples) // G):
-        part = range(g * G, (g + 1) * G)
-        rows = [
-            Row(f"{now}:{g}", 0.0, samples[i].num_tokens, index=i - g * G, born=now) for i in part
+    parts = [range(g * G, (g + 1) * G) for g in range(len(samples) // G)]
+    rows = [
+        [Row(f"{now}:{g}", 0.0, samples[i].num_tokens, index=k, born=now) for k, i in enumerate(p)]
+        for g, p in enumerate(parts)
+    ]
+    if options.credit == OWN_CREDIT:
+        return [
+            [replace(row, advantage=samples[i].trl_advantage) for row, i in zip(*of, strict=True)]
+            for of in zip(rows, parts, strict=True)
         ]
-        judged = [i - g * G for i in part if not math.isnan(rewards_R[i])]
-        if options.credit == OWN_CREDIT:
-            rows = [replace(rows[k], advantage=samples[g * G + k].trl_advantage) for k in range(G)]
-        elif judged:
-            rollouts = tuple(rollout(samples[g * G + k], rewards_R[g * G + k]) for k in judged)
-            (made,) = assign(
-                [Group(f"{now}:{g}", now, rollouts)], options.credit, options.credit_weights
-            )
-            for k, row in zip(judged, made, strict=True):
-                rows[k] = replace(rows[k], advantage=row.advantage, weights_T=row.weights_T)
-        groups.append(rows)
-    return groups
+    if options.credit_weights != UNIFORM and any("tool_mask" in s.extra for s in samples):
+        raise PoiseError("credit_weights weigh a model's own words, not a tool's: use 'uniform'")
+    judged = [[i for i in part if not math.isnan(rewards_R[i])] for part in parts]
+    groups = [
+        Group(f"{now}:{g}", now, tuple(rollout(samples[i], rewards_R[i]) for i in seen))
+        for g, seen in enumerate(judged)
+        if seen
+    ]
+    made = assign(groups, options.credit, options.credit_weights, options.credit_settings, reader)
+    places = [i for seen in judged for i in seen]
+    for i, row in zip(places, (row for group in made for row in group), strict=True):
+        g, k = divmod(i, G)
+        rows[g][k] = replace(rows[g][k], advantage=row.advantage, weights_T=row.weights_T)
+    return rows
 
 
 def rollout(sample: Sample, reward: float = math.nan) -> Rollout:

@@ -14,6 +14,7 @@ from typing import Any
 from counterpoise.errors import PoiseError
 
 SERIES = "1.16"
+BY_TEXT = ("rlsd", "serl")  # token weights by answers or an environment's words; TRL keeps tokens
 REMEDY = f"pip install 'trl=={SERIES}.*'"
 
 
@@ -39,6 +40,8 @@ PRIVATE = (
         overridden=True,
     ),
     Private("_compute_loss", ("self", "model", "inputs"), overridden=True),
+    Private("_save_checkpoint", ("self", "model", "trial"), overridden=True),
+    Private("_load_optimizer_and_scheduler", ("self", "checkpoint"), overridden=True),
     Private("_generate_and_score_completions", ("self", "inputs"), overridden=False),
     Private(
         "_get_per_token_logps_and_entropies",

@@ -2,8 +2,8 @@
 
 Just before a step its rows are read once more, to get hidden states and the pulls -dL/dlogp that
 the loss gives their tokens; just after it once more, for the displacement. Process 0 does both with
-the native forward, so the model must be one that it knows, and whole on that process. Losses: those
-that are our clipped surrogate under one of our averages.
+the native forward (native.py). Losses: those that are our clipped surrogate under one of our
+averages.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from counterpoise.adapters.trl.decide import Decision, rollout
+from counterpoise.adapters.trl.native import MICRO_TOKENS, check_whole
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.iteration import numbers
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.policy.load import Policy, as_policy
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update import AGGREGATIONS, SURROGATES
 from counterpoise.update.forward import forward, micro_batches
@@ -32,7 +32,6 @@ AVERAGES = {
     "dapo": "token_mean", "bnpo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant",
 }  # fmt: skip
 LEVELS = {"token": "grpo", "sequence": "gspo"}
-MICRO_TOKENS = 16384
 
 
 class StepMonitor:
@@ -45,10 +44,8 @@ class StepMonitor:
                 f"monitor_every knows the losses {', '.join(AVERAGES)}, not '{options.loss_type}': "
                 "set it to 0"
             )
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise PoiseError("monitor_every needs the whole model on each process: set it to 0")
+        check_whole(trainer, "monitor_every", "set it to 0")
         self.trainer = trainer
-        self.policy: Policy | None = None
         self._monitor: Monitor | None = None
 
     def before(self, decision: Decision, step: int) -> None:
@@ -62,42 +59,33 @@ class StepMonitor:
         if not result.rows:
             return
         self._monitor = Monitor(trainer.temperature, MICRO_TOKENS, ())
-        self._monitor.before(self.model(), rows, result)
+        self._monitor.before(trainer.policy, rows, result)
 
     def after(self) -> None:
         if self._monitor is None:
             return
-        self._monitor.after(self.model())
+        self._monitor.after(self.trainer.policy)
         for name, value in numbers(self._monitor.views).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
         self._monitor = None
 
-    def model(self) -> Policy:
-        """TRL's model as the native engine sees it."""
-        if self.policy is None:
-            trainer = self.trainer
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            training = model.training
-            self.policy = as_policy("trl", model, trainer.processing_class)
-            model.train(training)  # as_policy turns dropout off; TRL keeps its own mode
-        return self.policy
-
     def rows(self, decision: Decision, step: int) -> list[Row]:
         """The step's rows with their tokens; those that are masked out have none to look at."""
         rows = []
+        known = not self.trainer.on_policy(decision, step)  # else the pass gives them
         for i in decision.plan.steps[step]:
             row = decision.rows[i]
             sample = self.trainer.shelf[row.group, row.index]
             if row.num_tokens == len(sample.completion_T):
-                scored_T = sample.extra.get("old_per_token_logps")
+                scored_T = sample.extra.get("old_per_token_logps") if known else None
                 old: Floats | None = None if scored_T is None else scored_T.float().numpy()
                 rows.append(replace(row, rollout=rollout(sample), scored_T=old))
         return rows
 
     def read(self, rows: Sequence[Row]) -> StepResult:
         """What `update/step.py` would report of these rows; no gradient reaches a weight."""
-        policy = self.model()
+        policy = self.trainer.policy
         options = self.trainer.args
         average = AGGREGATIONS.load(AVERAGES[options.loss_type])
         coefficients_R = average(rows, self.trainer.max_completion_length) if rows else np.empty(0)

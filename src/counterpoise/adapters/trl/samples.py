@@ -105,10 +105,10 @@ def _advantages(samples: Sequence[Sample], rows: Sequence[Row], multiple: int | 
         return torch.tensor([row.advantage for row in rows], dtype=torch.float32)
     per_token = []
     for sample, row in zip(samples, rows, strict=True):
-        weights_T = torch.ones(len(sample.completion_T))
-        if row.weights_T is not None:
-            weights_T = torch.as_tensor(row.weights_T, dtype=torch.float32)
-        per_token.append(row.advantage * weights_T)
+        if row.weights_T is None:  # of such a row not all tokens need be trained
+            per_token.append(torch.full((len(sample.completion_T),), row.advantage))
+        else:
+            per_token.append(torch.from_numpy(row.advantages_T))
     return _pad(per_token, 0, multiple)
 
 

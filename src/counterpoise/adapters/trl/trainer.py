@@ -8,10 +8,16 @@ process for its part. The loss is TRL's; its denominator is the optimizer step's
     by tokens (dapo, cispo, vespo)   sum / (tokens of the step)
     bnpo                             the same: passes weigh by their tokens
     grpo, sapo, dr_grpo, luspo       passes weigh by their rows
+
+A generation's first step is taken by the weights that sampled it. There TRL is handed no old
+log-probabilities, so that it takes the pass's own and the ratio is 1, as in the native engine;
+those it had scored differ by the rounding of another layout.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,16 +25,23 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from counterpoise.adapters.trl import processes
+from counterpoise.adapters.trl.checkpoint import Waiting, load, save
 from counterpoise.adapters.trl.config import BY_TOKENS, PoiseConfig
 from counterpoise.adapters.trl.decide import Decision, Key, Planner
 from counterpoise.adapters.trl.layout import lay_out
 from counterpoise.adapters.trl.monitor import StepMonitor, callback
+from counterpoise.adapters.trl.native import MICRO_TOKENS, check_whole, native
 from counterpoise.adapters.trl.samples import Batch, Sample, join, split
+from counterpoise.credit.assign import UNIFORM
+from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
+from counterpoise.policy.load import Policy
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Row
+from counterpoise.update.fit import MicroBatch
 
 SCALE = "poise_scale"  # what a pass's loss is multiplied by
+OLD = "old_per_token_logps"
 
 
 class PoiseGRPOTrainer(GRPOTrainer):
@@ -48,10 +61,13 @@ class PoiseGRPOTrainer(GRPOTrainer):
             raise PoiseError("PoiseGRPOTrainer needs args=PoiseConfig(...), not TRL's GRPOConfig")
         if self.aux_loss_enabled and self.args.loss_type not in BY_TOKENS:
             raise PoiseError("a mixture of experts has an auxiliary loss: set loss_type='dapo'")
+        if self.args.credit_weights != UNIFORM:
+            check_whole(self, "credit_weights", "use 'uniform'")
         self.planner = Planner(self.args)
         self.decision: Decision | None = None
         self.shelf: dict[Key, Sample] = {}  # of the decision, and of what waits
         self._generation = 0  # times that rollouts were sampled
+        self._moved = 0  # the generation after which the weights changed last
         self._rewards_RF: Tensor | None = None  # of the latest generation, all processes
         self.monitor: StepMonitor | None = None
         if self.args.monitor_every:
@@ -87,18 +103,35 @@ class PoiseGRPOTrainer(GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs)
         return loss if scale is None else loss * scale
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        buffer = self.planner.buffer
+        if buffer is None or not self.accelerator.is_main_process:
+            return
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        waiting = Waiting(self._generation, buffer.state(), buffer.counts, self.shelf)
+        save(folder, waiting)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        saved = load(Path(checkpoint)) if checkpoint and self.planner.buffer is not None else None
+        if saved is not None:
+            self._generation, self.shelf = saved.generation, dict(saved.shelf)
+            self.planner.take_up(saved.rows, saved.counts)
+
     # -- a generation -> a decision ------------------------------------------------------------
 
     def _decide(self, generation_batch: list[dict[str, Any]]) -> Decision:
         """Generate, and generate more until a batch can be taken."""
         process, together = self.accelerator.process_index, self.accelerator.num_processes
+        self._moved = self._generation
         for refills in range(self.args.max_refills + 1):
             prompts = self._next_prompts(generation_batch, refills)
             self._generation += 1
             samples, rewards_R = self._generate_all(prompts)
 
             def plan(samples: Any = samples, rewards_R: Any = rewards_R) -> Decision | None:
-                self.planner.add(samples, rewards_R, self._generation)
+                self.planner.add(samples, rewards_R, self._generation, self._reader())
                 seed = seed_for(self.args.seed, "compose", self._generation)
                 return self.planner.take(self._generation, seed)
 
@@ -111,6 +144,18 @@ class PoiseGRPOTrainer(GRPOTrainer):
             "lower tau, raise max_refills and max_age, or choose problems of another difficulty"
         )
 
+    @cached_property
+    def policy(self) -> Policy:
+        """TRL's model as the native engine sees it."""
+        return native(self)
+
+    def _reader(self) -> Reader | None:
+        """Who reads a generation's rows for token weights, before anything is trained on them."""
+        if self.args.credit_weights == UNIFORM:
+            return None
+        micro = MicroBatch(MICRO_TOKENS)
+        return Reader(self.policy, self.temperature, micro, self._generation, self.args.seed)
+
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int
     ) -> list[dict[str, Any]]:
@@ -120,8 +165,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def _generate_all(self, prompts: list[dict[str, Any]]) -> tuple[list[Sample], list[float]]:
         """The rollouts of all processes and their rewards; each is put on the shelf by its key."""
         own = self._generate_and_score_completions(prompts)
-        if self.args.tau and "old_per_token_logps" not in own:
-            own["old_per_token_logps"] = self._score(own)
+        if self.args.tau and OLD not in own:
+            own[OLD] = self._score(own)
         samples = processes.gather(split(own), self.accelerator.num_processes)
         G = self.num_generations
         for i, sample in enumerate(samples):
@@ -179,13 +224,20 @@ class PoiseGRPOTrainer(GRPOTrainer):
         lengths_R = [len(s.prompt_S) + len(s.completion_T) for s in samples]
         passes = self.args.gradient_accumulation_steps
         batches, largest = [], 0
-        for step in decision.plan.steps:
+        for s, step in enumerate(decision.plan.steps):
             cells = lay_out(step, lengths_R, passes, self.accelerator.num_processes)
             largest = max(largest, *(len(cell) for line in cells for cell in line))
+            now = self.on_policy(decision, s)
             for line in cells:
-                batches.append(self._pass(line, step, rows, samples))
+                batches.append(self._pass(line, step, rows, samples, now))
         self._metrics["train"]["poise/largest_pass"].append(float(largest))
         return batches
+
+    def on_policy(self, decision: Decision, step: int) -> bool:
+        """Whether the step's rows were sampled by the weights it is taken from, all of them."""
+        rows = (decision.rows[i] for i in decision.plan.steps[step])
+        once = self.num_iterations == 1
+        return once and step == 0 and all(row.born > self._moved for row in rows)
 
     def _pass(
         self,
@@ -193,6 +245,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         step: tuple[int, ...],
         rows: tuple[Row, ...],
         samples: list[Sample],
+        on_policy: bool,
     ) -> Batch:
         """One pass of a step. Processes that have fewer rows than others, or none, are filled up
         with one that is masked out: TRL gathers numbers by row, and all take part in a gradient."""
@@ -207,6 +260,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
             device=self.accelerator.device,
         )
         batch["completion_mask"][len(own) :] = 0
+        if on_policy:
+            batch.pop(OLD, None)
         tokens = [sum(rows[i].num_tokens for i in part) for part in (own, step, range(len(rows)))]
         self._average(batch, len(shown), len(step), *tokens)
         return batch
@@ -226,4 +281,4 @@ class PoiseGRPOTrainer(GRPOTrainer):
             return
         by_tokens = self.args.loss_type == "bnpo"
         share = tokens / max(of_step, 1) if by_tokens else shown / rows
-        batch[SCALE] = torch.tensor(share * places, device=device)
+        batch[SCALE] = share * places

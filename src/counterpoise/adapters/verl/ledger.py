@@ -74,8 +74,8 @@ class Ledger:
         """The rows of the next update by name, group after group; None while there is no batch."""
         batch = self.buffer.take(now)
         rows = batch.rows if batch else ()
-        taken = {self._keys.pop((row.group, row.index)): row for row in rows}
-        waiting = {(row.group, row.index) for row in self.buffer.state()}
+        taken = {self._keys.pop(row.name): row for row in rows}
+        waiting = {row.name for row in self.buffer.state()}
         self._discarded += [key for place, key in self._keys.items() if place not in waiting]
         self._keys = {place: key for place, key in self._keys.items() if place in waiting}
         return taken or None
@@ -87,7 +87,7 @@ class Ledger:
 
     @property
     def waiting(self) -> list[str]:
-        return [self._keys[row.group, row.index] for row in self.buffer.state()]
+        return [self._keys[row.name] for row in self.buffer.state()]
 
     def numbers(self, taken: Mapping[str, Row]) -> dict[str, float]:
         """What became of the rollouts, for the logs: counts since the run began, and this batch."""

@@ -18,7 +18,7 @@ def _forward(joint, out, width, block: tl.constexpr):
 
 
 @triton.jit
-def _backward(grad, joint, out, again, width, block: tl.constexpr):
+def _backward(grad, joint, out, again, width, trained: tl.constexpr, block: tl.constexpr):
     n, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
     inside = i < width
     a = tl.load(joint + n * 2 * width + i, mask=inside, other=0.0).to(tl.float32)
@@ -28,7 +28,8 @@ def _backward(grad, joint, out, again, width, block: tl.constexpr):
     da, db = g * b * s * (1 + a * (1 - s)), g * a * s
     tl.store(out + n * 2 * width + i, da.to(out.dtype.element_ty), mask=inside)
     tl.store(out + n * 2 * width + width + i, db.to(out.dtype.element_ty), mask=inside)
-    tl.store(again + n * width + i, (a * s * b).to(out.dtype.element_ty), mask=inside)
+    if trained:
+        tl.store(again + n * width + i, (a * s * b).to(out.dtype.element_ty), mask=inside)
 
 
 def forward(joint: Tensor) -> Tensor:
@@ -40,12 +41,14 @@ def forward(joint: Tensor) -> Tensor:
     return out
 
 
-def backward(grad: Tensor, joint: Tensor) -> tuple[Tensor, Tensor]:
+def backward(grad: Tensor, joint: Tensor, *, trained: bool) -> tuple[Tensor, Tensor | None]:
     N, width = grad.shape
-    out, again = torch.empty_like(joint), torch.empty_like(grad)
+    out, again = torch.empty_like(joint), torch.empty_like(grad if trained else grad[:0])
     block = _block(width)
-    _backward[(N, triton.cdiv(width, block))](grad, joint, out, again, width, block=block)
-    return out, again
+    _backward[(N, triton.cdiv(width, block))](
+        grad, joint, out, again, width, trained=trained, block=block
+    )
+    return out, again if trained else None
 
 
 def _block(width: int) -> int:

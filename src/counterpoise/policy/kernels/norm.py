@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 528  # of the backward pass: four for each multiprocessor of an H100 or H200
+PROGRAMS = 528  # that sum weight gradients: four for each multiprocessor of an H100 or H200
 
 
 @triton.jit
@@ -21,7 +21,10 @@ def _forward(x, w, out, D, epsilon, block: tl.constexpr):
 
 
 @triton.jit
-def _backward(grad, x, w, beside, out, normed, partial, N, D, epsilon, block: tl.constexpr):
+def _backward(
+    grad, x, w, beside, out, normed, partial, N, D, epsilon,
+    trained: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     """Rows are dealt out to the programs; each sums its share of the weight's gradient."""
     d = tl.arange(0, block)
     inside = d < D
@@ -37,9 +40,11 @@ def _backward(grad, x, w, beside, out, normed, partial, N, D, epsilon, block: tl
         dx = scale * (pulled - unit * (tl.sum(pulled * unit, 0) / D))
         dx += tl.load(beside + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + at, dx.to(out.dtype.element_ty), mask=inside)
-        tl.store(normed + at, (unit * weight).to(out.dtype.element_ty), mask=inside)
-        summed += g * unit
-    tl.store(partial + tl.program_id(0) * D + d, summed, mask=inside)
+        if trained:
+            tl.store(normed + at, (unit * weight).to(out.dtype.element_ty), mask=inside)
+            summed += g * unit
+    if trained:
+        tl.store(partial + tl.program_id(0) * D + d, summed, mask=inside)
 
 
 def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
@@ -51,17 +56,17 @@ def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
 
 def backward(
-    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor, *, trained: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     N, D = x.shape
-    programs = min(PROGRAMS, N)
-    out, normed = torch.empty_like(x), torch.empty_like(x)
-    partial = torch.empty(programs, D, dtype=torch.float32, device=x.device)
+    programs = min(PROGRAMS, N) if trained else N
+    out, normed = torch.empty_like(x), torch.empty_like(x if trained else x[:0])
+    partial = torch.empty(programs if trained else 0, D, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
-        grad, x, w, beside, out, normed, partial, N, D, epsilon,
+        grad, x, w, beside, out, normed, partial, N, D, epsilon, trained=trained,
         block=triton.next_power_of_2(D), num_warps=_warps(D),
     )  # fmt: skip
-    return out, normed, partial.sum(dim=0).to(w.dtype)
+    return (out, normed, partial.sum(dim=0).to(w.dtype)) if trained else (out, None, None)
 
 
 def _warps(D: int) -> int:

@@ -26,13 +26,25 @@
     const centre = colouring.value === "0" ? 1 : 0;
     const size = full(chosen[0]);
     const digits = size < 0.05 ? 4 : size < 0.5 ? 3 : 2; // those near 1 differ late
-    const ticks = [-size, -size / 4, 0, size / 4, size].map((x) => number(centre + x, { signed: !centre, digits }));
+    const [least, most] = data.weighings[chosen[0]].span[Number(colouring.value)];
+    const [low, high] = [Math.max(least, -size), Math.min(most, size)]; // no colour that no token has
+    const share = (x) => (size ? Math.sign(x) * Math.sqrt(Math.abs(x) / size) : 0);
+    const [left, right] = [Math.min(0, share(low)), Math.max(0, share(high))];
+    const at = (x) => `${right > left ? (100 * (share(x) - left)) / (right - left) : 50}%`;
+    const inner = [-size / 4, size / 4].filter((x) => share(x) - left >= 0.25 && right - share(x) >= 0.25);
+    const ticks = [...new Set([Math.min(0, low), ...inner, 0, Math.max(0, high)])].sort((a, b) => a - b);
+    const texts = ticks.map((x) => number(centre + x, { signed: !centre, digits }));
     find(".tints").hidden = many; // each has a scale of its own
-    find(".ticks").replaceChildren(...ticks.map((text) => element("i", "", text)));
-    find(".tints").setAttribute("aria-label", `Colour from ${ticks[0]} to ${ticks[4]}`);
+    find(".tints").style.cssText = `--left: ${-left}; --right: ${right}; --centre: ${at(0)}`;
+    find(".ticks").replaceChildren(...ticks.map((x, place) => {
+      const tick = element("i", "", texts[place]);
+      tick.style.left = at(x);
+      return tick;
+    }));
+    find(".tints").setAttribute("aria-label", `Colour from ${texts[0]} to ${texts.at(-1)}`);
     find(".meaning").textContent =
       `${centre ? "Distance of the weight from 1." : "Advantage times weight: what the surrogate is given."} ` +
-      `Full colour from the 98th percentile of the iteration's tokens${many ? ", for each of the weights by itself" : ""}.`;
+      `The colour goes with its root, full from the 98th percentile of the iteration's tokens${many ? ", for each of the weights by itself" : ""}.`;
   }
 
   // -- strips ----------------------------------------------------------------------------------
@@ -112,7 +124,7 @@
     const row = value.rows[id];
     const token = element("span", "token");
     write(token, vocabulary[row.token[place]], 80, true);
-    told.replaceChildren(token, `token ${Number(place) + 1} of ${row.token.length}`);
+    told.replaceChildren(token, `token ${place} of 0 to ${row.token.length - 1}`);
     const chosen = shown();
     data.weighings.forEach(({ label }, m) => {
       const w = weight(row, m, place);

@@ -79,7 +79,7 @@
     const first = map.querySelector("button.cell");
     if (first) first.tabIndex = 0;
     const solved = b.right.at(-1).filter((n) => n > 0).length;
-    told.textContent = `${b.ids.length} problems, ${b.samples} samples each; ${b.rows.at(-1)} solves ${solved} at least once.`;
+    told.textContent = `${b.ids.length} problems, ${b.samples} ${b.samples === 1 ? "sample" : "samples"} each; ${b.rows.at(-1)} solves ${solved} at least once.`;
   }
 
   const tell = (b, row, i) => {

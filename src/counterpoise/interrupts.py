@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM: `timeout`, batch systems and the experiment stop a command by the latter.
+
+To Ctrl-C a command may be deaf: in the background of a script it starts with SIGINT ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SAME = 1.0  # seconds in which a second signal is the first once more: `timeout` sends two
+
+
+@contextmanager
+def terminated_is_interrupted() -> Iterator[None]:
+    """Inside, SIGTERM raises KeyboardInterrupt; in the main thread only, as Python asks."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def postponed(tell: str) -> Iterator[Callable[[], bool]]:
+    """Inside, what would interrupt waits for the end of the block, and `tell` is said to stderr; a
+    second signal does not wait. Yields whether one is waiting.
+
+    Signals that are ignored, or that end the process, stay so; in other threads nothing changes.
+    """
+    arrived: list[tuple[int, float]] = []
+    here = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if here else ()
+    found = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def wait(number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not arrived:
+            arrived.append((number, now))
+            os.write(2, f"\npoise: {tell}\n".encode())  # what is buffered may be half written
+        elif now - arrived[0][1] > SAME:
+            before[signal.Signals(number)](number, None)
+
+    for number in before:
+        signal.signal(number, wait)
+    try:
+        yield lambda: bool(arrived)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if arrived:
+        number = signal.Signals(arrived[0][0])
+        before[number](number, None)

@@ -1,0 +1,27 @@
+"""Attention of copies, one query and head at a time: `policy/kernels/copies.py`, as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, spans_C8: np.ndarray
+) -> Tensor:
+    out = torch.zeros_like(q)
+    group, d = q.shape[1] // k.shape[1], q.shape[2]
+    for first, queries, own, length, prompt, prompt_length, kept, kept_length in spans_C8.tolist():
+        for t in range(queries):
+            end = own + length - queries + t + 1
+            stretches = (kept_k, kept_v, prompt, prompt + prompt_length), (
+                kept_k, kept_v, kept, kept + kept_length), (k, v, own, end)  # fmt: skip
+            keys, values = (
+                torch.cat([stretch[of][stretch[2] : stretch[3]] for stretch in stretches])
+                for of in (0, 1)
+            )
+            for h in range(q.shape[1]):
+                scores = keys[:, h // group] @ q[first + t, h] / d**0.5
+                out[first + t, h] = scores.softmax(0) @ values[:, h // group]
+    return out
