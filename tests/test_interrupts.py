@@ -18,9 +18,9 @@ from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
 SMALL = (
-    "loop.iterations=200", "loop.checkpoint_every=1000", "sample.prompts=4", "sample.max_new_tokens=8",
-    "batch.steps=2", "balance.tau=0", "task.size=16", "evaluate.prompts=0", "monitor.every=0",
-    "loop.threads=1",
+    "loop.iterations=200", "loop.checkpoint_every=1000", "sample.prompts=4",
+    "sample.max_new_tokens=8", "batch.steps=2", "balance.tau=0", "task.size=16",
+    "evaluate.prompts=0", "monitor.every=0", "loop.threads=1",
 )  # fmt: skip
 
 
@@ -36,14 +36,19 @@ def test_the_first_signal_waits_for_the_end_of_the_block(
     number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done = []
-    with terminated_is_interrupted():
-        before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-        with pytest.raises(KeyboardInterrupt), postponed("wait") as stopped:
+
+    def work() -> None:
+        with postponed("wait") as stopped:
             assert not stopped()
             signal.raise_signal(number)
             signal.raise_signal(number)  # within a second: `timeout` sends it twice
             assert stopped()
             done.append(True)
+
+    with terminated_is_interrupted():
+        before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+        with pytest.raises(KeyboardInterrupt):
+            work()
         assert done
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
     assert capfd.readouterr().err == "\npoise: wait\n"
@@ -53,16 +58,25 @@ def test_the_first_signal_waits_for_the_end_of_the_block(
 
 def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "SAME", 0.0)
-    with pytest.raises(KeyboardInterrupt), postponed("wait"):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError("never here")
+
+    def work() -> None:
+        with postponed("wait"):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("never here")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
 
 
 def test_a_fault_in_the_block_comes_first() -> None:
-    with pytest.raises(ZeroDivisionError), postponed("wait"):
-        signal.raise_signal(signal.SIGINT)
-        raise ZeroDivisionError
+    def work() -> None:
+        with postponed("wait"):
+            signal.raise_signal(signal.SIGINT)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
 
 
 def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> None:

@@ -36,7 +36,7 @@ from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample import SAMPLERS
 from counterpoise.sample.anchors import check_generic
 from counterpoise.sample.episodes import episodes_of
-from counterpoise.sample.rounds import Asked, Encoded, sample_groups
+from counterpoise.sample.rounds import Asked, Drawer, Encoded, sample_groups
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.state import State, new_state, refill_buffer, restore, save
@@ -138,7 +138,8 @@ def iterate(
     now, seed = state.iteration + 1, config.loop.seed
     clock = metrics.Clock()
 
-    asked = Asked(state, config, verifier, clock, now)
+    drawer = Drawer(state.policy, state.drawn, state.sample, state.episodes)
+    asked = Asked(drawer, config, verifier, clock.lap, now)
     sampled = sample_groups(asked, train_set, config, now)
 
     reader = reader_of(state, config)

@@ -21,6 +21,19 @@ def test_an_unknown_part_is_refused_before_anything_runs() -> None:
         run(Options(parts=["samplr"]), Console(file=io.StringIO()))
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "x.json", tmp_path):
+        with pytest.raises(PoiseError, match=r"cannot be written: .*; choose another --json"):
+            run(Options(out=out), Console(file=io.StringIO()))
+    before = tmp_path / "before.json"
+    before.write_text("{}")
+    for out in (before, tmp_path / "new" / "x.json"):
+        module.check_writable(out)
+    assert before.read_text() == "{}"
+    assert not (tmp_path / "new" / "x.json").exists()
+
+
 def test_a_part_that_fails_is_named_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

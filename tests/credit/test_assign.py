@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 import counterpoise.credit.assign as assign_module
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
 from counterpoise.registry import Registry
@@ -77,6 +77,17 @@ def test_settings_are_checked(
     monkeypatch.setattr(assign_module, "WEIGHTS", table)
     with pytest.raises(PoiseError, match=message):
         assign(GROUPS, "rloo", "halving", settings)
+
+
+@pytest.mark.parametrize(("word", "meant"), [("true", True), ("True", True), ("FALSE", False)])
+def test_yes_and_no_are_true_and_false(word: str, meant: bool) -> None:
+    def method(view: View, *, loud: bool = False, times: int = 1) -> None: ...
+
+    assert read_settings("shout", method, [f"loud={word}"]) == {"loud": meant}
+    with pytest.raises(PoiseError, match="loud is true or false, not 'yes'"):
+        read_settings("shout", method, ["loud=yes"])
+    with pytest.raises(PoiseError, match="times is a whole number"):
+        read_settings("shout", method, ["times=1.5"])
 
 
 def test_uniform_has_no_settings() -> None:

@@ -146,7 +146,7 @@ def test_imported_runs(tmp_path: Path) -> None:
         look("high_entropy", tmp_path / "out")
     with pytest.raises(PoiseError, match="has no prompt_tokens"):
         look("high_entropy", tmp_path / "out", model="embedded")
-    with pytest.raises(PoiseError, match="was imported: .*no token trace; poise report .*out"):
+    with pytest.raises(PoiseError, match=r"was imported: .*no token trace; poise report .*out"):
         find(tmp_path / "out")
 
 

@@ -152,7 +152,7 @@ def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> 
     other = first.replace(b'"seed": 0', b'"seed": 1', 1)
     assert other != first
     file.write_bytes(first + other)
-    with pytest.raises(PoiseError, match="is damaged: .*; remove it to judge again"):
+    with pytest.raises(PoiseError, match=r"is damaged: .*; remove it to judge again"):
         evaluate(options(data, out))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.experiment.runs import ALWAYS, Fleet, Standing, number_of_jobs, train_runs
 from counterpoise.runfile import load_config
+from counterpoise.store.alone import alone
 from counterpoise.store.folder import RunFolder
 
 SMALL = (
@@ -122,7 +122,8 @@ def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
 
 
 def test_two_commands_do_not_train_one_folder(tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(PoiseError, match="are being trained"):
-            Fleet({"a": SMALL}, tmp_path).train(1)
+    with (
+        alone(tmp_path),
+        pytest.raises(PoiseError, match="is being written by another process: wait"),
+    ):
+        Fleet({"a": SMALL}, tmp_path).train(1)

@@ -145,6 +145,8 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
         )
         for line in page.locator(".tokens .parts tr").all():
             assert line.evaluate(gap) >= 6
+        inside = "node => node.parentElement.clientWidth - node.offsetWidth"
+        assert page.locator(".tokens .parts").evaluate(inside) >= 0
         assert tokens.nth(2).get_attribute("aria-selected") == "true"
         assert "Who pushed" in page.locator(".tokens .pushers h3").inner_text()
         found = list(pushes.on(row, 2))

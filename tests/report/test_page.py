@@ -120,7 +120,7 @@ def test_faults_are_told_in_a_line(tmp_path: Path):
     run = write_run(tmp_path / "run", iterations=0)
     with pytest.raises(PoiseError, match="is a file: name the folder"):
         write_report(run / "config.toml")
-    with pytest.raises(PoiseError, match="cannot be written: .*; choose another --out"):
+    with pytest.raises(PoiseError, match=r"cannot be written: .*; choose another --out"):
         write_report(run, tmp_path / "nowhere" / "page.html")
     with pytest.raises(PoiseError, match="cannot be written"):
         write_report(run, tmp_path)

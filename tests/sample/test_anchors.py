@@ -11,7 +11,7 @@ from counterpoise.credit.gather import gather
 from counterpoise.errors import PoiseError
 from counterpoise.sample.anchors import check_generic
 from counterpoise.sample.native import sample
-from counterpoise.sample.rounds import draw
+from counterpoise.sample.rounds import Drawer, draw
 from counterpoise.seeds import seed_for
 from counterpoise.task.word_problems import problem
 from counterpoise.types import Prompt
@@ -23,7 +23,7 @@ def test_the_last_of_a_group_answers_the_generic_text() -> None:
     policy = tiny.policy()
     prompts = [Prompt("a", "one two three", "1", generic="three"), Prompt("b", "x y", "2", "", "y")]
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
-    drawn = draw(policy, encoded, CONFIG, now=3)
+    drawn = draw(Drawer(policy), encoded, CONFIG, now=3)
     for p, (prompt, tokens) in enumerate(encoded):
         seeds = [seed_for(0, "sample", 3, p * 4 + g) for g in range(4)]
         (informed,) = sample(policy, [tokens], [seeds[:3]], CONFIG.sample)
@@ -36,7 +36,7 @@ def test_an_anchor_is_a_response_to_the_problem_whose_probability_nobody_said() 
     policy = tiny.policy()
     prompt = Prompt("a", "one two three", "1", generic="three")
     encoded = [(prompt, policy.encode(prompt.problem))]
-    drawn = draw(policy, encoded, CONFIG, now=1)
+    drawn = draw(Drawer(policy), encoded, CONFIG, now=1)
     (group,) = gather(encoded, drawn, [1.0, 0.0, 1.0, 0.0], 1, anchors=1)
     assert [rollout.anchor for rollout in group.rollouts] == [False, False, False, True]
     *others, anchor = group.rollouts
@@ -50,8 +50,11 @@ def test_later_rounds_have_seeds_of_their_own() -> None:
     policy = tiny.policy()
     prompt = Prompt("a", "one two three", "1", generic="three")
     encoded = [(prompt, policy.encode(prompt.problem))]
-    first, second = draw(policy, encoded, CONFIG, 1), draw(policy, encoded, CONFIG, 1, first=1)
-    both = draw(policy, encoded * 2, CONFIG, 1)
+    first, second = (
+        draw(Drawer(policy), encoded, CONFIG, 1),
+        draw(Drawer(policy), encoded, CONFIG, 1, first=1),
+    )
+    both = draw(Drawer(policy), encoded * 2, CONFIG, 1)
     for one, other in zip(first + second, both, strict=True):
         assert [r.tokens.tolist() for r in one] == [r.tokens.tolist() for r in other]
 

@@ -20,7 +20,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.decoder import Decoder
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import from_tables, load_config
-from counterpoise.sample.rounds import draw
+from counterpoise.sample.rounds import Drawer, draw
 from counterpoise.state import new_state, restore, save
 from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder
@@ -240,13 +240,13 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
     ]
     said: list[str] = []
     at_once = MicroBatch(4, what=PROMPTS, tell=said.append)
-    found = draw(tight(9), prompts, config, 1, at_once)  # room for 8 rows, not for 16
+    found = draw(Drawer(tight(9), at_once), prompts, config, 1)  # room for 8 rows, not for 16
     assert said == ["2 prompts sampled at once from now on: out of memory at 4"]
-    expected = draw(tiny.policy(), prompts, config, 1)
+    expected = draw(Drawer(tiny.policy()), prompts, config, 1)
     for ours, theirs in zip(found, expected, strict=True):
         assert [r.tokens.tolist() for r in ours] == [r.tokens.tolist() for r in theirs]
     with pytest.raises(PoiseError, match=r"at 1 prompts sampled at once, .* fewer sample\.prompts"):
-        draw(tight(3), prompts, config, 1, at_once)
+        draw(Drawer(tight(3), at_once), prompts, config, 1)
 
 
 # -- the run ------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ def run(options: Options, console: Console) -> dict[str, Any]:
     for name in options.parts:
         if name not in PARTS:
             raise unknown("part", name, PARTS)
+    if options.out:
+        check_writable(options.out)
     setup = make_setup(options, console)
     chosen(setup.plan, options.growth)  # a wrong name is found before anything is measured
     if options.profile:
@@ -75,7 +77,6 @@ def run(options: Options, console: Console) -> dict[str, Any]:
         parts.append(part)
         found["parts"][name] = part.as_json()
         if options.out:  # after every part: what was measured is kept whatever happens next
-            options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     for part in parts:
         show(part, console)
@@ -84,6 +85,20 @@ def run(options: Options, console: Console) -> dict[str, Any]:
     if failed:
         raise PoiseError(f"{', '.join(failed)} failed: the traceback is above the tables")
     return found
+
+
+def check_writable(out: Path) -> None:
+    """Before anything is measured; a file that is there is left as it is."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a", encoding="utf-8"):
+            pass
+    except OSError as fault:
+        raise PoiseError(
+            f"{out} cannot be written: {fault.strerror}; choose another --json"
+        ) from fault
+    if not out.stat().st_size:
+        out.unlink()
 
 
 def run_part(name: str, setup: Setup) -> Part:

@@ -3,12 +3,8 @@
     n ~ N(0, noise^2) on the reasoning tokens     P0 clean, P with noise     J = KL(P0 || P)
     I_t = | <dJ/de_t, e_t> |                      w = bi-level reshaping of I (credit/bilevel.py)
 
-Reasoning is what comes before the last box; other tokens get 1, and so do all of a rollout without
-a box or without reasoning. What is compared (`compare`):
-
-    answer_mean    P = softmax of the mean logits at the tokens of the answer
-    last           P = softmax of the logits at its first token
-    answer_joint   J = phi0 - phi, phi the mean log-probability of its tokens
+What P is, and what reasoning: credit/outcome.py. compare=answer_joint: J = phi0 - phi, phi the mean
+log-probability of the answer's tokens.
 
 KL is 0 and flat where the noise is 0, so J's gradient is of the noise's order and its direction is
 the noise's draw; answer_joint has no such luck in it. arXiv:2601.07408. noise = 1e-3 and
@@ -24,18 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
+from counterpoise.credit.bilevel import BOOST, QUANTILE
 from counterpoise.credit.divergence import mean_states, slope
+from counterpoise.credit.outcome import check, judged, reasoned, weighed
 from counterpoise.credit.saliency import Noise, Pass, saliency
-from counterpoise.credit.spans import Answer, answers
-from counterpoise.credit.view import View, ones
-from counterpoise.errors import unknown
+from counterpoise.credit.spans import Answer
+from counterpoise.credit.view import View
 from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.transfer import to_device
 from counterpoise.seeds import seed_for
 from counterpoise.types import Floats
-
-COMPARE = ("answer_mean", "last", "answer_joint")
 
 
 def weights(
@@ -46,16 +40,11 @@ def weights(
     quantile: float = QUANTILE,
     boost: float = BOOST,
 ) -> list[Floats]:
-    if compare not in COMPARE:
-        raise unknown("comparison of answers", compare, COMPARE)
+    check(compare)
     if compare != "answer_joint":
         view.begin()  # P0 is computed while answers are looked for
-    found = ones(view.rows)
-    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    for i, importance_T in importance(view, boxes, compare, noise):
-        reasoning = slice(boxes[i].mark)
-        found[i][reasoning] = reshape(importance_T[reasoning], quantile, boost)
-    return found
+    boxes = reasoned(view)
+    return weighed(view, boxes, importance(view, boxes, compare, noise), quantile, boost)
 
 
 def importance(
@@ -64,10 +53,7 @@ def importance(
     """(row, I [T])"""
     policy = view.policy
 
-    def judged(i: int) -> tuple[int, int]:
-        box = boxes[i]
-        return box.start, box.start + 1 if compare == "last" else box.end
-
+    asked = {i: judged(box, compare) for i, box in boxes.items()}
     joint = compare == "answer_joint"
     hidden = [] if joint else view.hidden  # read before anything is differentiated
 
@@ -75,11 +61,10 @@ def importance(
         W = policy.decoder.unembedding
         if joint:
             return -sum_of_mean_logprobs(read, W)
-        clean = [hidden[i][slice(*judged(i))] for i in read.rows]
+        clean = [hidden[i][slice(*asked[i])] for i in read.rows]
         before, after = (mean_states(h, read.spans) for h in (torch.cat(clean), read.hidden_n))
         return (slope(before, after.detach(), W) * after).sum()  # its gradient is that of the KL
 
-    asked = {i: judged(i) for i in boxes}
     return saliency(view, asked, objective, gradient_times_input, drawn(view, boxes, noise))
 
 

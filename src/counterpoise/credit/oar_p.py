@@ -3,12 +3,8 @@
     P0 clean, P_t with token t replaced by padding     I_t = KL(P0 || P_t)
     w = bi-level reshaping of I (credit/bilevel.py)
 
-Reasoning is what comes before the last box; other tokens get 1, and so do all of a rollout without
-a box or without reasoning. What is compared (`compare`):
-
-    last           P = softmax of the logits at the answer's first token
-    answer_mean    P = softmax of the mean logits at its tokens
-    answer_joint   I_t = log p(answer) clean - masked, not below 0
+What P is, and what reasoning: credit/outcome.py. compare=answer_joint: I_t = log p(answer) clean -
+masked, not below 0.
 
 As published it is a forward pass for every token. Here a masked response is computed from the mask
 on only, which halves that. Where it would still take more than `passes` forward passes of the
@@ -31,15 +27,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.bilevel import BOOST, QUANTILE, reshape
+from counterpoise.credit.bilevel import BOOST, QUANTILE
 from counterpoise.credit.copies import Copy, Span
 from counterpoise.credit.divergence import divergence, mean_states
-from counterpoise.credit.oar_g import COMPARE
 from counterpoise.credit.originals import Originals
+from counterpoise.credit.outcome import check, judged, reasoned, weighed
 from counterpoise.credit.saliency import cut
-from counterpoise.credit.spans import Answer, answers, places
-from counterpoise.credit.view import View, ones
-from counterpoise.errors import unknown
+from counterpoise.credit.spans import Answer, places
+from counterpoise.credit.view import View
 from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
 from counterpoise.policy.transfer import to_device, to_host
@@ -69,13 +64,9 @@ def weights(
     quantile: float = QUANTILE,
     boost: float = BOOST,
 ) -> list[Floats]:
-    if compare not in COMPARE:
-        raise unknown("comparison of answers", compare, COMPARE)
-    found = ones(view.rows)
-    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    for i, importance_T in importance(view, boxes, compare, passes):
-        found[i][: boxes[i].mark] = reshape(importance_T, quantile, boost)
-    return found
+    check(compare)
+    boxes = reasoned(view)
+    return weighed(view, boxes, importance(view, boxes, compare, passes), quantile, boost)
 
 
 def importance(
@@ -87,11 +78,11 @@ def importance(
     shared_by = {i: len(group) for group in view.groups for i in group}
     asked: list[Asked] = []
     for i, box in boxes.items():
-        row, end = view.rows[i], box.start + 1 if compare == "last" else box.end
+        row, (start, end) = view.rows[i], judged(box, compare)
         # of a forward pass of the batch: a prompt is run once for its rows
         tokens = row.num_tokens + len(row.content.prompt_tokens) / shared_by[i]
         masked = spans_of(box.mark, end - 1, (passes - 1) * tokens if passes else np.inf)
-        asked.append(Asked(cut(row, end), (box.start, end), masked))
+        asked.append(Asked(cut(row, end), (start, end), masked))
     rows = [one.row for one in asked]
 
     def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.experiment.guard import alone
 from counterpoise.interrupts import terminated_is_interrupted
 from counterpoise.runfile import load_config
+from counterpoise.store.alone import alone
 from counterpoise.store.finished import finished
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import RunFolder, is_run
 from counterpoise.store.resume import differences
 
 ALWAYS = ("loop.threads=1",)
@@ -88,6 +88,7 @@ class Fleet:
         waiting = [name for name in self.options if not self.finished(name)]
         before = sum(self._behind.values())
         self.folder.mkdir(parents=True, exist_ok=True)
+        # The runs hold the lock too: those of a command that was killed are not started twice.
         with alone(self.folder) as lock, terminated_is_interrupted():
             try:
                 while waiting or self._processes:
@@ -111,7 +112,7 @@ class Fleet:
 
     def _checked(self, name: str) -> RunConfig:
         wanted, out = load_config(self.base, list(self.options[name])), self.folder / name
-        if (out / "config.toml").exists():
+        if is_run(out):
             for option, before, after in differences(RunFolder.open(out).config(), wanted):
                 raise PoiseError(
                     f"{out} was made with {option}={before!r}, not {after!r}: remove it, or choose "
@@ -123,7 +124,7 @@ class Fleet:
         """Through the command line, so that it is the run a user would make."""
         out = self.folder / name
         command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(out)]
-        if (out / "config.toml").exists():
+        if is_run(out):
             command.append("--resume")
         else:
             command += [str(self.base), *(f"--set={each}" for each in self.options[name])]

@@ -22,7 +22,6 @@ from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder
 
 
-
 @dataclass(frozen=True, slots=True)
 class Imported:
     """What was brought in.

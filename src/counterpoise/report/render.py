@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from functools import cache
 from importlib.resources import files
@@ -47,8 +48,10 @@ def blanks(text: str, *, alone: bool = False) -> str:
         >>> blanks(" "), blanks(" 7\\n"), blanks(" 7", alone=True)
         ('·', ' 7↵', '·7')
     """
-    if alone or text.isspace():
+    if text.isspace():
         text = text.replace(" ", "·")
+    if alone:
+        text = re.sub("^ +| +$", lambda found: "·" * len(found[0]), text)
     return text.replace("\n", "↵").replace("\t", "⇥")
 
 

@@ -23,7 +23,7 @@ def x_axis(last: int, field: str = "iteration") -> alt.X:
     return alt.X(
         f"{field}:Q",
         scale=alt.Scale(domain=[0, max(last, 1)], padding=6, nice=False),
-        axis=alt.Axis(format="d", tickCount=5, tickMinStep=1),
+        axis=alt.Axis(format="d", tickCount=min(5, max(last, 1))),  # no half iterations
     )
 
 

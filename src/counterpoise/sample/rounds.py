@@ -5,10 +5,10 @@ One round is the rule. With dynamic sampling (`sample/dynamic.py`) there may be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
-from counterpoise import metrics
 from counterpoise.config import RunConfig
 from counterpoise.credit.gather import gather
 from counterpoise.policy.load import Policy
@@ -18,7 +18,6 @@ from counterpoise.sample.episodes import Episodes, respond
 from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import rng_for, seed_for
-from counterpoise.state import State
 from counterpoise.types import Group, Ints, Prompt, Response
 from counterpoise.update.fit import NO_MEMORY, PROMPTS, MicroBatch
 from counterpoise.verify.further import further
@@ -27,14 +26,26 @@ from counterpoise.verify.scores import Scores, Verifier
 Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Drawer:
+    """Who draws, by which weights, and how much at once."""
+
+    policy: Policy
+    at_once: MicroBatch | None = None  # prompts; None: all of them until memory runs out
+    sample: Sample = native
+    episodes: Episodes | None = None  # who answers; None: nobody
+
+
 class Asked:
     """Draws and verifies the groups of one iteration, round after round, and keeps them all."""
 
     def __init__(
-        self, state: State, config: RunConfig, verifier: Verifier, clock: metrics.Clock, now: int
-    ) -> None:
-        self.state, self.config, self.verifier = state, config, verifier
-        self.clock, self.now = clock, now
+        self, drawer: Drawer, config: RunConfig, verifier: Verifier, lap: Callable[[str], None],
+        now: int,
+    ) -> None:  # fmt: skip
+        """`lap` is told when a stage has ended."""
+        self.drawer, self.config, self.verifier = drawer, config, verifier
+        self.lap, self.now = lap, now
         self.all: list[Group] = []  # in the order they were drawn
         self.scores = Scores([])
 
@@ -42,19 +53,16 @@ class Asked:
         """Those of one round; none where there are no prompts."""
         if not prompts:
             return []
-        state, config, now = self.state, self.config, self.now
+        config, now = self.config, self.now
         G = config.sample.group_size
-        responses_PG = draw(
-            state.policy, prompts, config, now, state.drawn, state.sample, len(self.all),
-            state.episodes,
-        )  # fmt: skip
-        self.clock.lap("sample")
+        responses_PG = draw(self.drawer, prompts, config, now, first=len(self.all))
+        self.lap("sample")
         texts = [response.text for responses in responses_PG for response in responses]
         answers = [prompt.answer for prompt, _ in prompts for _ in range(G)]
         scores = self.verifier.score(texts, answers)
         also_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
         groups = gather(prompts, responses_PG, scores.rewards, now, also_PG, config.sample.anchors)
-        self.clock.lap("verify")
+        self.lap("verify")
         self.all += groups
         self.scores = self.scores.and_then(scores)
         return groups
@@ -82,14 +90,7 @@ def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> l
 
 
 def draw(
-    policy: Policy,
-    prompts: Sequence[Encoded],
-    config: RunConfig,
-    now: int,
-    at_once: MicroBatch | None = None,
-    sample: Sample = native,
-    first: int = 0,
-    episodes: Episodes | None = None,
+    drawer: Drawer, prompts: Sequence[Encoded], config: RunConfig, now: int, *, first: int = 0
 ) -> list[list[Response]]:
     """G responses for every prompt, each from a seed of its own; a part at a time if need be.
 
@@ -105,15 +106,12 @@ def draw(
         drawn: list[list[Response]] = []
         for start in range(0, P, size):
             part = slice(start, start + size)
+            asked = drawer.policy, prompts[part], seeds_PG[part], config.sample, drawer.sample
             if config.sample.anchors:
-                drawn += sample_with_anchors(
-                    policy, prompts[part], seeds_PG[part], config.sample, sample
-                )
+                drawn += sample_with_anchors(*asked)
             else:
-                drawn += respond(
-                    policy, prompts[part], seeds_PG[part], config.sample, sample, episodes
-                )
+                drawn += respond(*asked, drawer.episodes)
         return drawn
 
-    at_once = at_once or MicroBatch(P, what=PROMPTS)
+    at_once = drawer.at_once or MicroBatch(P, what=PROMPTS)
     return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)

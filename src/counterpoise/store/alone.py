@@ -1,4 +1,4 @@
-"""One process writes a run at a time: `--resume` of a run that still goes on would cut its logs.
+"""One process writes a folder at a time: `--resume` of a run that still goes on would cut its logs.
 
 The folder itself is locked (flock). The kernel takes the lock back when its process ends, however
 it ends, so nothing is left to clean up; a file system without locks is written without one.
@@ -16,8 +16,8 @@ from counterpoise.errors import PoiseError
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Inside, `path` is written by this process only."""
+def alone(path: Path) -> Iterator[int]:
+    """Inside, `path` is written by this process only, and by those that inherit the descriptor."""
     folder = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # no locks here, which is not the user's fault
@@ -28,7 +28,7 @@ def alone(path: Path) -> Iterator[None]:
                     f"{path} is being written by another process: wait until it has ended, "
                     "or choose another --out"
                 ) from None
-        yield
+        yield folder
     finally:
         os.close(folder)
 

@@ -20,7 +20,7 @@ from counterpoise.config import RunConfig
 from counterpoise.microscope.monitor import Monitor, StepView
 from counterpoise.microscope.prefixes import shared
 from counterpoise.policy.load import Policy
-from counterpoise.sample.rounds import draw, pick_prompts
+from counterpoise.sample.rounds import Drawer, draw, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.state import new_state
 from counterpoise.statistics.finding import Record
@@ -87,7 +87,7 @@ def sampling_seconds(lab: Lab, prompts: int) -> float:
     config = lab.config_with(*ALL, "batch.steps=1", f"sample.prompts={prompts}")
     chosen = pick_prompts(lab.encoded, config, SECOND)
     start = spent(lab.policy)
-    draw(lab.policy, chosen, config, SECOND)
+    draw(Drawer(lab.policy), chosen, config, SECOND)
     return spent(lab.policy) - start
 
 

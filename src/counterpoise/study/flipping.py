@@ -27,7 +27,6 @@ contradict none of them. Not replicated: an interval lies wholly on the wrong si
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +47,7 @@ from counterpoise.study.flipping_numbers import (
     step_numbers,
 )
 from counterpoise.study.lab import Lab
+from counterpoise.study.parts import by_batch
 from counterpoise.study.study import Study
 from counterpoise.types import Row
 
@@ -63,16 +63,7 @@ COMMON = (
 
 
 def measure(lab: Lab) -> Records:
-    return _steps(lab) + _runs(lab)
-
-
-def _steps(lab: Lab) -> list[Record]:
-    records: list[Record] = []
-    batches = lab.sizes["batches"]
-    for batch in range(1, batches + 1):
-        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
-        lab.progress(f"single updates, batch {batch} of {batches}", 0.3 * batch / batches)
-    return records
+    return by_batch(lab, _of_batch, "single updates, ", share=0.3) + _runs(lab)
 
 
 def _of_batch(lab: Lab, batch: int) -> list[Record]:

@@ -23,7 +23,7 @@ from counterpoise.loop import encode
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
 from counterpoise.sample.graph import release
-from counterpoise.sample.rounds import Encoded, draw, pick_prompts
+from counterpoise.sample.rounds import Drawer, Encoded, draw, pick_prompts
 from counterpoise.statistics.finding import Records
 from counterpoise.store.rollouts import check_vocabulary, read_groups
 from counterpoise.study.stored import batch_of
@@ -135,7 +135,7 @@ class Lab:
             sample = replace(self.config.sample, prompts=prompts, group_size=group_size)
             config = replace(self.config, sample=sample)
             chosen = pick_prompts(self.encoded, config, batch)
-            responses_PG = draw(self.policy, chosen, config, batch)
+            responses_PG = draw(Drawer(self.policy), chosen, config, batch)
             texts = [r.text for responses in responses_PG for r in responses]
             answers = [prompt.answer for prompt, _ in chosen for _ in range(group_size)]
             rewards = self.verifier.score(texts, answers).rewards

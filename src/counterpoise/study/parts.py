@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.records import read_records, write_records
+
+if TYPE_CHECKING:
+    from counterpoise.study.lab import Lab
 
 EVERY = 20.0  # seconds between two savings
 
@@ -51,3 +55,15 @@ class Parts:
         if lines:
             write_records(self.path, lines, self.settings, self.seconds)
         self.saved = time.perf_counter()
+
+
+def by_batch(
+    lab: Lab, of_batch: Callable[[Lab, int], Records], doing: str = "", share: float = 1.0
+) -> list[Record]:
+    """The records of every batch of the lab, numbered from 1: `share` of the study's work."""
+    records: list[Record] = []
+    batches = lab.sizes["batches"]
+    for batch in range(1, batches + 1):
+        records += lab.parts(f"batch {batch}", partial(of_batch, lab, batch))
+        lab.progress(f"{doing}batch {batch} of {batches}", share * batch / batches)
+    return records

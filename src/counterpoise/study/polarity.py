@@ -38,6 +38,7 @@ from counterpoise.report.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.lab import Lab
+from counterpoise.study.parts import by_batch
 from counterpoise.study.study import Study
 
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
@@ -59,12 +60,7 @@ Statistic = Callable[[Weights], float]
 
 
 def measure(lab: Lab) -> Records:
-    records: list[Record] = []
-    batches = lab.sizes["batches"]
-    for batch in range(1, batches + 1):
-        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
-        lab.progress(f"batch {batch} of {batches}", batch / batches)
-    return records
+    return by_batch(lab, _of_batch)
 
 
 def _of_batch(lab: Lab, batch: int) -> list[Record]:

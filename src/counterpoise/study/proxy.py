@@ -11,8 +11,6 @@ Not replicated: the interval lies outside it. Inconclusive otherwise.
 
 from __future__ import annotations
 
-from functools import partial
-
 import altair as alt
 import torch
 
@@ -24,6 +22,7 @@ from counterpoise.report.series import chart
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.study.lab import Lab
+from counterpoise.study.parts import by_batch
 from counterpoise.study.study import Study
 
 LOW, HIGH, PAPER = 0.6, 0.8, 0.7
@@ -31,12 +30,7 @@ OPTIMIZERS = ("sgd", "adamw")
 
 
 def measure(lab: Lab) -> Records:
-    records: list[Record] = []
-    batches = lab.sizes["batches"]
-    for batch in range(1, batches + 1):
-        records += lab.parts(f"batch {batch}", partial(_of_batch, lab, batch))
-        lab.progress(f"batch {batch} of {batches}", batch / batches)
-    return records
+    return by_batch(lab, _of_batch)
 
 
 def _of_batch(lab: Lab, batch: int) -> list[Record]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from counterpoise.report.panel import Figure
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
+from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch
 from counterpoise.study.gap import change, detectable, gap, pooled, told
@@ -91,11 +92,10 @@ def judge(records: Records) -> Finding:
 
 def rank_correlation(values: Sequence[float]) -> float:
     """Spearman's, of values with their order; nan where one is missing or all are equal."""
-    if len(set(values)) < 2 or not np.isfinite(values).all():
+    if not np.isfinite(values).all():
         return float("nan")
-    sorted_N = np.sort(values)
-    low, high = (np.searchsorted(sorted_N, values, side=side) for side in ("left", "right"))
-    return float(np.corrcoef((low + high) / 2, np.arange(len(values)))[0, 1])
+    once = np.ones((1, len(values)))
+    return float(rank_correlations(values, np.arange(len(values)), once)[0])
 
 
 def _arms(records: Records) -> dict[int, list[Record]]:
