@@ -19,7 +19,8 @@ def bench(
         ),
     ] = "",
     minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0, help="What has not begun by then is skipped.")
+        float | None,
+        typer.Option("--minutes", min=0, help="What has not begun by then is skipped."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--json", help="Every repeat, the versions, and the tables.")

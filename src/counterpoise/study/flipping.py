@@ -63,7 +63,11 @@ COMMON = (
 
 
 def measure(lab: Lab) -> Records:
-    return by_batch(lab, _of_batch, "single updates, ", share=0.3) + _runs(lab)
+    return _steps(lab) + _runs(lab)
+
+
+def _steps(lab: Lab) -> list[Record]:
+    return by_batch(lab, _of_batch, "single updates, ", share=0.3)
 
 
 def _of_batch(lab: Lab, batch: int) -> list[Record]:
