@@ -268,7 +268,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("credit: missing", "credit uniform {w}/nowhere", "does not exist"),
     ("credit: turned round", "credit {w}/run uniform", "the weights come first"),
     ("credit: no rollouts", "credit uniform {w}/run", "stored no rollouts"),
-    ("bench: minutes", "bench --minutes -1", "minutes.*not in the range"),
+    ("bench: minutes", "bench --minutes -1", "minutes.*greater than or equal to 0"),
     ("report: bad out", "report {w}/run --out {o}/no/where.html", "choose another --out"),
     ("warmup: not empty", "warmup {w}/small.toml --out {w}/full", "not an empty folder"),
     ("warmup: on a file", "warmup {w}/small.toml --out {w}/a_file", "not an empty folder"),

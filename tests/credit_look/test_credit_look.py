@@ -173,7 +173,7 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
         ("high_entropy:shear=1", (), "did you mean 'share'"),
         ("uniform", ("share=1",), "has no settings"),
         ("uniform,grail", ("which=both",), "goes with one name"),
-        ("high_entropy", ("share=much",), "share is a float"),
+        ("high_entropy", ("share=much",), "share is a number"),
     ],
 )
 def test_a_wrong_wish_is_said_at_once(
