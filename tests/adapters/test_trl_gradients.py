@@ -21,21 +21,20 @@ from counterpoise.types import Group, Rollout, Row
 
 @needs_trl
 @pytest.mark.slow
-@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize(("chat", "most"), [(True, 1e-5), (False, 3e-5)])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_in_float32_gradients_are_native_but_for_rounding(
-    tmp_path: Path, processes: int, chat: bool
+    tmp_path: Path, processes: int, chat: bool, most: float
 ) -> None:
-    """Within 1e-5, but for steps in which float32 itself is no better; docs/trl.md has the numbers
-    for many seeds, and where they come from."""
+    """For one seed; docs/trl.md has the numbers for many, and where they come from."""
     size = {"per_device_train_batch_size": 6 // processes}
     noted = launch(tmp_path, processes, double=False, chat=chat, **size)[0]
     steps = [step for step in noted["steps"] if any(step["advantages"])]
     assert len(steps) > 4
     assert np.median([distance(step) for step in steps]) < 1e-5
     for step in steps:
-        assert distance(step) < max(1e-5, 3 * rounding(step))
-        assert rounding(step) < 1e-4
+        assert distance(step) < most
+        assert rounding(step) < 3e-5
 
 
 @needs_trl
