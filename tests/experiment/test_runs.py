@@ -115,6 +115,32 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: 
     assert not (tmp_path / "a.log").exists()
 
 
+@pytest.mark.slow
+def test_a_run_without_memory_waits_for_a_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run ends as memory ends one; later it has the machine to itself."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, pathlib, sys\n"
+        f"died = pathlib.Path({str(tmp_path / 'died')!r})\n"
+        f"if {str(tmp_path / 'runs' / 'b')!r} in sys.orig_argv and not died.exists():\n"
+        "    died.touch()\n"
+        "    print('poise: out of memory: a smaller model', flush=True)\n"
+        "    os._exit(2)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    told: list[Standing] = []
+    runs = {name: (*SMALL, f"loop.seed={seed}") for seed, name in enumerate("abc")}
+    fleet = Fleet(runs, tmp_path / "runs")
+    fleet.train(2, told.append)
+    assert not fleet.failures
+    assert all(fleet.finished(name) for name in runs)
+    assert told[-1].postponed == 1
+    after = [s for s in told if s.postponed]
+    assert max(len(s.running) for s in after) == 1
+
+
 def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
     fleet = Fleet({"a": SMALL}, tmp_path)
     fleet.train(1, minutes=0)

@@ -134,6 +134,8 @@ class _Display:
         left = standing.seconds_left
         head = f"{standing.ended} of {standing.total} runs, {100 * standing.share:.0f} %"
         head += f", {left / 60:.0f} min left" if left is not None else ""
+        if standing.postponed:
+            head += f", {standing.postponed} put off: memory is short, fewer at a time"
         if self.console.is_terminal:
             table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
             for name, behind in standing.running.items():

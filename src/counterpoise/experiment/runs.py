@@ -7,6 +7,9 @@ one a core: a GPU takes more.
 What has ended is marked by finished.json and never trained again; a run that was killed goes on
 from its last checkpoint. With a time limit no run is started that the slowest one so far could not
 have ended in time, and what still runs at the limit is interrupted.
+
+A run that had too little memory beside its neighbours waits until one of them has ended, and from
+then on fewer run at a time; it has failed if it had the machine to itself.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ ALWAYS = ("loop.threads=1",)
 POLL = 0.2  # seconds between looks at the processes
 HOPELESS = 3  # failures before anything has ended
 PATIENCE = 30.0  # seconds an interrupted run has to end
+NO_ROOM = "poise: out of memory"  # how a run that memory ended begins its last line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Standing:
     running: Mapping[str, int]  # name -> iterations behind it
     share: float  # of all iterations of all runs
     seconds_left: float | None  # None: too early to say
+    postponed: int = 0  # times a run found no memory beside the others
 
 
 class Fleet:
@@ -71,6 +76,9 @@ class Fleet:
         self._configs = {name: self._checked(name) for name in runs}
         self._behind = {name: self._iterations(name) for name in runs}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._waiting: list[str] = []
+        self._jobs = 1  # that run at a time
+        self._postponed = 0
         self._started: dict[str, float] = {}
         self._slowest = 0.0  # seconds of a whole run
         self._any_ended = self._stopping = False
@@ -85,15 +93,16 @@ class Fleet:
         """Until all have ended or failed, or the time is up; `ended` hears of each that ends."""
         start = time.monotonic()
         until = start + 60 * minutes if minutes is not None else None
-        waiting = [name for name in self.options if not self.finished(name)]
+        self._waiting = [name for name in self.options if not self.finished(name)]
+        self._jobs = jobs
         before = sum(self._behind.values())
         self.folder.mkdir(parents=True, exist_ok=True)
         # The runs hold the lock too: those of a command that was killed are not started twice.
         with alone(self.folder) as lock, terminated_is_interrupted():
             try:
-                while waiting or self._processes:
-                    while waiting and len(self._processes) < jobs and self._in_time(until):
-                        self._start(waiting.pop(0), lock)
+                while self._waiting or self._processes:
+                    while self._room() and self._in_time(until):
+                        self._start(self._waiting.pop(0), lock)
                     late = until is not None and time.monotonic() > until
                     if not self._processes or late or self._hopeless():
                         break
@@ -158,8 +167,18 @@ class Fleet:
                 self._log(name).unlink(missing_ok=True)
                 ended(name)
             elif not self._stopping:
-                said = self._log(name).read_text(errors="replace").strip()
-                self.failures[name] = (said or "it said nothing").splitlines()[-1]
+                self._failed(name)
+
+    def _failed(self, name: str) -> None:
+        said = self._log(name).read_text(errors="replace").strip() or "it said nothing"
+        last = said.splitlines()[-1]
+        if last.startswith(NO_ROOM) and self._processes:
+            self._jobs = len(self._processes)
+            self._postponed += 1
+            self._waiting.insert(0, name)
+            self._started.pop(name, None)
+        else:
+            self.failures[name] = last
 
     def _interrupt(self) -> None:
         """As Ctrl-C does: a run keeps its last checkpoint, and its verifier ends with it.
@@ -182,6 +201,9 @@ class Fleet:
         """The first few failed: it is not the run, it is the machine or the model."""
         return not self._any_ended and len(self.failures) >= HOPELESS
 
+    def _room(self) -> bool:
+        return bool(self._waiting) and len(self._processes) < self._jobs
+
     def _in_time(self, until: float | None) -> bool:
         return until is None or time.monotonic() + self._slowest < until
 
@@ -203,6 +225,7 @@ class Fleet:
             running=running,
             share=behind / total,
             seconds_left=seconds * (total - behind) / made if made > 0 else None,
+            postponed=self._postponed,
         )
 
 

@@ -61,7 +61,10 @@ def sizes_given(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
         except ValueError:
             value = None
         if type(value) is not type(known[name]) or not _is_size(value):
-            raise PoiseError(f"--size {text}: write it as {name}={json.dumps(known[name])}")
+            kind = "a list of whole numbers" if isinstance(known[name], list) else "a whole number"
+            raise PoiseError(
+                f"--size {text}: it is {kind}, such as {name}={json.dumps(known[name])}"
+            )
         given[name] = value
     return given
 
