@@ -274,6 +274,7 @@ PARAMETERS = {
     "smollm2-gsm8k-warmup": 134.5,
     "smollm2-pilot": None,  # the folder that a warm-up would write
     "smollm2-interventions": None,
+    "smollm2-waiting": None,
 }
 
 

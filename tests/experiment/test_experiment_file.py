@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def test_the_experiments_of_the_repository(name: str) -> None:
     found = read_experiment(name)
     assert found.design.arms["shuffled"] == ("batch.composer=shuffled", "balance.tau=0")
     assert not found.run.store.model
+
+
+def test_waiting_is_asked_of_the_same_run() -> None:
+    first, second = (read_experiment(f"smollm2-{n}") for n in ("interventions", "waiting"))
+    assert second.run.balance == first.run.balance
+    assert second.run.batch == replace(first.run.batch, composer="shuffled")
+    for stage in ("loop", "task", "sample", "update", "evaluate", "monitor", "store"):
+        assert getattr(second.run, stage) == getattr(first.run, stage)
+    assert set(second.design.seeds) < set(first.design.seeds)
+    assert len(second.design.runs()) == 3 * 2 * 8
 
 
 def test_pilot_and_experiment_share_their_run_and_no_seed() -> None:
