@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report.synthetic import PIECES, write_run
+from report.synthetic import PIECES, without_pull, write_run
 from rich.console import Console
 
 from counterpoise.errors import PoiseError, ranges
@@ -113,6 +113,23 @@ def test_a_token_and_those_that_pushed_it(run: Path):
     shown = [float(line.split()[0]) for line in table.splitlines()[1:]]
     assert shown == pytest.approx(wanted, rel=0.01)
     assert "‹" not in seen(run, row=row, token=1, colour="truecolor")
+
+
+def test_pushes_have_one_notation_and_their_unit(run: Path):
+    text = seen(run, token=1)
+    table = text[text.index("pushes from") : text.index("Through the output layer")]
+    cells = re.findall(r"(?<= )(?:[+-]\d\S*|0)(?=\s)", table)
+    assert len(cells) == 10  # eight parts, its own, the sum
+    assert all(cell == "0" or re.fullmatch(r"[+-]\d\.\d\de[+-]\d\d", cell) for cell in cells)
+    assert "per unit of learning rate" in text
+
+
+def test_a_token_that_was_clipped_says_so(tmp_path: Path):
+    clipped = write_run(tmp_path / "run", tau=0.0)
+    row, told = first_row(clipped), "no gradient of its own: clipped, or left out by a rule"
+    without_pull(clipped, row, 1)
+    assert told in seen(clipped, row=row, token=1)
+    assert told not in seen(clipped, row=row, token=0)
 
 
 def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):

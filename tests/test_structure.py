@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from counterpoise.cli import app
+from counterpoise.runfile import options
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
@@ -98,3 +99,9 @@ def test_commands_and_links_of_the_documents(page: Path):
             assert not place or place in places(target), f"{link}#{place}"
     if page.name == "configuration.md":
         assert set(re.findall(r"^\| `poise ([a-z-]+)", text, re.MULTILINE)) == set(known)
+
+
+def test_the_table_of_options_is_what_poise_options_prints():
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    written = re.findall(r"^\| `([a-z]+\.\w+)` \| `(.*?)` \| (.*) \|$", text, re.MULTILINE)
+    assert sorted(written) == sorted(options())

@@ -23,6 +23,7 @@ from counterpoise.look import Sight
 from counterpoise.report.quantities import SAME, SIGNS, available, strength, values_of
 from counterpoise.report.render import blanks
 from counterpoise.report.texts import RolloutText
+from counterpoise.report.traces import unpulled
 
 FAINT, STRONG = 0.2, 0.5  # parts of the scale from which a token is marked
 LONGEST, BESIDE = 24, 12  # characters of a token in the strip, and beside another
@@ -137,16 +138,19 @@ def _token(seen: Sight, place: int) -> RenderableType:
     told.append(f"  entropy {known['entropy']:.3g}  advantage {known['advantage']:+.3g}")
     if "value" in known:
         told.append(f"  value {known['value']:+.3g}")
+    if unpulled(seen.columns)[place]:
+        told.append("\nno gradient of its own: clipped, or left out by a rule")
     if "push" not in known:
         return told
     table = _table("pushes from", "+ rollouts", "- rollouts", right=True)
     for same, query in product(SAME, SAME):
         parts = (known[f"{same}_token_{query}_query_{sign}"] for sign in SIGNS)
         prompts = "same prompt" if query == "same" else "other prompts"
-        table.add_row(f"{same} token, {prompts}", *(_number(x, signed=True) for x in parts))
-    table.add_row("own", _number(known["own"], signed=True))
-    table.add_row(Text("all pushes", style="bold"), _number(known["push"], signed=True))
-    return Group(told, Text(), table)
+        table.add_row(f"{same} token, {prompts}", *map(_push, parts))
+    table.add_row("own", _push(known["own"]))
+    table.add_row(Text("all pushes", style="bold"), _push(known["push"]))
+    unit = Text("Through the output layer, to first order and per unit of learning rate.", "dim")
+    return Group(told, Text(), table, unit)
 
 
 def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
@@ -161,7 +165,7 @@ def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
     contexts = _contexts(seen, [(row, position) for row, position, _ in found], styled)
     for (row, position, push), context in zip(found, contexts, strict=True):
         table.add_row(
-            Text(f"{push:+.2e}", style=INK["down" if push < 0 else "up"]),
+            _push(push),
             context,
             f"{row}:{position}",
             f"{_outcome(seen.texts[row])} {seen.plan['advantage'][row]:+.2f}".strip(),
@@ -215,8 +219,16 @@ def _table(*names: str, right: bool = False) -> Table:
 def _number(value: float, signed: bool) -> Text:
     if not signed:
         return Text(f"{value:.3g}")
+    if value == 0:
+        return Text("0")
     kind = "down" if value < 0 else "up"
     return Text(f"{MARKS[kind][1]} {value:+.3g}", style=INK[kind])
+
+
+def _push(value: float) -> Text:
+    """In one notation, so that a column can be compared; exactly nothing is 0."""
+    text = "nan" if math.isnan(value) else f"{value:+.2e}" if value else "0"
+    return Text(text, style=INK["down" if value < 0 else "up"])
 
 
 def _percent(logprob: float) -> str:

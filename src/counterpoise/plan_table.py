@@ -24,7 +24,8 @@ def plan_table(planned: dict[str, Any]) -> Group:
             d["positive_share_per_step"],
             d["cross_advantage_sum"],
             strict=True,
-        )
+        ),
+        start=1,  # as in the report and in `poise look`
     ):
         table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _share(share), f"{cross:+.2f}")
     lines = [
@@ -35,6 +36,9 @@ def plan_table(planned: dict[str, Any]) -> Group:
         f"token imbalance             {d['token_imbalance']:.4f}  (heaviest step over mean)",
         f"positive rows with signal   {_share(d['positive_share'])}",
         f"shared token types          {_share(d['shared_token_share'])}",
+        "",
+        "cross-advantage: sum of A_i A_j, i and j two rows of a group in the step; the lower, the "
+        "more of what they share cancels (eq. 14)",
     ]
     return Group(Text(lines[0], style="bold"), Text(), table, Text(), Text("\n".join(lines[1:])))
 

@@ -17,6 +17,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.iteration import numbers
 from counterpoise.microscope.monitor import Monitor
+from counterpoise.policy.load import EMBEDDED
 from counterpoise.update.step import accumulate
 
 
@@ -113,6 +114,60 @@ def test_options_that_cannot_be_honoured_stop(
     }  # fmt: skip
     with pytest.raises(PoiseError, match=said):
         PoiseConfig(output_dir=str(tmp_path), **{**plan, **options})
+
+
+def under_peft(out: Path, **options: Any) -> Any:
+    """A trainer of a LoRA over the embedded model; peft is nobody's dependency here."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl_run import by_sum
+
+    from counterpoise.adapters.trl import PoiseConfig, PoiseGRPOTrainer
+
+    args = PoiseConfig(
+        output_dir=str(out), per_device_train_batch_size=4, gradient_accumulation_steps=1,
+        steps_per_generation=2, num_generations=4, max_steps=2, max_completion_length=8,
+        use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
+        disable_tqdm=True, save_strategy="no", learning_rate=1e-2, **options,
+    )  # fmt: skip
+    return PoiseGRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32),
+        reward_funcs=by_sum(2),
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": [f"What is {i} + 1?" for i in range(8)]}),
+        peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2),
+    )
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"credit_weights": "high_entropy"},
+            "^credit_weights reads a whole model, not one under PEFT: use 'uniform'$",
+        ),
+        ({"monitor_every": 1}, "^monitor_every reads a whole model, not one under PEFT: set it to"),
+    ],
+)
+def test_what_reads_a_whole_model_is_refused_under_peft(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PoiseError, match=said):
+        under_peft(tmp_path, **options)
+
+
+@needs_trl
+def test_plans_alone_train_an_adapter_of_peft(tmp_path: Path) -> None:
+    trainer = under_peft(tmp_path)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {n for n, p in trainer.model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved
+    assert all("lora_" in name for name in moved)
+    assert trainer.decision.plan.rule == "grouped"
+    assert [len(step) for step in trainer.decision.plan.steps] == [4, 4]
 
 
 @needs_trl

@@ -6,9 +6,11 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
+from counterpoise.credit.grpo import advantages
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
@@ -176,3 +178,18 @@ def test_a_refused_group_changes_nothing():
         buffer.add([pair("b") + pair("c")])
     assert [row.group for row in buffer.state()] == ["a", "a"]
     assert buffer.counts == before
+
+
+def test_a_rollout_at_the_mean_is_never_pushed_for_balance():
+    """Of rewards 0.2, 0.1 and 0.3 the first is the mean: the second is the negative one kept."""
+    rewards = [[0.2, 0.1, 0.3], [0.0, 0.0, 1.0]]
+    rows = [
+        [Row(f"g{g}", float(a), 5, index=i) for i, a in enumerate(advantages(np.array(of_group)))]
+        for g, of_group in enumerate(rewards)
+    ]
+    buffer = RewardBalancedBuffer(tau=0.5, target=4)
+    buffer.add(rows)
+    batch = buffer.take(now=0)
+    assert batch is not None
+    assert [name_of(row) for row in batch.rows] == [("g0", 1), ("g0", 2), ("g1", 0), ("g1", 2)]
+    assert buffer.counts.without_signal == 1

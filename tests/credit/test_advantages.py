@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,15 @@ def test_rloo_leaves_one_out(rewards: list[float]) -> None:
 def test_equal_rewards_give_exact_zeros(name: str, reward: float, size: int) -> None:
     found = advantages(name, *[reward] * size)  # 0.1 * 8 / 8 is not 0.1 in floating point
     assert found.tolist() == [0.0] * size
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
+@given(st.lists(st.integers(-20, 20), min_size=2, max_size=16))
+def test_signs_are_those_of_exact_arithmetic(name: str, tenths: list[int]) -> None:
+    """The mean of 0.1, 0.2 and 0.3 is not 0.2 in floating point, and 0.2 has no signal."""
+    mean = Fraction(sum(tenths), len(tenths))
+    found = advantages(name, *(tenth / 10 for tenth in tenths))
+    assert np.sign(found).tolist() == [(t > mean) - (t < mean) for t in tenths]
 
 
 @pytest.mark.parametrize("name", BASELINE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import answered
 import numpy as np
 import pytest
 import tiny
 
 import counterpoise.credit.assign as assign_module
+from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
@@ -122,3 +124,22 @@ def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch)
     for row in rows[0]:
         assert (reader.scores[row.name] == -row.weights_T).all()
         assert row.scored_T is None  # the first step's own pass scores it
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("rlsd", "fade=0"),
+        ("rlsd", "mix=1.5"),
+        ("serl", "fade=-1"),
+        ("oar_g", "quantile=1.5"),
+        ("oar_g", "boost=-1"),
+        ("oar_p", "quantile=-0.1"),
+        ("oar_p", "quantile=nan"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_in_one_line(name: str, setting: str) -> None:
+    weights_of = WEIGHTS.load(name)
+    view = answered.view(answered.policy(), answered.rows())
+    with pytest.raises(PoiseError, match=setting.partition("=")[0]):
+        weights_of(view, **read_settings(name, weights_of, [setting]))

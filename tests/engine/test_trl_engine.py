@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +22,16 @@ from counterpoise.config import RunConfig
 from counterpoise.engine.choose import choose, stored_engine
 from counterpoise.engine.trl import arguments, checked, passes_of, shown
 from counterpoise.errors import PoiseError
+from counterpoise.interrupts import terminated_is_interrupted
 from counterpoise.loop import credit, reader_of, update
 from counterpoise.policy.load import load_policy
 from counterpoise.report.page import write_report
 from counterpoise.runfile import load_config
 from counterpoise.state import new_state
+from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import BatchPlan, Group, Rollout
+from counterpoise.watch import Watch
 
 needs_trl = pytest.mark.skipif(
     host.installed() is None or not host.supported(host.installed() or ""),
@@ -36,15 +43,31 @@ SMALL = [
     "evaluate.samples=2", "update.lr=3e-4", "loop.threads=1", "verify.name=exact",
 ]  # fmt: skip
 
+LAUNCHED = [
+    sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
+    f"--master_port={29500 + os.getpid() % 1000}", "-m", "counterpoise.cli", "train",
+]  # fmt: skip
+ON_TWO = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """In the background of a script Ctrl-C is ignored; here it never is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 def small(*sets: str) -> RunConfig:
     return load_config("demo", [*SMALL, *sets])
 
 
-def run(config: RunConfig, out: Path, *, resume: bool = False) -> RunFolder:
+def run(
+    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+) -> RunFolder:
     from counterpoise.engine.trl_run import train
 
-    return train(config, out, resume=resume)
+    return train(config, out, resume=resume, watch=watch)
 
 
 # -- without TRL --------------------------------------------------------------------------------
@@ -130,6 +153,11 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
     return before, flat(policy.model)
 
 
+def without_times(folder: RunFolder) -> list[dict[str, Any]]:
+    lines = folder.read("metrics")
+    return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
+
+
 def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -172,13 +200,9 @@ def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
 def test_two_processes_take_the_native_steps(tmp_path: Path) -> None:
     """Through the command, over gloo; the first process writes the folder."""
     sets = [*SMALL, "update.optimizer=sgd", "update.lr=0.5", "evaluate.prompts=0"]
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    words += ["--master_port", str(29500 + os.getpid() % 1000), "-m", "counterpoise.cli"]
-    words += ["train", "demo", "--engine", "trl", "--out", str(tmp_path / "trl")]
-    for option in sets:
-        words += ["--set", option]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    words = [*LAUNCHED, "demo", "--engine=trl", f"--out={tmp_path / 'trl'}"]
+    words += [f"--set={option}" for option in sets]
+    done = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     config, folder = load_config("demo", sets), RunFolder.open(tmp_path / "trl")
     assert [line["rollouts"] for line in folder.read("metrics")] == [24, 24]
@@ -227,10 +251,7 @@ def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
     run(half, tmp_path / "parts")
     more = replace(half, loop=replace(half.loop, iterations=4))
     parts = run(more, tmp_path / "parts", resume=True)
-    timeless = [
-        [{k: v for k, v in line.items() if "second" not in k} for line in f.read("metrics")]
-        for f in (whole, parts)
-    ]
+    timeless = [without_times(f) for f in (whole, parts)]
     assert timeless[0] == timeless[1]
     assert any(line["buffer_positive"] for line in timeless[0])
     assert whole.read("drops") == parts.read("drops") != []
@@ -283,3 +304,118 @@ def test_a_missing_signal_stops_before_a_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"cannot honour update\.surrogate=cispo"):
         run(small("update.surrogate=cispo"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
+    out, config, refused = tmp_path / "run", small("evaluate.prompts=0", "monitor.every=0"), []
+
+    class Impatient(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            before = (out / "metrics.jsonl").read_bytes()
+            with pytest.raises(PoiseError, match="being written by another process"):
+                run(config, out, resume=True)
+            refused.append(before == (out / "metrics.jsonl").read_bytes())
+
+    run(config, out, watch=Impatient())
+    assert refused == [True, True]
+    run(config, out, resume=True)  # ended: nobody holds it
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["iterated", "evaluated"])
+def test_what_was_done_when_a_run_was_stopped_is_kept(
+    tmp_path: Path, number: int, moment: str
+) -> None:
+    """In an iteration, which is finished, or while it is judged; and the run goes on as it would
+    have."""
+    sets = (
+        "loop.checkpoint_every=1000",
+        "evaluate.every=1",
+        "monitor.every=0",
+        "loop.iterations=3",
+    )
+    config, out = small(*sets, "balance.tau=0.4", "balance.target=24"), tmp_path / "stopped"
+    heard = []
+
+    class Stopping(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            if moment == "iterated":
+                self.stop(record["iteration"])
+
+        def evaluated(self, iteration: int, *_: Any) -> None:
+            if moment == "evaluated":
+                self.stop(iteration)
+
+        def stop(self, now: int) -> None:
+            if now == 2:
+                heard.append(now)
+                signal.raise_signal(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    with terminated_is_interrupted(), pytest.raises(KeyboardInterrupt):
+        run(config, out, watch=Stopping())
+    assert heard == [2]
+    assert signal.getsignal(signal.SIGINT) is before
+    folder = RunFolder.open(out)
+    assert [path.name for path in checkpoint.available(folder.checkpoints)] == [checkpoint.name(2)]
+    assert len(folder.read("metrics")) == 2
+    run(config, out, resume=True)
+    whole = run(config, tmp_path / "whole")
+    assert without_times(folder) == without_times(whole)
+    judged = [[(e["iteration"], e["mean"]) for e in f.read("evaluations")] for f in (folder, whole)]
+    assert judged[0] == judged[1]
+
+
+@needs_trl
+@pytest.mark.slow
+def test_the_second_signal_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.interrupts.SAME", 0.0)
+
+    class Impatient(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("never here")
+
+    config = small("evaluate.prompts=0", "monitor.every=0", "loop.checkpoint_every=1000")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", watch=Impatient())
+    assert checkpoint.available(RunFolder.open(tmp_path / "run").checkpoints) == []
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find processes in")
+@pytest.mark.parametrize("to", ["launcher", "second process"])
+def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) -> None:
+    """The first one saves, whoever heard the signal; no other leaves before."""
+    sets = ("loop.iterations=200", "loop.checkpoint_every=1000", "evaluate.prompts=0")
+    out = tmp_path / "run"
+    words = [*LAUNCHED, "demo", "--engine=trl", f"--out={out}"]
+    words += [f"--set={option}" for option in (*SMALL, *sets, "monitor.every=0")]
+    launched = subprocess.Popen(words, env=ON_TWO, stderr=subprocess.PIPE, text=True)
+    metrics = out / "metrics.jsonl"
+    while launched.poll() is None and not (
+        metrics.exists() and metrics.read_bytes().count(b"\n") > 1
+    ):
+        time.sleep(0.1)
+    children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(launched.pid if to == "launcher" else int(children[1]), signal.SIGTERM)
+    said = launched.communicate(timeout=120)[1]
+    assert launched.returncode != 0
+    assert "poise: finishing the iteration" in said
+    folder = RunFolder.open(out)
+    behind = len(folder.read("metrics"))
+    kept = checkpoint.available(folder.checkpoints)
+    assert [path.name for path in kept] == [checkpoint.name(behind)], said[-3000:]
+    more = [*LAUNCHED, "--resume", f"--out={out}", f"--set=loop.iterations={behind + 1}"]
+    done = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"resuming after iteration {behind}" in done.stdout
+    lines = folder.read("metrics")
+    assert [line["iteration"] for line in lines] == list(range(1, behind + 2))

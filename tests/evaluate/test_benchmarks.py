@@ -54,6 +54,11 @@ def test_other_names_of_fields(tmp_path: Path) -> None:
 def test_missing_wrong_and_empty(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"unknown benchmark 'aime2': did you mean 'aime2[45]'"):
         find("aime2", tmp_path)
+    write(tmp_path / "my_words.jsonl", {"id": 1, "problem": "1 + 1?", "answer": "2"})
+    with pytest.raises(PoiseError, match=r"unknown benchmark 'my_wrds': did you mean 'my_words'"):
+        find("my_wrds", tmp_path)
+    with pytest.raises(PoiseError, match=r"--data .*nowhere: no such folder"):
+        find("my_words", tmp_path / "nowhere")
     write(tmp_path / "gsm8k_test.jsonl", {"id": 1, "question": "1 + 1?", "answer": "2"})
     with pytest.raises(PoiseError, match=r"aime24: no file aime24.jsonl in .*there: gsm8k_test"):
         load(find("aime24", tmp_path), tmp_path)

@@ -42,3 +42,11 @@ def test_the_rule(
     choice = choose(by_run(records), experiment)
     assert (choice.stable, choice.edge) == (stable, edge)
     assert f"By the rule: {choice}." in markdown(choice)
+
+
+def test_a_rate_that_was_not_evaluated_is_not_stable(tmp_path: Path) -> None:
+    experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
+    unseen = [{**r, "heldout": None} for r in run("shuffled", 0, LEARNS, 4, 1e-4)]
+    choice = choose(by_run(run("shuffled", 0, LEARNS, 4, 1e-5) + unseen), experiment)
+    assert (choice.stable, choice.edge) == (1e-5, None)
+    assert [one.rate for one in choice.tried] == [1e-5]

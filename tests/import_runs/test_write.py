@@ -141,7 +141,7 @@ def test_a_mixed_folder_can_be_read_by_name(tmp_path: Path) -> None:
 def test_a_folder_that_is_taken_stays_as_it_is(tmp_path: Path) -> None:
     prime_file(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out")
-    with pytest.raises(PoiseError, match="is not empty and holds no run: choose another --out"):
+    with pytest.raises(PoiseError, match="already holds imported rollouts: choose another --out"):
         import_run(tmp_path / "run", tmp_path / "out")
     (tmp_path / "free").mkdir()
     import_run(tmp_path / "run", tmp_path / "free")

@@ -42,7 +42,13 @@ def plain_attention(monkeypatch: pytest.MonkeyPatch, packed: Packing) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "changes"),
-    [("llama", {}), ("llama", {"attention_bias": True}), ("qwen2", {}), ("qwen3", {})],
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True}),
+        ("llama", {"mlp_bias": True}),
+        ("qwen2", {}),
+        ("qwen3", {}),
+    ],
 )
 def test_gradients_of_every_parameter(
     architecture: str, changes: dict, monkeypatch: pytest.MonkeyPatch

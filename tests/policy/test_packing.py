@@ -212,6 +212,22 @@ def test_another_activation_is_refused_not_ignored() -> None:
         tiny.policy("llama", hidden_act="relu")
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+        {"rope_type": "longrope", "factor": 4.0, "rope_theta": 10000.0,
+         "original_max_position_embeddings": 64,
+         "short_factor": [1.0] * 6, "long_factor": [3.0] * 6},
+    ],
+    ids=lambda rope: rope["rope_type"],
+)  # fmt: skip
+def test_angles_that_follow_the_length_are_refused(rope: dict) -> None:
+    """transformers turns a short sequence by other angles than a long one; here is one table."""
+    with pytest.raises(PoiseError, match=rope["rope_type"]):
+        tiny.policy("llama", rope_parameters=rope)
+
+
 def test_a_model_without_an_end_is_refused() -> None:
     class Endless(tiny.Words):
         eos_token_id = None

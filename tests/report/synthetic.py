@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from counterpoise import metrics
 from counterpoise.batch.buffer import RewardBalancedBuffer
@@ -187,6 +189,15 @@ def step_result(batch: list[Row], step: tuple[int, ...]) -> StepResult:
         clipped_share=0.0,
         tokens=sum(batch[i].num_tokens for i in step),
     )
+
+
+def without_pull(path: Path, row: int, position: int) -> None:
+    """As where the ratio clip takes one token of the last iteration out of the loss."""
+    file = max((path / "tokens").iterdir())
+    table = pq.read_table(file)
+    here = (table["row"].to_numpy() == row) & (table["position"].to_numpy() == position)
+    pull = pa.array(np.where(here, 0.0, table["pull"].to_numpy()).astype(np.float32))
+    pq.write_table(table.set_column(table.column_names.index("pull"), "pull", pull), file)
 
 
 def evaluation(iteration: int, mean: float) -> dict[str, Any]:

@@ -118,6 +118,8 @@ def test_faults_are_told_in_a_line(tmp_path: Path):
     with pytest.raises(PoiseError, match="nowhere does not exist: name the folder of a run"):
         write_report(tmp_path / "nowhere")
     run = write_run(tmp_path / "run", iterations=0)
+    with pytest.raises(PoiseError, match=f"none is there; try {run}$"):
+        write_report(tmp_path)
     with pytest.raises(PoiseError, match="is a file: name the folder"):
         write_report(run / "config.toml")
     with pytest.raises(PoiseError, match=r"cannot be written: .*; choose another --out"):

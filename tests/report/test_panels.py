@@ -22,7 +22,7 @@ from counterpoise.report.render import embed, packed, render
 from counterpoise.report.rollouts import choose
 from counterpoise.report.run_data import RunData
 from counterpoise.report.series import line, smoothed
-from counterpoise.report.summary import duration
+from counterpoise.report.summary import duration, facts
 from counterpoise.report.texts import RolloutText
 from counterpoise.report.vega import specification, theme
 from counterpoise.types import Row
@@ -53,6 +53,17 @@ def test_every_rollout_has_one_fate(tmp_path: Path):
     for record in fates(run):
         parts = sum(value for name, value in record.items() if name != "iteration")
         assert parts == record["iteration"] * P * G
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.25])
+def test_the_summary_counts_rollouts_without_signal_with_and_without_rb(tmp_path: Path, tau: float):
+    run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=tau))
+    counted = {what: int(n) for n, what in facts(run) if n.isdigit()}
+    silent = sum(record["rows_without_signal"] for record in run.metrics)
+    assert counted["without signal"] == silent > 0
+    waited = ("still waiting", "dropped as surplus", "dropped as too old")
+    others = sum(counted.get(what, 0) for what in waited)
+    assert counted["used in updates"] + silent + others == counted["rollouts sampled"] == 6 * P * G
 
 
 def test_cancellation_of_a_group_whole_halved_and_sorted_by_sign():

@@ -141,7 +141,7 @@ def test_numbers_as_text():
     assert written(0.000048, "share") == "0.0048\u2009%"
     assert written(0.0, "share") == "0.0\u2009%"
     assert written(-0.00123, "nats") == "−0.00123"
-    assert written(88312.0, "") == "88\u2009312"
+    assert written(88312.0, "") == "88,312"
     assert written(None, "") == "–"
 
 

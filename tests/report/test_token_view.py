@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic import PIECES, write_run
+from synthetic import PIECES, without_pull, write_run
 
 from counterpoise.errors import PoiseError
 from counterpoise.report import tokens
@@ -248,3 +248,13 @@ def test_damaged_files_are_told_in_a_line(tmp_path: Path):
     with pytest.raises(PoiseError, match=r"step_0000\d\.parquet is damaged") as fault:
         read_trace(run, last)
     assert "\n" not in str(fault.value)
+
+
+def test_tokens_without_a_gradient_of_their_own_are_named(tmp_path: Path):
+    path = write_run(tmp_path / "run", tau=0.0)
+    assert last_view(RunData.read(path))["unpulled"] == []
+    row = min(read_trace(path, stored_iterations(path)[-1]).spans)
+    without_pull(path, row, 2)
+    view = last_view(RunData.read(path))
+    start = sum(view["lengths"][: view["kept"].index(row)])
+    assert view["unpulled"] == [start + 2]

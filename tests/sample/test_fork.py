@@ -112,6 +112,16 @@ def test_refusing_is_a_matter_of_each_row() -> None:
     assert all(r.tokens[0] != refusing.without for r in other)
 
 
+def test_a_short_limit_beside_a_long_one_at_the_models_last_position() -> None:
+    """The row of 12 + 1 tokens stays in the batch while its neighbour draws 12 more."""
+    policy = tiny.policy(max_position_embeddings=13)
+    starts = [Start(2, 12, (4, 5), 1), Start(1, 1, (7, 8, 9), 12)]
+    drawn = fork(policy, SEQUENCES, starts, SampleConfig())
+    apart = [fork(policy, SEQUENCES, [start], SampleConfig())[0] for start in starts]
+    for a, b in zip(drawn, apart, strict=True):
+        assert [r.tokens.tolist() for r in a] == [r.tokens.tolist() for r in b]
+
+
 def test_no_starts() -> None:
     assert fork(tiny.policy(), SEQUENCES, [], SampleConfig()) == []
 

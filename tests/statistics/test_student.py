@@ -52,6 +52,12 @@ def test_one_seed_has_no_interval() -> None:
     assert math.isnan(found.seen)
 
 
+def test_no_p_value_is_below_0() -> None:
+    """Far from 0 the probability of less comes to 1 + 2e-16."""
+    for n in range(2, 60):
+        assert 0 <= student([1 + 0.01 * (i % 3) for i in range(n)]).p <= 1
+
+
 def test_intervals_cover_and_power_is_what_it_says() -> None:
     """Five seeds, 4,000 times: the truth is inside 95 %, and an effect of `seen` shows in 80 %."""
     rng = np.random.default_rng(0)

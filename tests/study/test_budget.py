@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from counterpoise.errors import PoiseError
 from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.study import budget
@@ -43,6 +46,22 @@ def test_the_verdict_needs_both_axes(batch, rollouts, verdict) -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     out = tmp_path_factory.mktemp("budget")
     return lab(out, batch=[2, 4, 6], rollouts=[1, 2, 8], cores=2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"batch": [2, 12]}, "need 12 prompts and there are 6"),
+        ({"cores": 4}, "4 cores of 2 need 8 prompts"),
+        ({"rollouts": [1, 16]}, "a prompt has 8 rollouts, not 16"),
+    ],
+)
+def test_batches_that_are_not_there_are_refused(
+    small: Lab, sizes: dict[str, object], said: str
+) -> None:
+    """Instead of the largest there is under another's name, or the first core once more."""
+    with pytest.raises(PoiseError, match=said):
+        budget.measure(replace(small, sizes={**small.sizes, **sizes}))
 
 
 def test_rollouts_are_nested_and_credited_as_they_are(small: Lab) -> None:
@@ -86,3 +105,15 @@ def test_a_small_run(small: Lab) -> None:
     assert budget.judge(records).because
     for figure in budget.draw(records):
         assert specification(figure)["layer"]
+
+
+@pytest.mark.slow
+def test_a_batch_without_signal_moves_nothing(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one rollout a prompt, none of them right, there is nothing to update with."""
+    monkeypatch.setattr(budget, "first_rollouts", lambda rows, n: rows if n == 8 else [])
+    records = budget.measure(small)
+    alone = [r["delta"] for r in records if (r["axis"], r["size"]) == ("rollouts", 1)]
+    assert alone
+    assert set(alone) == {0.0}
+    assert any(r["delta"] for r in records if (r["axis"], r["size"]) == ("rollouts", 8))
+    assert budget.judge(records).verdict == "inconclusive"

@@ -14,9 +14,10 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.vega import bundle
 from counterpoise.statistics.finding import Records
 from counterpoise.study import STUDIES, command, coupling, polarity, proxy, stored
+from counterpoise.study.about import about, list_studies
 from counterpoise.study.asked import EMBEDDED_ONLY, Limits, chosen, sizes_given
 from counterpoise.study.lab import Lab
-from counterpoise.study.study import Study
+from counterpoise.study.study import Study, load_study
 from study.test_run import agreeing
 
 Measure = Callable[[Lab], Records]
@@ -153,3 +154,16 @@ def test_which_studies_all_means() -> None:
     assert chosen("proxy, polarity", "out/warm", False) == [proxy.STUDY.name, polarity.STUDY.name]
     with pytest.raises(PoiseError, match="value draws its own rollouts"):
         chosen("proxy,value", "embedded", True)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_list_says_what_the_study_says(name: str) -> None:
+    """It is read off the file, not imported."""
+    study, found = load_study(name), about(name)
+    assert (found.shows, found.claim) == (study.shows, study.claim)
+
+
+def test_the_list_has_every_study(capsys: pytest.CaptureFixture[str]) -> None:
+    list_studies()
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[1:2] != " "]
+    assert printed == ["study", *STUDIES]

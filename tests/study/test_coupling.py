@@ -24,9 +24,9 @@ Measured = tuple[Snapshot, torch.Tensor, list[Record]]
 def measured(tmp_path_factory) -> Iterator[Measured]:
     """Every token is watched, so that sums are over all pairs."""
     lab = Lab("embedded", "quick", Path(tmp_path_factory.mktemp("coupling")))
-    lab.sizes = {"prompts": 4, "pairs": 500, "watched": 10**6}
+    lab.sizes = {"prompts": 8, "pairs": 500, "watched": 10**6}
     records = list(coupling.measure(lab))
-    seen = snapshot(lab.policy, lab.rows(4))
+    seen = snapshot(lab.policy, lab.rows(8))
     yield seen, lab.policy.decoder.unembedding.detach(), records
     lab.close()
 

@@ -13,11 +13,12 @@ from experiment.made_up import run
 from counterpoise.credit import RULES, WEIGHTS
 from counterpoise.microscope.iteration import numbers as monitor_numbers
 from counterpoise.runfile import load_config
+from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Record
 from counterpoise.store.folder import RunFolder
 from counterpoise.study import credit, credit_arms, credit_tokens
 from counterpoise.study.credit_arms import BASELINE, Arm, arms, differing
-from counterpoise.study.credit_finding import judge, verdict_of
+from counterpoise.study.credit_finding import MARGIN, judge, verdict_of
 from counterpoise.study.credit_iteration import one_iteration, sums_of
 from counterpoise.study.credit_training import (
     LATE,
@@ -243,11 +244,48 @@ def test_the_correlation_of_two_signs_by_hand() -> None:
     assert base.credit[0] == pytest.approx(math.sqrt(3) / 2, rel=1e-4)
 
 
-def test_verdicts() -> None:
-    assert [verdict_of(k, 4) for k in range(5)] == [
-        "not replicated", "inconclusive", "replicated", "replicated", "replicated",
-    ]  # fmt: skip
-    assert verdict_of(0, 0) == "inconclusive"
+ABOVE, TINY = (0.1, 0.02, 0.2), (0.01, 0.005, 0.02)
+OPEN, SMALL = (0.02, -0.05, 0.1), (0.0, -0.03, 0.04)
+UNKNOWN = (0.1, math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([ABOVE] * 2 + [SMALL] * 2, "replicated"),
+        ([TINY] * 2 + [SMALL] * 2, "replicated"),  # small gains are gains
+        ([ABOVE] + [OPEN] * 3, "inconclusive"),
+        ([OPEN] * 4, "inconclusive"),  # not shown, and not excluded
+        ([SMALL] * 2 + [OPEN] * 2, "inconclusive"),  # the other half may gain
+        ([SMALL] * 3 + [OPEN], "not replicated"),
+        ([SMALL] * 3 + [ABOVE], "not replicated"),  # one of four is not half
+        ([UNKNOWN] * 4, "inconclusive"),
+        ([], "inconclusive"),
+    ],
+)
+def test_verdicts(gains: list[Interval], verdict: str) -> None:
+    assert verdict_of(gains) == verdict
+
+
+def test_one_prompt_concludes_nothing() -> None:
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5)
+    found = judge([{**r, "prompt": "1:0"} if "prompt" in r else r for r in records])
+    assert found.verdict == "inconclusive"
+
+
+def test_a_gain_that_is_not_shown_is_not_excluded() -> None:
+    """Weights that know the value of every second prompt's tokens and take the others' for their
+    contrary: of eight prompts a gain and a loss are both within reach."""
+    good, bad = tokens("torn", 0.5), tokens("torn", -0.5)
+    torn = [both[n // 12 % 2] for n, both in enumerate(zip(good, bad, strict=True))]
+    eight = {f"1:{p}" for p in range(8)}
+    found = judge([r for r in tokens(BASELINE, 0.0) + torn if r.get("prompt", "1:0") in eight])
+    gain = next(n for n in found.numbers if n.name == "torn: A w and value, less A alone")
+    assert gain.low is not None
+    assert gain.high is not None
+    assert gain.low < 0
+    assert gain.high > MARGIN
+    assert found.verdict == "inconclusive"
 
 
 def test_judge_names_who_is_better_and_who_is_worse() -> None:

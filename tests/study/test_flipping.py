@@ -111,6 +111,14 @@ def test_runs_of_ones_own_need_metrics_alone(tmp_path: Path) -> None:
     assert means["difference"] == pytest.approx(0)
 
 
+def test_an_iteration_where_nothing_moved_is_passed_over() -> None:
+    records = run_records(FLIPPED)
+    still = [{**r, "boosted": 0.0, "suppressed": 0.0, "stable": 1.0} for r in records]
+    means, before = run_means(records + still), run_means(records)
+    for key in ("flipped", "positive", "positive-only"):
+        assert means[key] == pytest.approx(before[key])
+
+
 def test_a_run_without_monitor_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success": 0.5}) + "\n")
     assert flipping.read_run(tmp_path) == []

@@ -73,6 +73,21 @@ def test_the_verdict_follows_the_mixed_column(rates: dict[str, float], verdict: 
     assert numbers["first order has the sign of the update, full, lr 0.001"].value == 1.0
 
 
+def test_a_rate_that_no_mixture_reaches_is_not_met() -> None:
+    """With all parameters even positive tokens alone boost too seldom."""
+    records = [
+        {**r, "effect": -0.01} if r["panel"] == "mixture" and r["layer"] == "full" else r
+        for r in simulated(PAPER)
+    ]
+    found = masking.judge(records)
+    met = [n.name for n in found.numbers if "rate is met" in n.name]
+    assert met == ["share of positive tokens at which the paper's rate is met, head"]
+    assert "would need 7" in found.notes[0]
+    assert found.notes[0].endswith(" % (output layer).")
+    none = [{**r, "effect": -0.01} if r["panel"] == "mixture" else r for r in records]
+    assert masking.judge(none).notes[0].endswith("the printed 75 % is met at no share.")
+
+
 def test_few_candidates_conclude_nothing() -> None:
     assert masking.judge(simulated({**PAPER, "both": 0.56}, prompts=8)).verdict == "inconclusive"
 

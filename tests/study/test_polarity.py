@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise.errors import PoiseError
 from counterpoise.microscope.categories import CATEGORIES
 from counterpoise.report.vega import specification
 from counterpoise.statistics.finding import Record
@@ -75,6 +76,13 @@ def test_a_model_that_is_sure_of_its_template_is_named() -> None:
     notes = polarity.judge(simulated(sure, sure)).notes
     assert any("certain of its template" in note for note in notes)
     assert not any("certain" in n for n in polarity.judge(simulated(TEMPLATE, REASONING)).notes)
+
+
+def test_a_batch_without_signal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lab, "rows", lambda *_, **__: [])
+    lab = Lab("embedded", "quick", tmp_path, sizes={"prompts": 4, "batches": 1})
+    with pytest.raises(PoiseError, match="the batch has no rows"):
+        polarity.measure(lab)
 
 
 @pytest.fixture(scope="module")

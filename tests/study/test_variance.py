@@ -59,6 +59,14 @@ def test_without_the_closed_form_nothing_is_concluded() -> None:
     assert variance.judge(simulated(rho=0.7, heavier_by_sign=2.0)).verdict == "inconclusive"
 
 
+def test_groups_are_those_of_the_rows() -> None:
+    """Whatever sample.group_size says; a group that lacks a rollout without signal is left out."""
+    rows = [Row(g, a, 5, index=i) for g in "ab" for i, a in enumerate((1.0, -0.5, -0.5))]
+    rows += [Row("c", 1.0, 5, index=0), Row("c", -1.0, 5, index=2)]
+    kept, size = variance.whole_groups(rows)
+    assert ([row.name for row in kept], size) == ([row.name for row in rows[:6]], 3)
+
+
 def test_composers_keep_to_the_closed_form() -> None:
     records = simulated(rho=0.5)
     for rule in COMPOSERS:
@@ -70,7 +78,7 @@ def test_composers_keep_to_the_closed_form() -> None:
 
 @pytest.mark.slow
 def test_on_the_embedded_model(tmp_path: Path) -> None:
-    lab = Lab("embedded", "quick", tmp_path)
+    lab = Lab("embedded", "quick", tmp_path, options=["sample.group_size=4"])  # studies draw 8
     lab.sizes = {"prompts": 6, "direction_prompts": 2, "draws": 2}
     try:
         records = variance.measure(lab)

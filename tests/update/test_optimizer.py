@@ -269,3 +269,10 @@ def test_a_gpu_takes_the_steps_of_the_cpu(dtype: torch.dtype) -> None:
         if k == 2:
             theirs.restore(mine.state())
             mine.restore({name: value.cpu() for name, value in theirs.state().items()})
+
+
+def test_double_precision_stays_double() -> None:
+    model = Weights(torch.float64)
+    optimizer = Optimizer(model, plain(lr=1e-12))
+    advance(model, optimizer, [1.0, 0.0, -2.0])
+    assert model.a.tolist() == [1.0 - 1e-12, -2.0, 0.5 + 2e-12]

@@ -99,13 +99,32 @@ def test_the_step_is_the_one_of_the_formula(name: str) -> None:
 def test_at_the_first_step_it_is_plain() -> None:
     plain = UpdateConfig(surrogate="reinforce")
     rows = tiny.rows(groups=3, size=4, seed=3)
-    ours = weighed(rows, None, "min_replace")
+    ours = weighed(rows, [None] * len(rows), "min_replace")
     gradients = []
     for given in (rows, ours):
         policy = tiny.policy()
         accumulate(policy, given, plain, temperature=1.0, max_new_tokens=17, on_policy=True)
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
+def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
+    """A batch's first step is on-policy for fresh rows; those of the buffer have old scores."""
+    config = UpdateConfig(surrogate="reinforce", trajectory=name, max_grad_norm=0.0)
+    policy, rows = tiny.policy(), tiny.rows(groups=2, size=4, seed=3)
+    now = score(policy, rows, 1.0, 1000)
+    old = [scores_T - np.float32(0.1 * (i - 2)) for i, scores_T in enumerate(now[:4])]
+    rows[:4] = [replace(row, scored_T=x) for row, x in zip(rows[:4], old, strict=True)]
+    result = take_step(
+        policy, Optimizer(policy.model, config), rows, config, temperature=1.0,
+        max_new_tokens=17, on_policy=True,
+    )  # fmt: skip
+    A_G = np.array([row.advantage for row in rows[:4]])
+    expected = TRAJECTORIES.load(name)(np.exp(0.1 * (np.arange(4) - 2)), A_G) * A_G
+    for i, found_T in enumerate(result.advantages):
+        wanted = expected[i] if i < 4 else rows[i].advantage
+        np.testing.assert_allclose(found_T, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

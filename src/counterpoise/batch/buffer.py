@@ -24,6 +24,19 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
 
+def quota_of(tau: float, size: int) -> int:
+    """Rows of each sign that a batch of `size` needs: the least n with n / size >= tau.
+
+    Not ceil(tau size), which may round up past it: 0.28 * 25 is 7.000000000000001.
+
+    Example:
+        >>> quota_of(0.5, 8), quota_of(0.25, 9), quota_of(0.28, 25)
+        (4, 3, 7)
+    """
+    n = math.ceil(tau * size)
+    return n - 1 if n and (n - 1) / size >= tau else n
+
+
 @dataclass(frozen=True, slots=True)
 class BufferCounts:
     """What became of the rollouts since the run began.
@@ -83,7 +96,7 @@ class RewardBalancedBuffer:
             raise PoiseError(f"a batch of {target} rollouts is empty: raise sample.prompts")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
-        if unit == "rollout" and 2 * math.ceil(tau * target) > target:
+        if unit == "rollout" and 2 * quota_of(tau, target) > target:
             raise PoiseError(
                 f"no batch of {target} rollouts has a share of {tau} of each sign: "
                 "make the number of rollouts even or lower tau"

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+from counterpoise.batch.buffer import quota_of
 from counterpoise.types import Row
 
 Kind = tuple[int, int]  # rows, positive rows
@@ -49,9 +50,10 @@ def choose(
 def _necessary(kinds: list[Kind], target: int, tau: float) -> int | None:
     """The shortest run with enough rows of each sign for any batch at all."""
     size = positive = 0
+    quota = quota_of(tau, target)
     for m, (rows, positives) in enumerate(kinds, 1):
         size, positive = size + rows, positive + positives
-        if size >= target and min(positive, size - positive) >= tau * target:
+        if size >= target and min(positive, size - positive) >= quota:
             return m
     return None
 
@@ -94,7 +96,7 @@ def _best_total(reach: int, unit: int, target: int, limit: int, tau: float) -> i
     """The bit of the smallest size from the target on, and of its best balanced total."""
     for index in range(-(-target // unit), -(-limit // unit)):
         size = index * unit
-        quota = math.ceil(tau * size)
+        quota = quota_of(tau, size)
         totals = reach >> index * limit
         exists = [p for p in range(quota, size - quota + 1) if totals >> p & 1]
         if exists:

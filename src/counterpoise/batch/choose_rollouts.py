@@ -17,9 +17,9 @@ make |B| = T + 1. A group of a single sign (credit that does not sum to zero) ma
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 
+from counterpoise.batch.buffer import quota_of
 from counterpoise.batch.recentre import recentre
 from counterpoise.types import Row
 
@@ -28,7 +28,7 @@ def choose(
     groups: Sequence[tuple[Row, ...]], target: int, tau: float
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, kept rows) of every group taken, oldest first; None while no batch can be made."""
-    quota = math.ceil(tau * target)
+    quota = quota_of(tau, target)
     counts: list[tuple[int, int]] = []  # (positive, negative) of each group of the run
     positive = negative = mixed = 0
     for group in groups:

@@ -56,7 +56,7 @@ GOES_ON = {
     "demo": "; poise train --resume --out DIR goes on from the last checkpoint",
     "train": "; the same command with --resume goes on from the last checkpoint",
     "study": "; the same command goes on",
-    "warmup": "; its steps are lost unless it said 'saved': a warm-up writes at its end only",
+    "warmup": "; unless it said 'saved', the same command with --resume goes on",
 }
 OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 UsageError: Any = typer.BadParameter.__bases__[0]  # typer exports only what is made of it

@@ -51,10 +51,12 @@ def study(
     - `poise study all --budget quick --out out/studies`
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
     """
-    from counterpoise.study.command import Limits, list_studies, run_studies
+    if not name:
+        from counterpoise.study.about import list_studies
 
-    if name:
-        limits = Limits(sizes or (), sets or (), minutes)
-        run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)
-    else:
         list_studies()
+        return
+    from counterpoise.study.command import Limits, run_studies
+
+    limits = Limits(sizes or (), sets or (), minutes)
+    run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)

@@ -2,7 +2,8 @@
 
 The group is its own baseline, so the advantages of a group sum to zero: what all its rollouts
 share cancels. The unbiased std is what torch.std and verl compute; then sum(A^2) = G - 1.
-All rewards equal, or a group of one: every advantage is 0. arXiv:2402.03300
+All rewards equal, or a group of one: every advantage is 0; so is that of a reward at the mean.
+arXiv:2402.03300
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoise.credit import dr_grpo
+
 EPSILON = 1e-6
 
 
 def advantages(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
-    if len(rewards_G) < 2 or np.ptp(rewards_G) == 0:
+    if len(rewards_G) < 2:
         return np.zeros_like(rewards_G)
-    centred: NDArray[np.float64] = rewards_G - rewards_G.mean()
-    return centred / (rewards_G.std(ddof=1) + EPSILON)
+    std: np.float64 = rewards_G.std(ddof=1)
+    return dr_grpo.advantages(rewards_G) / (std + EPSILON)

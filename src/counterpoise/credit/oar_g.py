@@ -40,7 +40,7 @@ def weights(
     quantile: float = QUANTILE,
     boost: float = BOOST,
 ) -> list[Floats]:
-    check(compare)
+    check(compare, quantile, boost)
     if compare != "answer_joint":
         view.begin()  # P0 is computed while answers are looked for
     boxes = reasoned(view)

@@ -64,7 +64,7 @@ def weights(
     quantile: float = QUANTILE,
     boost: float = BOOST,
 ) -> list[Floats]:
-    check(compare)
+    check(compare, quantile, boost)
     boxes = reasoned(view)
     return weighed(view, boxes, importance(view, boxes, compare, passes), quantile, boost)
 

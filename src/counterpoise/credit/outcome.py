@@ -16,15 +16,19 @@ from counterpoise.credit.bilevel import reshape
 from counterpoise.credit.copies import Span
 from counterpoise.credit.spans import Answer, answers
 from counterpoise.credit.view import View, ones
-from counterpoise.errors import unknown
+from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats
 
 COMPARE = ("answer_mean", "last", "answer_joint")
 
 
-def check(compare: str) -> None:
+def check(compare: str, quantile: float, boost: float) -> None:
     if compare not in COMPARE:
         raise unknown("comparison of answers", compare, COMPARE)
+    if not 0 <= quantile <= 1 or not boost >= 0:
+        raise PoiseError(
+            f"quantile must be 0 to 1 and boost 0 or above: not {quantile:g} and {boost:g}"
+        )
 
 
 def reasoned(view: View) -> dict[int, Answer]:

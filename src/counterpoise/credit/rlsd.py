@@ -17,6 +17,7 @@ import numpy as np
 
 from counterpoise.credit.hint import hinted
 from counterpoise.credit.view import View, ones
+from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
 
 LARGEST = 20.0
@@ -40,6 +41,8 @@ def weights(
 
 def faded(mix: float, fade: int, iteration: int) -> float:
     """lam: `mix` in the first iteration, falling to 0 over `fade` of them."""
+    if not 0 <= mix <= 1 or fade < 1:
+        raise PoiseError(f"mix must be 0 to 1 and fade 1 or more: not {mix:g} and {fade}")
     return mix * max(0.0, 1 - (iteration - 1) / fade)
 
 

@@ -6,16 +6,21 @@ entropies, ratios, pulls and the microscope's tensors are not TRL's to give. Wit
 store.tokens nothing is read, and the update's numbers are those that TRL logs. `sample_seconds`
 includes TRL's pass for the old log-probabilities, which are what rollouts/ holds: its sampler gives
 none. Process 0 records; the others do not.
+
+Ctrl-C and SIGTERM wait for the end of an open iteration, as in the native loop: it is finished and
+saved. One process that hears them is enough, and none leaves before the checkpoint is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from counterpoise import metrics
+from counterpoise.adapters.trl import processes
 from counterpoise.adapters.trl.decide import Decision
 from counterpoise.adapters.trl.monitor import StepMonitor
 from counterpoise.adapters.trl.samples import Sample
@@ -23,7 +28,8 @@ from counterpoise.batch.account import account
 from counterpoise.batch.describe import Description, describe
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.loop import evaluate, look_at
+from counterpoise.interrupts import postponed
+from counterpoise.loop import FINISHING, evaluate, look_at
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.sample.rounds import Encoded, pick_prompts
 from counterpoise.state import State, refill_buffer, save
@@ -33,6 +39,7 @@ from counterpoise.types import Floats, Group, Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
 from counterpoise.watch import Watch
 
+SAVING = "saving a checkpoint; once more stops at once, without"
 LOGGED = {  # ours -> TRL's
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
     "clipped_share": "clip_ratio/region_mean",
@@ -74,10 +81,14 @@ class Recorder(StepMonitor):
         self.skipped = ""  # why the optimizer left the latest step out
         self.reads = bool(run.config.monitor.every or run.config.store.tokens)
         self.open: Opened | None = None
+        self.saved = state.iteration  # of the latest checkpoint
+        self.finishing = ExitStack()  # `postponed` from the beginning of an iteration to its end
+        self.stopped: Callable[[], bool] = lambda: False  # whether a signal waits for that end
 
     # -- an iteration, in the order of its calls -----------------------------------------------
 
     def begin(self, now: int) -> None:
+        self.stopped = self.finishing.enter_context(postponed(FINISHING))
         self.open = Opened(now, waiting=self._buffered())
 
     def sampled(
@@ -156,16 +167,27 @@ class Recorder(StepMonitor):
         """Write what the open iteration made; then checkpoint and judge, where they are due."""
         if self.open is None:
             return
-        made, self.open = self.open, None
-        self.state.iteration = made.number
-        if not self.main:
-            return
-        self._write(made)
-        config, now = self.run.config, made.number
+        now, config = self.open.number, self.run.config
+        self.state.iteration = now
+        if self.main:
+            self._write(self.open)
+        stopped = any(self._of_all(self.stopped()))
         last = now == config.loop.iterations and config.store.model
-        if last or now % config.loop.checkpoint_every == 0:
+        if self.main and (stopped or last or now % config.loop.checkpoint_every == 0):
             self._save()
+        if stopped:
+            self._of_all(True)  # wait for the checkpoint: the launcher ends all when one leaves
+        self.open = None
+        self.finishing.close()
+        if stopped:
+            raise KeyboardInterrupt  # heard by another process
         self.judge()
+
+    def keep(self) -> None:
+        """Stopped between two iterations, or while one is judged: a checkpoint, if it lacks one."""
+        if self.main and self.open is None and self.saved != self.state.iteration:
+            with postponed(SAVING):
+                self._save()
 
     def judge(self) -> None:
         """Held-out success, where it is due at this iteration."""
@@ -174,6 +196,10 @@ class Recorder(StepMonitor):
             evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.watch)
 
     # -- its parts -----------------------------------------------------------------------------
+
+    def _of_all(self, own: bool) -> list[bool]:
+        """Of every process; each waits for the others."""
+        return processes.gather([own], self.trainer.accelerator.num_processes)
 
     def _write(self, opened: Opened) -> None:
         config, clock, decision = self.run.config, opened.clock, opened.decision
@@ -218,6 +244,7 @@ class Recorder(StepMonitor):
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
         save(self.run.folder, self.state, self.run.config.loop.keep_checkpoints)
+        self.saved = self.state.iteration
 
     def _waiting(self, row: Row) -> Row:
         sample = self.trainer.shelf[row.group, row.index]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from counterpoise.engine.trl import arguments, checked
 from counterpoise.loop import conclude, encode
 from counterpoise.policy.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.state import State, new_state, restore
+from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.load import load_task
@@ -45,6 +46,8 @@ def train(
     main, watch = rank == 0, (watch if rank == 0 and watch else Watch())
     if resume:
         check_unfinished(out, config)
+        if main:
+            check_alone(out)
     elif main:
         RunFolder.check_free(out)
     if config.loop.threads:
@@ -53,28 +56,29 @@ def train(
     task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
     prompts = encode(policy, task.train, config, watch)
     folder = _folder(config, out, resume=resume, main=main)
-    state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
-    if main:
-        _write_head(folder, config, policy)
-        warn_of_overlap(task.train, benchmarks, folder, watch.say)
-    options = config.verify
-    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    with alone(out) if main else nullcontext():  # the first process writes for all
+        state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
+        if main:
+            _write_head(folder, config, policy)
+            warn_of_overlap(task.train, benchmarks, folder, watch.say)
+        options = config.verify
+        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
 
-    from counterpoise.engine.trl_record import Recorder, Run
+        from counterpoise.engine.trl_record import Recorder, Run
 
-    recorder = Recorder(
-        Run(config, prompts, task.heldout, verifier, folder, watch), state, main=main
-    )
-    try:
-        with explained(NO_MEMORY):
-            watch.started(config, policy.num_parameters, state.iteration)
-            recorder.judge()
-            if state.iteration < config.loop.iterations:
-                _train(recorder, processes)
-    finally:
-        verifier.close()
-    if main:
-        conclude(policy, config, folder, watch)
+        recorder = Recorder(
+            Run(config, prompts, task.heldout, verifier, folder, watch), state, main=main
+        )
+        try:
+            with explained(NO_MEMORY):
+                watch.started(config, policy.num_parameters, state.iteration)
+                recorder.judge()
+                if state.iteration < config.loop.iterations:
+                    _train(recorder, processes)
+        finally:
+            verifier.close()
+        if main:
+            conclude(policy, config, folder, watch)
     return folder
 
 
@@ -131,9 +135,14 @@ def _train(recorder: Any, processes: int) -> None:
         )
         trainer.remove_callback(PrinterCallback)
         _take_up(trainer, state)
-        with suppress(SampledEnough):
-            trainer.train()
-        recorder.close()
+        try:
+            with recorder.finishing:
+                with suppress(SampledEnough):
+                    trainer.train()
+                recorder.close()
+        except KeyboardInterrupt:
+            recorder.keep()
+            raise
 
 
 def rising(state: State) -> torch.optim.lr_scheduler.LambdaLR:

@@ -60,7 +60,11 @@ def find(name: str, data: Path | None) -> Benchmark:
         return BENCHMARKS[name]
     if data is not None and "/" not in name and (data / f"{name}.jsonl").is_file():
         return Benchmark(name, name, f"{name}.jsonl", template=AUTO)
-    fault = unknown("benchmark", name, BENCHMARKS)
+    if data is not None and not data.is_dir():
+        raise PoiseError(f"--data {data}: no such folder")
+    files = {benchmark.file for benchmark in _TABLE}
+    mine = [f.stem for f in sorted(data.glob("*.jsonl")) if f.name not in files] if data else []
+    fault = unknown("benchmark", name, [*BENCHMARKS, *mine])
     raise PoiseError(f"{fault}; with --data, any NAME.jsonl of the folder")
 
 

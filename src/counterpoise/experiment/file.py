@@ -178,13 +178,15 @@ def _hypothesis(
 ) -> Hypothesis:
     parts = text.split()
     baseline = options.baseline or next(iter(arms))
-    if len(parts) != 3 or parts[1] not in "<>" or parts[2] != baseline:
+    if len(parts) != 3 or parts[1] not in ("<", ">") or parts[2] != baseline:
         raise PoiseError(
             f"{where}: experiment.hypotheses: '{text}' must be 'ARM > {baseline}' or "
             f"'ARM < {baseline}'"
         )
     if parts[0] not in arms:
         raise PoiseError(f"{where}: experiment.hypotheses: {unknown('arm', parts[0], arms)}")
+    if parts[0] == baseline:
+        raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
     return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
 
 

@@ -43,7 +43,7 @@ def over_seeds(
 def _averaged(curve: list[Record], column: str, window: int) -> list[tuple[Record, float]]:
     """Means over `window` known values in a row, each at the last of them; as is for a window of 1.
 
-    A curve too short for one window is left as it is.
+    A curve too short for two windows is left as it is.
     """
     known = [(r, float(r[column])) for r in curve if r.get(column) is not None]
     if window == 1 or len(known) < 2 * window:

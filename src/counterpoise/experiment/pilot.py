@@ -7,7 +7,8 @@
     edge       the smallest larger rate at which some run falls, though all learn
 
 The edge is where the paper's baseline lives: it learns at first and then loses what it learned.
-Where no rate falls, or none of the larger ones learns, there is no edge among those tried.
+Where no rate falls, or none of the larger ones learns, there is no edge among those tried. A rate
+without a held-out evaluation is not tried.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Choice:
 
 
 def choose(runs: Runs, experiment: Experiment) -> Choice:
-    tried = [_rate(runs, rate, experiment) for rate in rates(runs)]
+    tried = [one for rate in rates(runs) if (one := _rate(runs, rate, experiment)).runs]
     stable = None
     for one in tried:
         if one.falls:

@@ -19,7 +19,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.import_runs.formats import Sample, Source, Step, counts, recognise
 from counterpoise.import_runs.tokens import complete, load_tokenizer, whole
 from counterpoise.store.atomic import replacing
-from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder
+from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ def import_run(
     path: Path, out: Path, name: str | None = None, tokenizer: str = "", reward: str = ""
 ) -> Imported:
     """Read the rollouts at `path` and write them to the new folder `out`."""
+    if is_imported(out):
+        raise PoiseError(f"{out} already holds imported rollouts: choose another --out")
     RunFolder.check_free(out)
     source, files = recognise(path, name)
     if not source.has_tokens and not tokenizer:

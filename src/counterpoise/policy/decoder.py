@@ -31,6 +31,7 @@ from counterpoise.policy.norm import rms_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+BY_LENGTH = ("dynamic", "longrope")  # angles that change with a sequence's length: no one table
 
 
 class Decoder:
@@ -165,6 +166,11 @@ def check_architecture(config: Any) -> None:
     if getattr(config, "use_sliding_window", False):
         raise PoiseError(
             "models with sliding-window attention are not supported: full attention only"
+        )
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in BY_LENGTH:
+        raise PoiseError(
+            f"models with {rope} rotary embedding are not supported: their angles follow the length"
         )
     if config.hidden_act != "silu":
         raise PoiseError(

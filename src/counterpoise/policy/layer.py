@@ -46,6 +46,7 @@ def parameters(layer: Any) -> Parameters:
         mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight,
         attention.q_norm.weight if normed else None, attention.k_norm.weight if normed else None,
         q.bias, k.bias, v.bias, attention.o_proj.bias,
+        mlp.gate_proj.bias, mlp.up_proj.bias, mlp.down_proj.bias,
     )  # fmt: skip
 
 
@@ -56,7 +57,7 @@ class Layer(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, at: Segments, shape: Shape, *given: Tensor
     ) -> Tensor:
-        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo = given
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = given
         H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
         norms = None if nq is None else (nq, nk)
         joint = rms_norm(x, norm_x, epsilon) @ matrix((wq, wk, wv)).T
@@ -67,15 +68,17 @@ class Layer(torch.autograd.Function):
         o, lse, state = flash_forward(q, k, v, at)
         y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
         u = rms_norm(y, norm_y, epsilon) @ matrix((wg, wu)).T
+        if bg is not None:
+            u += torch.cat((bg, bu))
         raw = q if norms is None else qkv  # only norms look at it again
         ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
         ctx.at, ctx.shape = at, shape
-        return torch.addmm(y, gate(u), wd.T)
+        return torch.addmm(y if bd is None else y + bd, gate(u), wd.T)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, raw, q, k, v, o, lse, seed, unused, y, u, cos, sin, *given = ctx.saved_tensors
-        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo = given
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo, bg, _bu, bd = given
         epsilon, N = ctx.shape.epsilon, len(x)
         norms = None if nq is None else (nq, nk)
         trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
@@ -100,4 +103,6 @@ class Layer(torch.autograd.Function):
             dx, None, None, None, None,
             dnorm_x, dnorm_y, dwq, dwk, dwv, dwo, dwg, dwu, dwd, *(dnorms or (None, None)),
             *biases, None if bo is None else dy.sum(dim=0),
+            *((None, None) if bg is None else du.sum(dim=0).chunk(2)),
+            None if bd is None else dz.sum(dim=0),
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
@@ -29,10 +30,17 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         return write_evaluation(folder, target)
     if found_in(folder):
         return write_studies(folder, target)
+    inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
     raise PoiseError(
         f"{folder} holds no run and no studies, nor an evaluation: config.toml, NAME.json of a "
-        "study, evaluation.json, none is there"
+        "study, evaluation.json, none is there" + (f"; try {inside}" if inside else "")
     )
+
+
+def _has_a_page(folder: Path) -> bool:
+    """Of a kind that one file tells; a folder that may not be entered has none."""
+    kinds = (is_run, is_imported, is_evaluation)
+    return os.access(folder, os.X_OK) and any(kind(folder) for kind in kinds)
 
 
 def write_run(folder: Path, out: Path) -> Path:

@@ -82,7 +82,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["count"] = lambda number: f"{number:,}".replace(",", "\u2009")
+    environment.filters["count"] = "{:,}".format
     environment.filters["blanks"] = lambda text: blanks(text, alone=True)
     environment.filters["percent"] = lambda share, digits=1: f"{100 * share:.{digits}f}\u2009%"
     return environment

@@ -145,7 +145,7 @@ def written(x: float | None, unit: str) -> str:
     """
     Example:
         >>> written(0.4612, "share"), written(-0.00123, ""), written(88312.0, ""), written(None, "")
-        ('46.1 %', '−0.00123', '88 312', '–')
+        ('46.1 %', '−0.00123', '88,312', '–')
     """
     if x is None:
         return "–"
@@ -154,7 +154,7 @@ def written(x: float | None, unit: str) -> str:
         plain = percent == 0 or abs(percent) >= 0.1
         text = f"{percent:.1f}\u2009%" if plain else f"{percent:.2g}\u2009%"
     elif abs(x) >= 1000:
-        text = f"{x:,.0f}".replace(",", "\u2009")
+        text = f"{x:,.0f}"
     else:
         text = f"{x:.3g}"
     return text.replace("-", "−")

@@ -33,12 +33,13 @@ def facts(run: RunData) -> list[Fact]:
     sampled = sum(record["rollouts"] for record in run.metrics)
     updates = sum(record["steps"] > 0 for record in run.metrics)
     skipped = sum(record["skipped_steps"] for record in run.metrics)
-    used = end["used"] if balanced else end["used"] - end["without"]
+    without = sum(record["rows_without_signal"] for record in run.metrics)
+    used = end["used"] if balanced else end["used"] - without  # without RB they are in batches too
     steps = sum(record["steps"] for record in run.metrics)
     return [
         (_count(sampled), "rollouts sampled"),
         (_count(used), "used in updates"),
-        (_count(end["without"]), "without signal"),
+        (_count(without), "without signal"),
         *(
             [
                 (_count(end["surplus"]), "dropped as surplus"),
@@ -76,4 +77,4 @@ def duration(seconds: float) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{number:,}".replace(",", "\u2009")
+    return f"{number:,}"

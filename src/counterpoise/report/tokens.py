@@ -27,6 +27,7 @@ from counterpoise.report.traces import (
     read_trace,
     read_vocabulary,
     stored_iterations,
+    unpulled,
 )
 
 BYTES = 4_000_000  # of the panel, packed
@@ -123,6 +124,7 @@ def view_of(run: RunData, plan: dict[str, Any]) -> View:
         **_rows(run, plan, trace, kept),
         "token": ids[place_N].tolist(),
         "columns": {name: quantised(trace.columns[name][place_N]) for name in needed},
+        "unpulled": np.flatnonzero(unpulled(trace.columns)[place_N]).tolist(),
         "full": {q.name: full_colour(values_of(q, trace.columns)) for q in shown},
         "pushes": pushed,
     }

@@ -95,6 +95,13 @@ def read_trace(run: Path, iteration: int) -> Trace:
     return Trace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
 
 
+def unpulled(columns: Columns) -> NDArray[np.bool_]:
+    """Tokens with an advantage and no gradient of their own: clipped, or left out by a rule. [N]"""
+    if "pull" not in columns:
+        return np.zeros(len(columns["token"]), dtype=bool)
+    return (columns["pull"] == 0) & (columns["advantage"] != 0)
+
+
 def read_pushes(run: Path, iteration: int) -> Pushes | None:
     """None where the run was not watched."""
     path = run / "pushes" / f"step_{iteration:05d}.parquet"

@@ -49,7 +49,7 @@ def fork(
     if not starts:
         return []
     check(sequences, starts)
-    longest = max(start.length + start.limit for start in starts)
+    longest = max(s.length for s in starts) + max(s.limit for s in starts)  # rows run on together
     policy.decoder.reserve(max(longest, *map(len, sequences)))
     at_once = rows_at_once(policy, longest)
     responses: list[list[Response]] = [[] for _ in starts]

@@ -6,29 +6,43 @@ nothing is copied:
     ratio    sum_n w_n x_n / sum_n w_n y_n        mean: y = 1
 
 Such sums only need each prompt's own, so they are taken once and all draws are one matrix product.
-Fewer than two prompts say nothing about others: then the bounds are nan, and no verdict follows.
+
+The bounds are quantiles of the draws. Draws of P prompts vary too little, by (P - 1) / P, and do
+not know that the variance was estimated too: their 95 % cover 85 % of the time for 6 prompts and
+92 % for 16. So the quantiles are taken further out (Hesterberg, arXiv:1411.5279, "expanded"):
+
+    tail = Phi(-sqrt(P / (P - 1)) t_{(1 + level) / 2, P - 1})        on either side
+
+which covers 93 and 95 %. A value from fewer than five prompts says nothing about others: then the
+bounds are nan, and no verdict follows. Nor does one from a statistic that hangs on fewer than five
+of them, as a mean over tokens that hardly a prompt has: about e^-k of the draws lack all k, and it
+is not defined in more than one in a hundred.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.errors import PoiseError
+from counterpoise.statistics.student import quantile
 
 Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
-FEWEST_PROMPTS = 2
+FEWEST_PROMPTS = 5
+MOST_UNDEFINED = 0.01  # of the draws
 
 
 def interval(
     prompts_N: Sequence[object], statistic: Callable[[Weights], float], draws: int = DRAWS
 ) -> Interval:
-    """Of any statistic of weighted records; a draw where it is not finite is left out."""
+    """Of any statistic of weighted records; the few draws where it is not finite are left out."""
     prompt_N, P = _numbered(prompts_N)
     value = statistic(np.ones(len(prompt_N)))
     return _bounds(value, [statistic(w_P[prompt_N]) for w_P in _weights(P, draws)], P)
@@ -104,7 +118,20 @@ def _weights(P: int, draws: int) -> NDArray[np.float64]:
 def _bounds(value: float, drawn: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
     values = np.asarray(drawn, dtype=np.float64)
     finite = values[np.isfinite(values)]
-    if prompts < FEWEST_PROMPTS or not len(finite):
-        return float(value), float("nan"), float("nan")
-    low, high = np.quantile(finite, ((1 - level) / 2, (1 + level) / 2))
+    undefined = len(values) - len(finite)
+    if prompts < FEWEST_PROMPTS or undefined > MOST_UNDEFINED * len(values):
+        return float(value), math.nan, math.nan
+    tail = _tail(prompts, level)
+    low, high = np.quantile(finite, (tail, 1 - tail))
     return float(value), float(low), float(high)
+
+
+@lru_cache(maxsize=64)
+def _tail(P: int, level: float) -> float:
+    """The share of draws beyond either bound.
+
+    Example:
+        >>> [round(_tail(P, 0.95), 4) for P in (6, 16, 128)]
+        [0.0024, 0.0139, 0.0235]
+    """
+    return NormalDist().cdf(-math.sqrt(P / (P - 1)) * quantile((1 + level) / 2, P - 1))

@@ -50,7 +50,7 @@ def student(values: Sequence[float], level: float = 0.95) -> Mean:
     error = statistics.stdev(values) / math.sqrt(n)
     t = quantile((1 + level) / 2, n - 1)
     half = t * error
-    p = 1 - _within(abs(mean) / error, n - 1) if error else float(mean == 0)
+    p = max(0.0, 1 - _within(abs(mean) / error, n - 1)) if error else float(mean == 0)
     return Mean(mean, mean - half, mean + half, half + quantile(POWER, n - 1) * error, n, p)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
+from counterpoise.errors import PoiseError
 from counterpoise.report.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records
@@ -35,22 +36,26 @@ from counterpoise.study.lab import Lab
 from counterpoise.study.study import Study
 from counterpoise.types import Row
 
+GROUP = 8  # rollouts of a prompt (fixed_batch.py)
 AXES = {"batch": "prompts", "rollouts": "rollouts a prompt"}
 SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
+    sizes, counts, cores = _sizes(lab, len(batch.groups))
     candidates = batch.candidates()
     values = Bank(lab, batch).values(candidates)
     keys = [group.key for group in batch.groups]
-    sizes, counts, cores = lab.sizes["batch"], lab.sizes["rollouts"], lab.sizes["cores"]
     updates = cores * sum(size < len(keys) for size in sizes) + len(counts)  # the whole is shared
     made = 0
 
     def displaced(rows: Sequence[Row]) -> list[float]:
         nonlocal made
-        (delta,) = batch.displacements(candidates, partial(lab.update, rows))
+        if rows:
+            (delta,) = batch.displacements(candidates, partial(lab.update, rows))
+        else:  # no group of so few has signal: nothing moves
+            delta = [0.0] * len(candidates)
         made += 1
         share = VALUES_SHARE + (1 - VALUES_SHARE) * made / updates
         lab.progress(f"update {made} of {updates}", share)
@@ -76,6 +81,21 @@ def measure(lab: Lab) -> Records:
             for value, moved in zip(values, delta, strict=True)
         ]
     return records
+
+
+def _sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
+    """Batches, rollouts a prompt and cores; refused where there are not as many."""
+    sizes, counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
+    cores = lab.sizes["cores"]
+    needed = max(sizes[-1], cores * sizes[0])
+    if needed > prompts:
+        raise PoiseError(
+            f"a batch of {sizes[-1]} prompts and {cores} cores of {sizes[0]} need {needed} prompts "
+            f"and there are {prompts}: raise --size prompts, or lower --size batch and cores"
+        )
+    if counts[-1] > GROUP:
+        raise PoiseError(f"a prompt has {GROUP} rollouts, not {counts[-1]}: lower --size rollouts")
+    return sizes, counts, cores
 
 
 def first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:

@@ -9,11 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.statistics.finding import Finding
-from counterpoise.study import STUDIES
 from counterpoise.study.asked import WITHOUT, Limits, chosen, sizes_given
 from counterpoise.study.lab import Lab
 from counterpoise.study.run import BUDGETS, measured, run_study
@@ -24,14 +22,6 @@ COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yell
 
 class OutOfTimeError(Exception):
     """A study is told so at its next sign of progress."""
-
-
-def list_studies() -> None:
-    table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
-    for name in STUDIES:
-        study = load_study(name)
-        table.add_row(name, study.shows, study.claim)
-    Console().print(table)
 
 
 def run_studies(

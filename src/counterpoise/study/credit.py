@@ -12,11 +12,12 @@ which reads the registries) on one model:
 
 The verdict is about value. gain = rho(A w, value) - rho(A, value) on the same tokens, its interval
 by bootstrap over prompts, for all weightings together. Replicated: for at least half of the token
-weightings, at their own settings, the interval lies above 0. Not replicated: for none. Inconclusive
-otherwise. A weighting that is 1 everywhere on this task (`serl` without turns) is not counted.
-Training is reported, and not judged: few seeds show large differences only. Arms are trained on the
-embedded model; on another one they are an experiment with a learning rate of its own
-(docs/experiment.md).
+weightings, at their own settings, the interval lies above 0. Not replicated: for more than half it
+lies below 0.05, so that fewer than half can gain as much. Inconclusive otherwise: that a gain is
+not shown does not say that it is not there. A weighting that is 1 everywhere on this task (`serl`
+without turns) is not counted. Training is reported, and not judged: few seeds show large
+differences only. Arms are trained on the embedded model; on another one they are an experiment with
+a learning rate of its own (docs/experiment.md).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.study.arms import BUDGETS
 from counterpoise.study.credit_arms import BASELINE, arms
-from counterpoise.study.credit_finding import judge
+from counterpoise.study.credit_finding import MARGIN, judge
 from counterpoise.study.credit_tokens import measure_tokens
 from counterpoise.study.credit_training import measure_training
 from counterpoise.study.lab import Lab
@@ -89,8 +90,9 @@ STUDY = Study(
     "value and more blame to tokens of low value than the rollout's advantage alone.",
     rule="Replicated when for at least half of the token weightings, at their own settings, the "
     "rank correlation of A w with the Monte Carlo value exceeds that of A, the interval of the "
-    "difference (over prompts, for all weightings together) above 0; not replicated when for "
-    "none; otherwise inconclusive. Training is reported, not judged.",
+    "difference (over prompts, for all weightings together) above 0; not replicated when for more "
+    f"than half it lies below {MARGIN:g}; otherwise inconclusive. Training is reported, not "
+    "judged.",
     budgets=_budgets(),
     measure=measure,
     judge=judge,

@@ -11,6 +11,7 @@ from counterpoise.study.credit_arms import BASELINE
 from counterpoise.study.credit_training import Trained, trained, untrained
 from counterpoise.study.credit_value import Tokens, Valued, valued
 
+MARGIN = 0.05  # of rank correlation: the smallest gain that would matter
 COLUMNS = {  # of Valued: what its number is called
     "gain": "A w and value, less A alone",
     "credit": "A w and value",
@@ -29,39 +30,43 @@ def judge(records: Records) -> Finding:
     tokens = Tokens(records)
     found = valued(records, tokens)
     runs, unfinished = trained(records), untrained(records)
-    judged = [one for one in found if one.judged and one.gain]
-    better = [one for one in judged if one.gain and one.gain[1] > 0]
-    worse = [one for one in judged if one.gain and one.gain[2] < 0]
-    first = max(judged, key=lambda one: one.gain[0] if one.gain else 0.0, default=None)
+    gains = {one.arm: one.gain for one in found if one.judged and one.gain}
+    better = [arm for arm, (_, low, _) in gains.items() if low > 0]
+    worse = [arm for arm, (_, _, high) in gains.items() if high < 0]
+    small = [arm for arm, (_, _, high) in gains.items() if high < MARGIN]
     base = next(one for one in found if one.arm == BASELINE)
     because = (
-        f"A alone follows the value of a token by {told(base.credit)}. Of {len(judged)} token "
+        f"A alone follows the value of a token by {told(base.credit)}. Of {len(gains)} token "
         f"weights {len(better)} follow it more closely with A w ({_names(better)}) and "
-        f"{len(worse)} less ({_names(worse)})"
+        f"{len(worse)} less ({_names(worse)}); for {len(small)} a gain of {MARGIN:g} or more is "
+        f"excluded ({_names(small)})"
     )
-    if first and first.gain:
-        because += f"; most: {first.arm}, {told(first.gain)} more"
+    if gains:
+        first = max(gains, key=lambda arm: gains[arm][0])
+        because += f"; most: {first}, {told(gains[first])} more"
     return Finding(
-        verdict_of(len(better), len(judged)),
+        verdict_of(list(gains.values())),
         because + ".",
         (*_numbers(found), *_trained_numbers(runs)),
         (*_notes(found, runs, tokens, unfinished), *_refused(records)),
     )
 
 
-def verdict_of(better: int, judged: int) -> Verdict:
-    """The rule: at least half of them, or none."""
-    if judged and 2 * better >= judged:
+def verdict_of(gains: Sequence[Interval]) -> Verdict:
+    """The rule: half of them are above 0, or it is excluded that half gain as much as MARGIN."""
+    shown = sum(low > 0 for _, low, _ in gains)
+    small = sum(high < MARGIN for _, _, high in gains)
+    if gains and 2 * shown >= len(gains):
         return "replicated"
-    return "inconclusive" if better or not judged else "not replicated"
+    return "not replicated" if 2 * small > len(gains) else "inconclusive"
 
 
 def told(found: Interval | None) -> str:
     return f"{found[0]:+.2f} [{found[1]:+.2f}, {found[2]:+.2f}]" if found else "nothing"
 
 
-def _names(arms: Sequence[Valued]) -> str:
-    return ", ".join(one.arm for one in arms) or "none"
+def _names(arms: Sequence[str]) -> str:
+    return ", ".join(arms) or "none"
 
 
 def _numbers(found: Sequence[Valued]) -> list[Number]:

@@ -89,7 +89,8 @@ def step_numbers(records: Records) -> dict[str, Interval]:
 
 
 def run_means(records: Records) -> dict[str, float]:
-    """Means over the iterations of the runs; the flip share of all weighs both signs alike."""
+    """Means over the iterations of the runs where something moved; the flip share of all weighs
+    both signs alike."""
     share: dict[tuple[str, str], float] = {}
     boosted: dict[str, float] = {}
     for arm in ARMS:
@@ -97,7 +98,8 @@ def run_means(records: Records) -> dict[str, float]:
             mine = [
                 r for r in records if r["panel"] == "run" and r["arm"] == arm and r["sign"] == sign
             ]
-            parts = [_over(r[AGAINST[sign]], r["boosted"] + r["suppressed"]) for r in mine]
+            moved = [(r[AGAINST[sign]], r["boosted"] + r["suppressed"]) for r in mine]
+            parts = [against / whole for against, whole in moved if whole]
             share[arm, sign] = float(np.mean(parts)) if parts else float("nan")
             if arm == "joint" and mine:
                 boosted[sign] = float(np.mean([r["boosted"] for r in mine]))

@@ -121,14 +121,15 @@ def _pair(r: Record) -> tuple[object, ...]:
 
 
 def _mixture(records: Records) -> list[Number]:
-    """Which share of positive tokens would give the paper's rate."""
+    """Which share of positive tokens would give the paper's rate; none where no share does."""
     found = []
     for layer, how in (("head", "update"), ("full", "first order")):
         mine = matching(records, panel="mixture", layer=layer, how=how)
         shares = sorted({float(r["condition"]) for r in mine})
         rates = [rate(matching(mine, condition=f"{q}"))[0] for q in shares]
-        if shares and rates == sorted(rates):
-            share = float(np.interp(PAPER["both", layer][0], rates, shares))
+        printed = PAPER["both", layer][0]
+        if shares and rates == sorted(rates) and rates[0] <= printed <= rates[-1]:
+            share = float(np.interp(printed, rates, shares))
             name = f"share of positive tokens at which the paper's rate is met, {layer}"
             found.append(Number(name, share, unit="share"))
     table = matching(records, panel="table", condition="both", source="mixed", layer="head")
@@ -137,16 +138,20 @@ def _mixture(records: Records) -> list[Number]:
     return [*found, Number("share of positive tokens as drawn, both", share, unit="share")]
 
 
+def _layer(crossing: Number) -> str:
+    return LAYERS[crossing.name.rpartition(", ")[2]]
+
+
 def _notes(records: Records, needed: list[Number]) -> tuple[str, ...]:
     table = matching(records, panel="table", layer="head", how="update", source="mixed")
     sizes = {x: np.mean([r["tokens"] for r in matching(table, condition=x)]) for x in CONDITIONS}
     *crossings, drawn = needed
-    met = " and ".join(f"{100 * n.value:.0f} %" for n in crossings) or "no share"
+    met = " and ".join(f"{100 * n.value:.0f} % ({_layer(n)})" for n in crossings)
     return (
         "Masked tokens a set, on average: "
         + ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
         + f". Of those in the sets `both`, {100 * drawn.value:.0f} % come from positive rollouts; "
-        f"the printed 75 % would need {met} (output layer; all parameters).",
+        f"the printed 75 % {f'would need {met}' if met else 'is met at no share'}.",
         "The sign of a masking effect is that of the masked tokens' advantage: a Boost Rate "
         "describes the mixture of signs in M as much as the coupling.",
         "Fig. 3 b and c for all parameters are first-order, by kernel rows.",

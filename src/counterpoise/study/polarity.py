@@ -32,7 +32,7 @@ from counterpoise.microscope.categories import (
 )
 from counterpoise.microscope.displacement import classes, flipped
 from counterpoise.microscope.polarity import polarity
-from counterpoise.microscope.tokens import Snapshot
+from counterpoise.microscope.tokens import Snapshot, check_rows
 from counterpoise.report.forest import Point, forest, point
 from counterpoise.report.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
@@ -67,6 +67,7 @@ def _of_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
     tagger = nltk_tagger()
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
+    check_rows(rows)
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
     category_N = np.concatenate([token_categories(each, tagger) for each in texts])
     for optimizer, lr in lab.rates.items():

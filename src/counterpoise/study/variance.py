@@ -26,6 +26,7 @@ measurement, or within 10 % of it, for every cut of a group. Not replicated: the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
+from counterpoise.microscope.tokens import check_rows
 from counterpoise.microscope.variance import (
     CUTS,
     directions,
@@ -69,10 +71,10 @@ Cut = Callable[[Array, int], NDArray[np.int64]]  # advantages [P, G], draw -> pa
 
 
 def measure(lab: Lab) -> Records:
-    rows = lab.rows(lab.sizes["prompts"], batch=BATCH)
+    rows, G = whole_groups(lab.rows(lab.sizes["prompts"], batch=BATCH))
+    check_rows(rows)
     others = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
-    G = lab.config.sample.group_size
-    A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)  # mixed groups, all whole
+    A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)
     lab.progress("directions", 0.1)
     X: dict[str, Array] = {}
     for name, u in directions(lab.policy, others).items():
@@ -84,6 +86,14 @@ def measure(lab: Lab) -> Records:
         lab.progress(f"groups cut: {cut}", 0.4 + 0.6 * done / len(cuts))
         records += _of_cut(cut, parts, X, A_PG, lab.sizes["draws"])
     return records
+
+
+def whole_groups(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """(the rows of groups without a gap, rollouts of each): a rollout whose advantage is exactly 0,
+    which rewards other than 0 and 1 can make, is not among the rows."""
+    sizes = Counter(row.group for row in rows)
+    G = max(sizes.values(), default=0)
+    return [row for row in rows if sizes[row.group] == G], G
 
 
 def _cuts(rows: Sequence[Row]) -> dict[str, Cut]:

@@ -53,7 +53,7 @@ def _create(dataset: str, size: int, seed: int) -> Any:
             "the reasoning_gym task needs a package: pip install 'counterpoise[gym]'"
         ) from None
     if dataset not in DATASETS:
-        near = get_close_matches(dataset, DATASETS, n=3, cutoff=0.4)
+        near = get_close_matches(dataset, DATASETS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
         raise PoiseError(
             f"unknown reasoning_gym dataset '{dataset}': {hint}"

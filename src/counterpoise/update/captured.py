@@ -49,8 +49,8 @@ LAUNCH_BOUND = 1.5e12  # FLOP of a layer in a pass, forward and backward
 class Captured:
     """`Passes` whose gradients must be collected after every one."""
 
-    def __init__(self, *, launch_bound: float = LAUNCH_BOUND) -> None:
-        self.launch_bound = launch_bound
+    def __init__(self) -> None:
+        self.launch_bound = LAUNCH_BOUND  # 0 once a capture has failed
         self._compiled: set[Hashable] = set()
         self._weights: tuple[int, ...] = ()  # where they lay when passes were captured
         self._trained: list[Tensor] = []

@@ -1,7 +1,7 @@
-"""AdamW or SGD over float32 copies where the weights are bfloat16.
+"""AdamW or SGD over float32 copies where the weights are half precision.
 
 A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so half
-precision weights are trained through float32 masters; float32 weights are their own. The gradients
+precision weights are trained through float32 masters; wider weights are their own. The gradients
 of several passes add up in the masters too: a sum in bfloat16 loses what is below 1/256 of it.
 
 All parameters are handled by one call each (torch's multi-tensor functions): a model has hundreds,
@@ -25,7 +25,7 @@ class Optimizer:
         self.config = config
         self.weights = [p for p in model.parameters() if p.requires_grad]
         self.masters: list[Tensor] = [
-            p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
+            p if p.dtype.itemsize >= 4 else p.detach().float().requires_grad_()
             for p in self.weights
         ]
         pairs = zip(self.weights, self.masters, strict=True)

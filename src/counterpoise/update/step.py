@@ -185,7 +185,11 @@ def _weighed(
     """Rows without signal stay as they are: nothing is weighed of them."""
     signal = [i for i, row in enumerate(rows) if row.sign]
     used = [rows[i] for i in signal]
-    now = None if on_policy else score(policy, used, temperature, micro, passes.read)
+    changed = [r for r, row in enumerate(used) if not on_policy or row.scored_T is not None]
+    found = score(policy, [used[r] for r in changed], temperature, micro, passes.read)
+    now: list[Floats | None] = [None] * len(used)
+    for r, logprobs_T in zip(changed, found, strict=True):
+        now[r] = logprobs_T
     done = list(rows)
     for i, row in zip(signal, weighed(used, now, config.trajectory), strict=True):
         done[i] = row

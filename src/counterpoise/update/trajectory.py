@@ -10,8 +10,8 @@ over the rollouts of a group in the step. A sequence's ratio weighs each rollout
 clip cuts off one sign: both leave a residual on the tokens that right and wrong rollouts share. So
 the step then is L = -sum_i c A_i w~_i sum_t log pi(o_t), with one c for all rollouts:
 `update.surrogate = "reinforce"`, which has neither ratio nor clip, and `token_mean` or `constant`.
-No gradient flows through w~. At a batch's first step all ratios are 1, and so are the weights of a
-whole group.
+No gradient flows through w~. At a batch's first step the ratios of rows that these very weights
+sampled are 1; those that waited in the buffer through an update have their own.
 
 min_replace needs a group whose advantages sum to 0, whole in its step (QB). orthogonal does not,
 and can give a rollout a negative weight; setting those to 0 would bring the residual back.
@@ -49,16 +49,16 @@ def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
     return along
 
 
-def weighed(rows: Sequence[Row], logprobs: Sequence[Floats] | None, name: str) -> list[Row]:
+def weighed(rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str) -> list[Row]:
     """The rows of a step with signal, their tokens weighed by w~ on top of what credit gave them.
 
-    `logprobs` [T] a row are those of the step's weights; None: the weights have not changed.
+    `logprobs` [T] a row are those of the step's weights; None: these weights sampled the row.
     """
     rule = TRAJECTORIES.load(name)
     ratios_R = np.ones(len(rows))
-    if logprobs is not None:
-        logs = [now - row.old_logprobs for now, row in zip(logprobs, rows, strict=True)]
-        ratios_R = np.exp([np.mean(log_T, dtype=np.float64) for log_T in logs])
+    for i, (row, now_T) in enumerate(zip(rows, logprobs, strict=True)):
+        if now_T is not None:
+            ratios_R[i] = np.exp(np.mean(now_T - row.old_logprobs, dtype=np.float64))
     members: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)

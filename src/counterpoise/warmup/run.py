@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.heldout import Success, judge
+from counterpoise.interrupts import postponed
 from counterpoise.policy.load import (
     Policy,
     as_policy,
@@ -24,7 +26,7 @@ from counterpoise.policy.load import (
     save_policy,
 )
 from counterpoise.sample.episodes import episodes_of
-from counterpoise.store.atomic import replacing
+from counterpoise.store.atomic import remove, replacing
 from counterpoise.task.load import load_task
 from counterpoise.types import Prompt
 from counterpoise.update.fit import MicroBatch
@@ -33,14 +35,17 @@ from counterpoise.verify.scores import Verifier
 from counterpoise.warmup.again import second_turns
 from counterpoise.warmup.scratch import build_model, build_tokenizer
 from counterpoise.warmup.supervise import check_solutions, supervise
+from counterpoise.warmup.unfinished import Unfinished, check_unfinished, held
 
 LINES = 10  # in a log, where no bar is drawn
+SAVING = "saving the model; once more stops at once, without"
 
 
-def run_warmup(config: RunConfig, out: Path) -> None:
+def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
     check_free(out)
     console = Console()
+    check_unfinished(out, partial(console.print, markup=False), resume=resume)
     task = load_task(config.task)
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]
@@ -53,9 +58,12 @@ def run_warmup(config: RunConfig, out: Path) -> None:
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
-        record = train(policy, task.train, prompts, config, verifier, console)
-        save_policy(policy, out, torch.bfloat16)
-        console.print(f"saved  {out}", markup=False)
+        with held(out) as unfinished:
+            record = train(policy, task.train, prompts, config, verifier, console, unfinished)
+            with postponed(SAVING):
+                save_policy(policy, out, torch.bfloat16)
+                remove(unfinished)
+                console.print(f"saved  {out}", markup=False)
         if prompts:  # as saved, so that what is judged is what is there
             saved = load_policy(replace(config.model, name=str(out)))
             success = measure(saved, prompts, config, verifier)
@@ -74,19 +82,16 @@ def train(
     config: RunConfig,
     verifier: Verifier,
     console: Console,
+    unfinished: Path,
 ) -> dict[str, Any]:
-    """Supervised steps under a progress bar; returns how many, and what every look found."""
+    """Supervised steps under a progress bar; returns how many, and what every look found.
+
+    Checkpoints in `unfinished` are gone on with.
+    """
     until, steps = config.warmup.until, config.warmup.steps
     judged: list[dict[str, Any]] = []
-    with Progress(
-        TextColumn("warm-up"),
-        MofNCompleteColumn(),
-        BarColumn(24),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-    ) as bar:
+    with progress_bar(console) as bar:
+        say = partial(bar.console.print, markup=False, highlight=False)
         line = bar.add_task("", total=steps, loss=float("nan"))
 
         def tell(step: int, loss: float) -> None:
@@ -97,23 +102,25 @@ def train(
         def look(step: int) -> bool:
             if not prompts:
                 return False
+            if judged and judged[-1]["step"] == step:  # before it was stopped
+                return bool(until) and judged[-1]["mean"] >= until
             success = measure(policy, prompts, config, verifier)
             judged.append({"step": step, **asdict(success)})
-            bar.console.print(
-                f"step {step}: {told(success, config)}", markup=False, highlight=False
-            )
+            say(f"step {step}: {told(success, config)}")
             return bool(until) and success.mean >= until
 
+        micro = MicroBatch(config.update.micro_tokens, tell=say)
         taken = supervise(
             policy,
             train_set,
             config.warmup,
             config.loop.seed,
-            MicroBatch(config.update.micro_tokens, tell=bar.console.print),
+            micro,
             checkpointing=config.update.checkpointing,
             progress=tell,
             done=look,
             again=second_turns(policy, train_set, config, verifier),
+            keeper=Unfinished(unfinished, policy, micro, config, judged, say),
         )
     if until and judged[-1]["mean"] < until:
         console.print(
@@ -121,6 +128,18 @@ def train(
             "raise warmup.steps or warmup.lr, or lower task.slips or task.levels"
         )
     return {"steps": taken, "judged": judged}
+
+
+def progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("warm-up"),
+        MofNCompleteColumn(),
+        BarColumn(24),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
 
 
 def measure(

@@ -18,6 +18,7 @@ import torch
 
 from counterpoise.config import UpdateConfig, WarmupConfig
 from counterpoise.errors import PoiseError
+from counterpoise.interrupts import postponed
 from counterpoise.policy.load import Policy
 from counterpoise.seeds import rng_for
 from counterpoise.types import Ints, Prompt, Rollout, Row
@@ -28,6 +29,22 @@ from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
 Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
+FINISHING = "finishing the step, then a checkpoint; once more stops at once, without"
+SAVING = "saving a checkpoint; once more stops at once, without"
+
+
+class Keeper:
+    """Who keeps the training while it goes on. This one keeps nothing; `unfinished.py` does."""
+
+    def take_up(self, optimizer: Optimizer) -> int:
+        """The steps taken before; weights and optimizer are as they were then."""
+        return 0
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return False
+
+    def save(self, optimizer: Optimizer, taken: int) -> None: ...
 
 
 def supervise(
@@ -41,13 +58,16 @@ def supervise(
     progress: Progress = lambda step, loss: None,
     done: Done = lambda step: False,
     again: Sequence[tuple[Prompt, Ints]] = (),
+    keeper: Keeper | None = None,
 ) -> int:
     """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
 
-    `done` is asked every `config.evaluate_every` steps. `again`: prompts to solve once more, after
-    other tokens than their own (`warmup/again.py`).
+    `done` is asked every `config.evaluate_every` steps, and once more where a training is taken up.
+    `again`: prompts to solve once more, after other tokens than their own (`warmup/again.py`).
+    Stopped by Ctrl-C or SIGTERM, a step is finished and saved; a look is not finished.
     """
     check_solutions(prompts)
+    keeper = keeper or Keeper()
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
@@ -56,24 +76,49 @@ def supervise(
     example = cache(
         lambda i: as_row(policy, prompts[i]) if i < first else as_row(policy, *again[i - first])
     )
-    for step in range(config.steps):
-        chosen = rng_for(seed, "warmup", step).integers(first + len(again), size=config.batch)
-        rows = [example(int(i)) for i in chosen]
+    taken, every = keeper.take_up(optimizer), config.evaluate_every
+    while True:
+        try:
+            if every and taken and taken % every == 0 and done(taken):
+                return taken
+        except KeyboardInterrupt:
+            with postponed(SAVING):
+                keeper.save(optimizer, taken)
+            raise
+        if taken == config.steps:
+            return taken
+        with postponed(FINISHING) as stopped:
+            chosen = rng_for(seed, "warmup", taken).integers(first + len(again), size=config.batch)
+            rows = [example(int(i)) for i in chosen]
+            loss = learn(policy, rows, optimizer, micro, taken, config.steps, checkpointing)
+            taken += 1
+            progress(taken, loss)
+            if stopped() or keeper.due():
+                keeper.save(optimizer, taken)
 
-        def gradient(micro_tokens: int, rows: Sequence[Row] = rows) -> float:
-            optimizer.zero_grad()
-            return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
 
-        with repeatable():  # a warm-up that is made again is the same start
-            loss = micro.rows(gradient, rows)
-        norm = optimizer.grad_norm()
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
-        optimizer.step(norm, schedule(step, config.steps))
-        progress(step + 1, loss)
-        if config.evaluate_every and (step + 1) % config.evaluate_every == 0 and done(step + 1):
-            return step + 1
-    return config.steps
+def learn(
+    policy: Policy,
+    rows: Sequence[Row],
+    optimizer: Optimizer,
+    micro: MicroBatch,
+    step: int,
+    steps: int,
+    checkpointing: bool,
+) -> float:
+    """Step number `step` (from 0) of `steps`; returns its loss."""
+
+    def gradient(micro_tokens: int) -> float:
+        optimizer.zero_grad()
+        return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
+
+    with repeatable():  # a warm-up that is made again is the same start
+        loss = micro.rows(gradient, rows)
+    norm = optimizer.grad_norm()
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
+    optimizer.step(norm, schedule(step, steps))
+    return loss
 
 
 def backward(

@@ -22,6 +22,7 @@
     const where = element("p", "where", `token ${position} of 0 to ${end - start - 1} · id ${id}`);
     const parts = [head, where];
     if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
+    if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or left out by a rule"));
     if (view.has("push")) parts.push(pushTable(view, place));
     parts.push(facts(view, value));
     card.querySelector(".numbers").replaceChildren(...parts);

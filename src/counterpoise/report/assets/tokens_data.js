@@ -27,6 +27,7 @@ poise.tokens = (() => {
       value: (name, place) => quantities.get(name).columns.reduce((sum, c) => sum + column(c)[place], 0),
       full: (name) => value.full[name] ?? 0,
       text: (id) => vocabulary[id],
+      unpulled: new Set(value.unpulled),
       watched: new Set(value.pushes?.row ?? []),
       pushes: (place) => pushed.get(place) ?? [],
       // The token and a few neighbours, wherever its row lies.
