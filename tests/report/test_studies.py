@@ -42,7 +42,7 @@ def write_proxy(folder: Path) -> None:
     records = [
         {"optimizer": name, "batch": 1, "prompt": f"1:{p}", "tokens": 10, "agree": 7}
         for name in ("sgd", "adamw")
-        for p in range(4)
+        for p in range(6)
     ]
     write_records(folder / "proxy.parquet", records, SETTINGS, 75.0)
     write_finding(folder / "proxy.json", study, study.judge(records), SETTINGS, 75.0)
