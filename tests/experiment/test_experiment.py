@@ -17,6 +17,7 @@ from counterpoise.experiment.curves import by_run
 from counterpoise.experiment.file import read_experiment
 from counterpoise.experiment.pieces import write_piece
 from counterpoise.experiment.run import Bench
+from counterpoise.experiment.runs import Fleet
 from experiment.made_up import run
 from experiment.small_experiment import EXPERIMENT, write
 
@@ -57,6 +58,20 @@ def test_in_two_pieces(tmp_path: Path) -> None:
     assert sum(h is not None for h in heldout) == 8  # before and after, for four runs
     starts = {tuple(c[0]["heldout"] for k, c in bench.runs.items() if k.seed == s) for s in (0, 1)}
     assert all(len(set(pair)) == 1 for pair in starts)  # both arms of a seed start alike
+
+
+def test_a_stopped_experiment_judges_what_there_is_and_says_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "train", stopped)
+    words = ["experiment", str(write(tmp_path)), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert "stopped; the same command goes on" in done.output
+    assert "0 of 4 runs are finished" in done.output
 
 
 @pytest.mark.slow

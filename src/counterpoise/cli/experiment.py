@@ -17,7 +17,7 @@ def experiment(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", help="Stop after so long; the same command goes on."),
+        typer.Option("--minutes", min=0, help="Stop after so long; the same command goes on."),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Only these, by place: 0:4 is the first four.")

@@ -32,7 +32,7 @@ def study(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", help="Stop after so long; the same command goes on."),
+        typer.Option("--minutes", min=0, help="Stop after so long; the same command goes on."),
     ] = None,
     sizes: Annotated[
         list[str] | None,

@@ -33,7 +33,7 @@ from counterpoise.sample.graph import release
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.store.alone import alone
-from counterpoise.store.folder import is_run
+from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.update.fit import explained
 from counterpoise.verify import VERIFIERS
@@ -86,8 +86,7 @@ def prepare(out: Path) -> None:
     """A folder to write to that holds no run."""
     if out.exists() and not out.is_dir():
         raise PoiseError(f"{out} is a file; --out must name a folder")
-    if is_run(out):
-        raise PoiseError(f"{out} holds a run: choose another --out for its evaluation")
+    check_no_run(out, "its evaluation")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:

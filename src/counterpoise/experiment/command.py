@@ -73,6 +73,8 @@ def run_experiment(
             bench.train(keys, jobs, display.tell, minutes)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on", highlight=False)
+        _conclude(bench, keys, console)
+        raise
     _conclude(bench, keys, console)
 
 

@@ -34,7 +34,7 @@ from counterpoise.experiment.pieces import (
 from counterpoise.experiment.runs import Fleet, Standing
 from counterpoise.statistics.finding import Finding, as_json
 from counterpoise.store.atomic import replacing
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import RunFolder, check_no_run
 
 
 @dataclass
@@ -49,6 +49,7 @@ class Bench:
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> Bench:
         """Read what is known; the file is copied, so that the folder explains itself."""
+        check_no_run(out, "an experiment")
         copy = out / f"{experiment.name}.toml"
         if copy.is_file() and read_experiment(copy).digest != experiment.digest:
             raise PoiseError(

@@ -33,6 +33,12 @@ LOGS = ("metrics", "plans", "drops", "evaluations")
 STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
+def check_no_run(out: Path, what: str) -> None:
+    """Where something else is to be written: a run's report and files stay its own."""
+    if is_run(out):
+        raise PoiseError(f"{out} holds a run: choose another --out for {what}")
+
+
 def is_run(path: Path) -> bool:
     return (path / CONFIG).is_file()
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.statistics.finding import Finding
+from counterpoise.store.folder import check_no_run
 from counterpoise.study.asked import WITHOUT, Limits, chosen, sizes_given
 from counterpoise.study.lab import Lab
 from counterpoise.study.run import BUDGETS, measured, run_study
@@ -41,6 +42,7 @@ def run_studies(
     until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
+    check_no_run(out, "studies")
     console = Console()
     studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
     if names == "all" and model != "embedded" and not rollouts:
