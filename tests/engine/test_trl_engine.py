@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,14 +47,6 @@ LAUNCHED = [
     f"--master_port={29500 + os.getpid() % 1000}", "-m", "counterpoise.cli", "train",
 ]  # fmt: skip
 ON_TWO = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """In the background of a script Ctrl-C is ignored; here it never is."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def small(*sets: str) -> RunConfig:
