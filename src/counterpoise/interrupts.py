@@ -30,9 +30,9 @@ def terminated_is_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def postponed(tell: str) -> Iterator[Callable[[], bool]]:
-    """Inside, what would interrupt waits for the end of the block, and `tell` is said to stderr; a
-    second signal does not wait. Yields whether one is waiting.
+def postponed(doing: str) -> Iterator[Callable[[], bool]]:
+    """Inside, what would interrupt waits for the end of the block, and stderr is told what is being
+    done meanwhile; a second signal does not wait. Yields whether one is waiting.
 
     Signals that are ignored, or that end the process, stay so; in other threads nothing changes.
     """
@@ -46,7 +46,8 @@ def postponed(tell: str) -> Iterator[Callable[[], bool]]:
         now = time.monotonic()
         if not arrived:
             arrived.append((number, now))
-            os.write(2, f"\npoise: {tell}\n".encode())  # what is buffered may be half written
+            said = f"\npoise: {doing}; once more stops at once, without\n"
+            os.write(2, said.encode())  # what is buffered may be half written
         elif now - arrived[0][1] > SAME:
             before[signal.Signals(number)](number, None)
 

@@ -53,7 +53,7 @@ from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 
-FINISHING = "finishing the iteration, then a checkpoint; once more stops at once, without"
+FINISHING = "finishing the iteration, then a checkpoint"
 MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
 
 

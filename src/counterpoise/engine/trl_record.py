@@ -39,7 +39,7 @@ from counterpoise.types import Floats, Group, Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
 from counterpoise.watch import Watch
 
-SAVING = "saving a checkpoint; once more stops at once, without"
+SAVING = "saving a checkpoint"
 LOGGED = {  # ours -> TRL's
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
     "clipped_share": "clip_ratio/region_mean",

@@ -38,7 +38,7 @@ from counterpoise.warmup.supervise import check_solutions, supervise
 from counterpoise.warmup.unfinished import Unfinished, check_unfinished, held
 
 LINES = 10  # in a log, where no bar is drawn
-SAVING = "saving the model; once more stops at once, without"
+SAVING = "saving the model"
 
 
 def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:

@@ -29,8 +29,8 @@ from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
 Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
-FINISHING = "finishing the step, then a checkpoint; once more stops at once, without"
-SAVING = "saving a checkpoint; once more stops at once, without"
+FINISHING = "finishing the step, then a checkpoint"
+SAVING = "saving a checkpoint"
 
 
 class Keeper:
