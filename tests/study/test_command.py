@@ -137,6 +137,12 @@ def test_other_sizes_and_options_are_other_settings(
     assert lab.config.sample.max_new_tokens == 128
 
 
+@pytest.mark.parametrize("option", ["sample.group_size=4", "sample.temperature=0.6"])
+def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
+    with pytest.raises(PoiseError, match=f"leave {option} out"):
+        _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
+
+
 def test_sizes_are_of_the_kind_they_replace() -> None:
     budgets = [proxy.STUDY.budgets["full"], coupling.STUDY.budgets["full"], {"batch": [16, 32]}]
     assert sizes_given(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}

@@ -60,7 +60,7 @@ def test_without_the_closed_form_nothing_is_concluded() -> None:
 
 
 def test_groups_are_those_of_the_rows() -> None:
-    """Whatever sample.group_size says; a group that lacks a rollout without signal is left out."""
+    """A group that lacks a rollout without signal is left out."""
     rows = [Row(g, a, 5, index=i) for g in "ab" for i, a in enumerate((1.0, -0.5, -0.5))]
     rows += [Row("c", 1.0, 5, index=0), Row("c", -1.0, 5, index=2)]
     kept, size = variance.whole_groups(rows)
@@ -78,7 +78,7 @@ def test_composers_keep_to_the_closed_form() -> None:
 
 @pytest.mark.slow
 def test_on_the_embedded_model(tmp_path: Path) -> None:
-    lab = Lab("embedded", "quick", tmp_path, options=["sample.group_size=4"])  # studies draw 8
+    lab = Lab("embedded", "quick", tmp_path)
     lab.sizes = {"prompts": 6, "direction_prompts": 2, "draws": 2}
     try:
         records = variance.measure(lab)

@@ -32,11 +32,10 @@ from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch, recredit
 from counterpoise.study.gap import change, detectable, gap, pooled, strongest, told, verdict_of
 from counterpoise.study.gap_charts import along, at
-from counterpoise.study.lab import Lab
+from counterpoise.study.lab import GROUP, Lab
 from counterpoise.study.study import Study
 from counterpoise.types import Row
 
-GROUP = 8  # rollouts of a prompt (fixed_batch.py)
 AXES = {"batch": "prompts", "rollouts": "rollouts a prompt"}
 SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 

@@ -29,11 +29,10 @@ from counterpoise.study.bank import SIZES, VALUES_SHARE, Bank
 from counterpoise.study.fixed_batch import FixedBatch, recredit
 from counterpoise.study.gap import change, detectable, gap, pooled, told, verdict_of
 from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
-from counterpoise.study.lab import Lab
+from counterpoise.study.lab import GROUP, Lab
 from counterpoise.study.study import Study
 from counterpoise.types import Group, Prompt, Row
 
-SIZE = 8
 RIGHT = (1, 2, 4, 6, 7)  # of 8
 MOST, BALANCED = max(RIGHT), 4
 
@@ -92,7 +91,7 @@ def needed(group: Group) -> Group | None:
 def composed(rows: Sequence[Row], right: int) -> list[Row]:
     """Eight rows of a group, `right` of them right, with the advantages of these eight."""
     positive = [row for row in rows if row.sign > 0][:right]
-    negative = [row for row in rows if row.sign < 0][: SIZE - right]
+    negative = [row for row in rows if row.sign < 0][: GROUP - right]
     return recredit([*positive, *negative])
 
 
@@ -100,22 +99,22 @@ def judge(records: Records) -> Finding:
     arms = {right: [r for r in records if r["right"] == right] for right in RIGHT}
     gaps = {right: gap(arm) for right, arm in arms.items()}
     ends = {right: change(arms[BALANCED], arms[right]) for right in (RIGHT[0], RIGHT[-1])}
-    numbers = [Number(f"gap, {right} of {SIZE} right", *found) for right, found in gaps.items()]
+    numbers = [Number(f"gap, {right} of {GROUP} right", *found) for right, found in gaps.items()]
     numbers += [
-        Number(f"gap, {BALANCED} of {SIZE} right minus {right} of {SIZE}", *found)
+        Number(f"gap, {BALANCED} of {GROUP} right minus {right} of {GROUP}", *found)
         for right, found in ends.items()
     ]
     numbers += [
-        Number(f"gap pooled over signs, {right} of {SIZE} right", *gap(pooled(arm)))
+        Number(f"gap pooled over signs, {right} of {GROUP} right", *gap(pooled(arm)))
         for right, arm in arms.items()
     ]
     prompts = len({r["prompt"] for r in records})
     sparse, saturated = ends.values()
     return Finding(
         verdict_of([sparse, saturated]),
-        f"Against {BALANCED} of {SIZE} right ({told(gaps[BALANCED])}) the gap is smaller by "
-        f"{told(sparse)} at {RIGHT[0]} of {SIZE} and by {told(saturated)} at {RIGHT[-1]} of "
-        f"{SIZE}, on the same tokens of the same {prompts} prompts.",
+        f"Against {BALANCED} of {GROUP} right ({told(gaps[BALANCED])}) the gap is smaller by "
+        f"{told(sparse)} at {RIGHT[0]} of {GROUP} and by {told(saturated)} at {RIGHT[-1]} of "
+        f"{GROUP}, on the same tokens of the same {prompts} prompts.",
         tuple(numbers),
         (
             f"Differences of {detectable(sparse):.3f} and {detectable(saturated):.3f} would "
@@ -130,7 +129,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
     points = [
         point
         for right in RIGHT
-        for point in by_sign(f"{right} of {SIZE}", [r for r in records if r["right"] == right])
+        for point in by_sign(f"{right} of {GROUP}", [r for r in records if r["right"] == right])
     ]
     drawn = along(
         points,

@@ -19,6 +19,7 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.credit.gather import gather
+from counterpoise.errors import PoiseError
 from counterpoise.loop import encode
 from counterpoise.policy.load import Policy, load_policy
 from counterpoise.runfile import load_config
@@ -38,6 +39,7 @@ from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 
+GROUP = 8  # rollouts of a prompt, where they are drawn
 LR = 1e-5  # AdamW on a pretrained model; the embedded one is smaller and takes the demo's
 MICRO_TOKENS = 8192  # 12 GB of a 135 M parameter model's activations in float32
 
@@ -63,16 +65,28 @@ class Lab:
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
     parts: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
-    _groups: dict[tuple[int, int, int], list[Group]] = field(default_factory=dict)
-    _rows: dict[tuple[int, int, int, str], list[Row]] = field(default_factory=dict)
+    _groups: dict[tuple[int, int], list[Group]] = field(default_factory=dict)
+    _rows: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
 
     @cached_property
     def config(self) -> RunConfig:
         """The demo's run, with this model: what studies sample and train with.
 
-        In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding.
+        In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding. Studies of
+        training runs take `config_with` and are free of these two limits.
         """
-        return self.config_with()
+        made = self.config_with()
+        if made.sample.group_size != GROUP:
+            raise PoiseError(
+                f"a study draws {GROUP} rollouts of a prompt, its rule says so: leave "
+                f"sample.group_size={made.sample.group_size} out"
+            )
+        if made.sample.temperature != 1:
+            raise PoiseError(
+                "a study measures at temperature 1: leave "
+                f"sample.temperature={made.sample.temperature:g} out"
+            )
+        return made
 
     def config_with(self, *options: str) -> RunConfig:
         """The same with `options` on top, as --set takes them."""
@@ -126,34 +140,32 @@ class Lab:
 
     # -- batches -------------------------------------------------------------------------------
 
-    def groups(self, prompts: int, group_size: int = 8, batch: int = 1) -> list[Group]:
+    def groups(self, prompts: int, batch: int = 1) -> list[Group]:
         """Rollouts of the model as loaded; another `batch` has other prompts."""
         if self.rollouts is not None:
             return batch_of(self.stored, prompts, batch)
-        key = (prompts, group_size, batch)
+        key = (prompts, batch)
         if key not in self._groups:
-            sample = replace(self.config.sample, prompts=prompts, group_size=group_size)
+            sample = replace(self.config.sample, prompts=prompts)
             config = replace(self.config, sample=sample)
             chosen = pick_prompts(self.encoded, config, batch)
             responses_PG = draw(Drawer(self.policy), chosen, config, batch)
             texts = [r.text for responses in responses_PG for r in responses]
-            answers = [prompt.answer for prompt, _ in chosen for _ in range(group_size)]
+            answers = [prompt.answer for prompt, _ in chosen for _ in range(GROUP)]
             rewards = self.verifier.score(texts, answers).rewards
             self._groups[key] = gather(chosen, responses_PG, rewards, batch)
         return self._groups[key]
 
-    def rows(
-        self, prompts: int, group_size: int = 8, batch: int = 1, credit: str = "grpo"
-    ) -> list[Row]:
+    def rows(self, prompts: int, batch: int = 1) -> list[Row]:
         """The rows of `groups`, those without signal left out; scored once."""
-        key = (prompts, group_size, batch, credit)
+        key = (prompts, batch)
         if key not in self._rows:
-            self._rows[key] = self.credited(self.groups(prompts, group_size, batch), credit)
+            self._rows[key] = self.credited(self.groups(prompts, batch))
         return list(self._rows[key])
 
-    def credited(self, groups: Sequence[Group], credit: str = "grpo") -> list[Row]:
+    def credited(self, groups: Sequence[Group]) -> list[Row]:
         """Rows with advantages and the trainer's log-probabilities under the loaded model."""
-        rows = [row for group in assign(groups, credit) for row in group if row.sign]
+        rows = [row for group in assign(groups, "grpo") for row in group if row.sign]
         temperature, options = self.config.sample.temperature, self.config.update
         return scored(self.policy, rows, temperature, options.micro_tokens)
 
