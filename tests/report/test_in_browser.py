@@ -15,6 +15,7 @@ from synthetic import PIECES, write_run
 from test_studies import write_other, write_proxy
 
 from counterpoise.credit_look.result import look
+from counterpoise.report.compare.page import write_comparison
 from counterpoise.report.credit import write_credit
 from counterpoise.report.page import write_report
 from counterpoise.report.quantities import PARTS
@@ -407,3 +408,83 @@ def test_the_studies_page(browser: Browser, tmp_path: Path, device: dict[str, An
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         page.locator("summary").first.click()
         assert page.locator("details p").first.is_visible()
+
+
+@pytest.fixture(scope="module")
+def laid_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs; the second one's folder has a name that would be a script."""
+    made = tmp_path_factory.mktemp("compared")
+    hostile = made / "<img src=x onerror='window.hacked=1'>"
+    runs = [
+        write_run(made / "at", iterations=6),
+        write_run(hostile, tau=0.0, composer="shuffled"),
+    ]
+    return write_comparison(runs, made / "comparison.html")
+
+
+def along(page: Page) -> list[list[float]]:
+    """Of every chart: where x begins and ends, and the last number along it."""
+    return page.evaluate(
+        """() => poise.views.map((view) => {
+            return [...view.scale("x").domain(), view.signal("ends")[view.signal("along")]];
+        })"""
+    )
+
+
+def test_runs_laid_over_each_other(browser: Browser, laid_over: Path):
+    with opened(browser, laid_over, viewport={"width": 1280, "height": 900}) as page:
+        wanted = page.locator("script.specification").count()
+        page.wait_for_function(f"poise.views.length === {wanted}")
+        assert wanted == 21
+        for choice, end in (("rollouts", 144), ("steps", 8), ("iteration", 6)):
+            page.locator(f".along [value={choice}]").check(force=True)
+            page.wait_for_function(f"poise.views.every((v) => v.signal('along') === '{choice}')")
+            for low, high, last in along(page):
+                assert last == end
+                assert -0.1 * end < low <= 0  # room for a point at the end
+                assert end <= high < 1.1 * end
+        chart = page.locator("#learning svg.marks").nth(1)  # training success, by iteration
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        middle = page.evaluate("poise.views[1].scale('x')(3) + poise.views[1].origin()[0]")
+        for shift in (0, 1):  # the pointer has to move
+            page.mouse.move(box["x"] + middle + shift, box["y"] + box["height"] / 2)
+        page.wait_for_function("poise.views.every((view) => view.signal('at') === 3)")
+        told = page.locator("#vg-tooltip-element tr").all_inner_texts()
+        # of prompt p, p + now - 3 of four are right: (0 + 1 + 2 + 3 + 4 + 4) / 24 in the third
+        assert [line.split("\t")[1].strip() for line in told] == ["3 iterations", "58.3%", "58.3%"]
+        assert told[1].startswith("at")  # a run may be called so
+
+
+def test_a_run_can_be_faded(browser: Browser, laid_over: Path):
+    faint = """() => [...document.querySelectorAll("#learning svg.marks")[2]
+        .querySelectorAll(".mark-line path")].map((path) => Number(path.getAttribute("opacity")))"""
+    with opened(browser, laid_over) as page:
+        wanted = page.locator("script.specification").count()
+        page.wait_for_function(f"poise.views.length === {wanted}")
+        assert page.evaluate(faint) == [1, 1]
+        second = page.locator(".bar button").nth(1)
+        second.click()
+        assert second.get_attribute("aria-pressed") == "false"
+        page.wait_for_function(f"({faint})()[1] < 0.1")
+        assert page.evaluate(faint)[0] == 1
+        second.click()
+        page.wait_for_function(f"({faint})()[1] === 1")
+        page.locator(".along [value=rollouts]").focus()
+        page.keyboard.press("ArrowRight")  # by keyboard
+        page.wait_for_function("poise.views.every((v) => v.signal('along') === 'steps')")
+
+
+@pytest.mark.parametrize("device", [{"viewport": {"width": 1280, "height": 900}}, PHONE])
+def test_a_comparison_fits_and_keeps_its_names_in_view(
+    browser: Browser, laid_over: Path, device: dict[str, Any]
+):
+    with opened(browser, laid_over, **device) as page:
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        page.locator("#cancellation").scroll_into_view_if_needed()
+        page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
+        bar = page.locator(".bar").bounding_box()
+        assert bar is not None
+        assert bar["y"] == 0
+        assert bar["height"] < 150

@@ -27,8 +27,11 @@ def write_page(target: Path, page: str) -> Path:
     return target
 
 
-def whole_page(kind: str, title: str, panels: Mapping[str, Panel | None]) -> str:
-    """The panels that have something to show, in order, with their files and data."""
+def whole_page(
+    kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
+) -> str:
+    """The panels that have something to show, in order, with their files and data; `bar` stays in
+    view above them."""
     sections: list[dict[str, Any]] = []
     for name, panel in panels.items():
         if panel is None:
@@ -50,6 +53,7 @@ def whole_page(kind: str, title: str, panels: Mapping[str, Panel | None]) -> str
         "page.html",
         kind=kind,
         title=visible(title),
+        bar=bar or "",
         sections=sections,
         styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
         scripts=[asset(name) for name in ("page.js", *names) if name.endswith(".js")],

@@ -106,6 +106,19 @@ def fates(run: RunData) -> Records:
     ]
 
 
+def wasted(run: RunData) -> list[tuple[int, float]]:
+    """Of the rollouts sampled so far, the share that no update learns from: (no signal + surplus
+    + too old + replaced) / sampled. Empty where a run does not tell."""
+    if any("rows_without_signal" not in record for record in run.metrics):
+        return []
+    sampled = accumulate(record["rollouts"] for record in run.metrics)
+    silent = accumulate(record["rows_without_signal"] for record in run.metrics)
+    return [
+        (fate["iteration"], (without + sum(fate[k] for k in ("surplus", "aged", "replaced"))) / n)
+        for fate, without, n in zip(fates(run), silent, sampled, strict=True)
+    ]
+
+
 def _fates(run: RunData) -> Figure:
     records = fates(run)
     off = set() if run.config.sample.refills else {"replaced"}

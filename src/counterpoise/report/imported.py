@@ -27,17 +27,22 @@ SUCCESS = (
 )
 
 
-def write_imported(folder: Path, out: Path) -> Path:
+def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
+    """The run (its configuration says nothing of the other trainer), who wrote it, and notes."""
     try:
         known = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
         metrics = RunFolder(folder).read("metrics")
         source, notes = str(known["source"]), [str(note) for note in known["notes"]]
     except (ValueError, KeyError, TypeError) as fault:
         raise PoiseError(f"{folder} is damaged: {fault}; import the run again") from fault
-    run = RunData(folder, RunConfig(), metrics, plans=[], evaluations=[])
+    return RunData(folder, RunConfig(), metrics, plans=[], evaluations=[]), source, notes
+
+
+def write_imported(folder: Path, out: Path) -> Path:
+    run, source, notes = read_imported(folder)
     curves = learning.panel(run)
     panels = {
-        "summary": summary(source, notes, metrics),
+        "summary": summary(source, notes, run.metrics),
         "learning": curves and replace(curves, caption=SUCCESS),
         "rollouts": rollouts.panel(run),
     }

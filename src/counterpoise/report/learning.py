@@ -91,7 +91,7 @@ SMALL = (
 def panel(run: RunData) -> Panel | None:
     if not run.metrics:
         return None
-    small = [_small(run, quantity) for quantity in SMALL if not _says_nothing(run, quantity.metric)]
+    small = [_small(run, quantity) for quantity in SMALL if not says_nothing(run, quantity.metric)]
     return Panel(
         "Learning",
         "Training success is measured on the prompts an iteration samples, so it varies with "
@@ -100,7 +100,7 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def _says_nothing(run: RunData, metric: str) -> bool:
+def says_nothing(run: RunData, metric: str) -> bool:
     """What only repeats another, or never happened, or is the rounding of our own sampler."""
     if metric == "reward":
         return all(record["reward"] == record["success"] for record in run.metrics)

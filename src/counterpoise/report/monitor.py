@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from markupsafe import Markup
@@ -164,16 +165,25 @@ def _moved(run: RunData, looked_at: Records) -> Figure | None:
 
 
 def _share(run: RunData, metric: str, title: str, note: str) -> Figure | None:
-    """What is left of rounding is shown as 0; an axis to 100 % would flatten small shares."""
-    points = [
+    points = unrounded(run, metric)
+    number, axis, domain = share_axis(value for _, value in points)
+    drawn = line(points, run.last, title, number, axis=axis, domain=domain)
+    return Figure(drawn, title, note) if drawn else None
+
+
+def unrounded(run: RunData, metric: str) -> list[tuple[int, float | None]]:
+    """(iteration, value); what is left of rounding is shown as 0."""
+    return [
         (record["iteration"], value if value is None or abs(value) > ROUNDING else 0.0)
         for record in run.metrics
         for value in (record.get(metric),)
     ]
-    small = 0 < max((value for _, value in points if value is not None), default=0.0) < 0.1
-    number, axis, domain = (".2~%", "~%", None) if small else (".1%", "%", [0.0, 1.0])
-    drawn = line(points, run.last, title, number, axis=axis, domain=domain)
-    return Figure(drawn, title, note) if drawn else None
+
+
+def share_axis(values: Iterable[float | None]) -> tuple[str, str, list[float] | None]:
+    """(format of a number, of the axis, its domain): one to 100 % would flatten small shares."""
+    small = 0 < max((value for value in values if value is not None), default=0.0) < 0.1
+    return (".2~%", "~%", None) if small else (".1%", "%", [0.0, 1.0])
 
 
 def _size(run: RunData, metric: str, title: str, note: str) -> Figure | None:

@@ -15,6 +15,19 @@ const poise = {
     document.dispatchEvent(new CustomEvent("poise:iteration", { detail: iteration }));
   },
 
+  // Charts, and what was asked of all of them: one that is drawn later is told too.
+  views: [],
+  signals: {},
+  signal(name, value) {
+    if (this.signals[name] === value) return;
+    this.signals[name] = value;
+    for (const view of this.views) this.tell(view, name, value);
+  },
+  tell(view, name, value) {
+    const { signals } = view.getState({ signals: (known) => known === name });
+    if (name in signals && signals[name] !== value) view.signal(name, value).runAsync();
+  },
+
   // One rollout, by its place in the iteration's plan: the token view shows it.
   open(iteration, row) {
     document.dispatchEvent(new CustomEvent("poise:rollout", { detail: { iteration, row } }));
@@ -24,12 +37,7 @@ const poise = {
 // Charts: one cursor for all of them.
 (async () => {
   const config = JSON.parse(document.getElementById("theme").textContent);
-  const views = [];
-  const point = (iteration) => {
-    for (const view of views) {
-      if (view.signal("at") !== iteration) view.signal("at", iteration).runAsync();
-    }
-  };
+  const point = (place) => poise.signal("at", place);
   for (const script of document.querySelectorAll("script.specification")) {
     const chart = script.parentElement.querySelector(".chart");
     const { view } = await vegaEmbed(chart, JSON.parse(script.textContent), {
@@ -39,9 +47,12 @@ const poise = {
       config,
       tooltip: { theme: "page" },
     });
+    poise.views.push(view);
+    for (const name in poise.signals) poise.tell(view, name, poise.signals[name]);
     if (!view.getState({ signals: (name) => name === "at" }).signals.at) continue;
-    views.push(view);
-    view.addEventListener("pointermove", (_, item) => point(item?.datum?.iteration ?? -1));
+    view.addEventListener("pointermove", (_, item) => {
+      point(item?.datum?.at ?? item?.datum?.iteration ?? -1);
+    });
     view.addEventListener("click", (_, item) => {
       if (item?.datum?.iteration) poise.choose(item.datum.iteration);
     });

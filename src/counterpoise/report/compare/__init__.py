@@ -1,0 +1,1 @@
+"""Several runs on one page: numbers side by side, options that differ, curves overlaid."""

@@ -1,0 +1,163 @@
+"""The curves of a comparison: the quantities of a run's own panels, all runs in each chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from markupsafe import Markup
+
+from counterpoise.report.buffer import wasted
+from counterpoise.report.compare.heldout import Judged, same_problems, settings
+from counterpoise.report.compare.overlay import SMOOTH, Line, intervals, overlay
+from counterpoise.report.compare.runs import Compared, listed
+from counterpoise.report.learning import SMALL, Quantity, says_nothing
+from counterpoise.report.monitor import SHARES, SIZES, share_axis, unrounded
+from counterpoise.report.panel import Figure, Panel
+from counterpoise.report.render import render
+from counterpoise.report.run_data import RunData
+
+Last = Mapping[str, int]  # of every cost, for the axes
+POSITIVE = Quantity(
+    "Positive share", "positive_share", "Of the rollouts with signal in a batch.", ".1%", "%"
+)
+WASTED = Quantity(
+    "Wasted rollouts",
+    "",
+    "Of those sampled so far, the share no update learns from: no signal, surplus, too old, "
+    "replaced.",
+    ".1%",
+    "%",
+)
+SECONDS = Quantity("Time of an iteration", "iteration_seconds", "In seconds.", ".2f")
+TRAINING = Quantity("Training success", "success", "", ".1%", "%", zero=False)
+
+
+def learning(compared: Sequence[Compared], last: Last) -> Panel | None:
+    if not any(one.run.metrics for one in compared):
+        return None
+    heldout = {f"held-out{j.how}": _heldout(compared, j, last) for j in settings(compared)}
+    small = [q for q in SMALL if _says_something(compared, q.metric)]
+    return _panel(
+        "Learning",
+        "Training success is measured on the prompts an iteration samples, so it varies with their "
+        "difficulty. The axes of success follow the data and need not begin at 0. A number stands "
+        "where its iteration ended." + _smoothing(compared) + _without_steps(compared),
+        {
+            **(heldout or {"held-out success": None}),
+            TRAINING.title: _figure(compared, last, TRAINING, wide=True),
+            **{q.title: _figure(compared, last, q) for q in small},
+        },
+    )
+
+
+def batches(compared: Sequence[Compared], last: Last) -> Panel | None:
+    if not any(one.run.metrics for one in compared):
+        return None
+    return _panel(
+        "Batches and cost",
+        "What the batches were made of, and what they took. Times depend on the machine and on "
+        "what else it did.",
+        {
+            POSITIVE.title: _figure(compared, last, POSITIVE),
+            WASTED.title: _figure(compared, last, WASTED, wasted),
+            SECONDS.title: _figure(compared, last, SECONDS),
+        },
+    )
+
+
+def cancellation(compared: Sequence[Compared], last: Last) -> Panel | None:
+    if not any(one.run.metrics for one in compared):
+        return None
+    figures = {title: _share(compared, last, m, title, note) for m, title, note in SHARES}
+    figures |= {t: _figure(compared, last, Quantity(t, m, note, ".3~g")) for m, t, note in SIZES}
+    return _panel(
+        "Cancellation",
+        "What an update did to the log-probability of its own tokens, where the monitor looked.",
+        figures,
+    )
+
+
+def _panel(title: str, caption: str, figures: Mapping[str, Figure | None]) -> Panel:
+    """The charts there are, and the names of those that no run has numbers for."""
+    absent = [name.lower() for name, figure in figures.items() if figure is None]
+    drawn = tuple(figure for figure in figures.values() if figure)
+    if not drawn:
+        return Panel(title, f"No run has numbers for this: {listed(absent)}.", Markup())
+    after = render("comparison_absent.html", said=listed(absent)) if absent else Markup()
+    return Panel(title, caption, drawn, after=after)
+
+
+def _share(
+    compared: Sequence[Compared], last: Last, metric: str, title: str, note: str
+) -> Figure | None:
+    values = [value for one in compared for _, value in unrounded(one.run, metric)]
+    q = Quantity(title, metric, note, *share_axis(values))
+    return _figure(compared, last, q, partial(unrounded, metric=metric))
+
+
+def _says_something(compared: Sequence[Compared], metric: str) -> bool:
+    return any(not says_nothing(one.run, metric) for one in compared if one.run.metrics)
+
+
+def _smoothing(compared: Sequence[Compared]) -> str:
+    if max(len(one.run.metrics) for one in compared) <= SMOOTH:
+        return ""
+    return (
+        " Faint: every iteration; strong: a centred mean over about an eighth of the run, at most "
+        "25 iterations."
+    )
+
+
+def _without_steps(compared: Sequence[Compared]) -> str:
+    """An imported run cannot be drawn along what it does not tell."""
+    names = [one.name for one in compared if one.source]
+    return f" Along optimizer steps there is nothing of {listed(names)}." if names else ""
+
+
+def _figure(
+    compared: Sequence[Compared],
+    last: Last,
+    q: Quantity,
+    points: Callable[[RunData], Sequence[tuple[int, float | None]]] | None = None,
+    *,
+    wide: bool = False,
+) -> Figure | None:
+    """None where no run has the number; a run that has none is named.
+
+    The axis follows the data, not to 100 % as in a run's own panels: what differs shall be seen.
+    """
+    read = points or (lambda run: [(r["iteration"], r.get(q.metric)) for r in run.metrics])
+    lines = [
+        one.placed([(i, v) for i, v in read(one.run) if v is not None and math.isfinite(v)])
+        for one in compared
+    ]
+    if not any(lines):
+        return None
+    drawn = overlay(
+        compared, lines, last, q.title, q.number, axis="~%" if "%" in q.axis else q.axis,
+        zero=q.zero, height=200 if wide else 140,
+    )  # fmt: skip
+    return Figure(drawn, q.title, f"{q.note} {_without(compared, lines)}".strip(), wide=wide)
+
+
+def _heldout(compared: Sequence[Compared], judged: Judged, last: Last) -> Figure | None:
+    lines: list[Line] = []
+    for one, evaluations in zip(compared, judged.evaluations, strict=True):
+        bounds = {e["iteration"]: {"low": e["low"], "high": e["high"]} for e in evaluations}
+        placed = one.placed([(e["iteration"], e["mean"]) for e in evaluations])
+        lines.append([{**point, **bounds[point["iteration"]]} for point in placed])
+    if not any(lines):
+        return None
+    title = f"Held-out success{judged.how}"
+    note = "With 95 % intervals, drawn side by side where runs share a place. "
+    if not same_problems(compared):
+        note += "Not all were judged by the same problems: task or evaluate.prompts differ. "
+    note += _without(compared, lines)
+    return Figure(intervals(compared, lines, last, title), title, note.strip(), wide=True)
+
+
+def _without(compared: Sequence[Compared], lines: Sequence[Line]) -> str:
+    names = [one.name for one, line in zip(compared, lines, strict=True) if not line]
+    return f"Missing in {listed(names)}." if names else ""

@@ -1,0 +1,62 @@
+"""The options in which runs differ, and what each of the runs was told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from counterpoise.engine.choose import stored_engine
+from counterpoise.report.compare.runs import Compared, listed
+from counterpoise.report.panel import Panel
+from counterpoise.report.render import render
+from counterpoise.runfile import options
+from counterpoise.store.resume import differences
+
+
+class Option(NamedTuple):
+    """Example: Option("batch.composer", ['"grouped"', '"shuffled"', None], "which rollouts ...")"""
+
+    name: str
+    values: list[str | None]  # of every run; None: not known
+    meaning: str
+
+
+def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
+    """In the order of the run file; the engine, which is no option of it, comes first."""
+    known = [one for one in compared if one.config]
+    if len(known) < 2:
+        return []
+    documented = {name: doc for name, _, doc in options()}
+    configs = [one.run.config for one in known]
+    differ = {name for other in configs[1:] for name, _, _ in differences(configs[0], other)}
+    found = [
+        Option(name, [_value(one, name) for one in compared], meaning)
+        for name, meaning in documented.items()
+        if name in differ
+    ]
+    engines = [stored_engine(one.run.path) if one.config else None for one in compared]
+    if len({engine for engine in engines if engine}) > 1:
+        found.insert(0, Option("--engine", engines, "what trained it"))
+    return found
+
+
+def _value(one: Compared, name: str) -> str | None:
+    if one.config is None:
+        return None
+    section, _, option = name.partition(".")
+    return json.dumps(getattr(getattr(one.config, section), option))
+
+
+def options_panel(compared: Sequence[Compared], differ: Sequence[Option]) -> Panel:
+    unknown = [one.name for one in compared if one.config is None]
+    told = f"What the trainer of {listed(unknown)} was told is not known here" if unknown else ""
+    if len(compared) - len(unknown) < 2:
+        return Panel("Options", f"{told}: there is nothing to compare.", Markup())
+    said = "Those in which the runs differ; all others are equal."
+    said = said if differ else "Every option is the same."
+    said += f" {told}." if unknown else ""
+    body = render("comparison_options.html", runs=compared, options=differ) if differ else Markup()
+    return Panel("Options", said, body)
