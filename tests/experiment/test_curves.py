@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counterpoise.experiment.curves import by_run, read_run
+from counterpoise.experiment.curves import by_run, read_run, seconds_of
 from counterpoise.experiment.design import Key
 from counterpoise.runfile import load_config
 from counterpoise.store.folder import RunFolder
@@ -43,9 +43,13 @@ def test_two_ways_of_sampling(tmp_path: Path) -> None:
         for at, t, p, m in [(0, 1.0, 1.0, 0.4), (0, 0.6, 0.95, 0.6), (2, 1.0, 1.0, 0.5),
                             (2, 0.6, 0.95, 0.7)]
     ]  # fmt: skip
+    for line in lines[:3]:  # an older line lacks it
+        line["evaluate_seconds"] = 1.5
     curve = read_run(folder_of(tmp_path / "run", lines))
     assert [r["heldout"] for r in curve] == [0.4, None, 0.5]
     assert [r["heldout@0.6/0.95"] for r in curve] == [0.6, None, 0.7]
+    assert [r["evaluate_seconds"] for r in curve] == [3.0, None, 1.5]
+    assert seconds_of(curve) == 4.5
 
 
 def test_a_table_is_taken_apart_run_by_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.experiment.command import Part
-from counterpoise.experiment.curves import by_run
+from counterpoise.experiment.curves import Runs, by_run, seconds_of
+from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import read_experiment
-from counterpoise.experiment.pieces import write_piece
+from counterpoise.experiment.pieces import Piece, write_piece
 from counterpoise.experiment.run import Bench
 from counterpoise.experiment.runs import Fleet
+from counterpoise.store.folder import RunFolder
 from experiment.made_up import run
 from experiment.small_experiment import EXPERIMENT, write
 
@@ -74,6 +77,65 @@ def test_a_stopped_experiment_judges_what_there_is_and_says_130(
     assert "0 of 4 runs are finished" in done.output
 
 
+@pytest.mark.parametrize(("stopped", "code"), [(False, 2), (True, 130)])
+def test_a_failed_run_is_told_now_and_by_later_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, code: int
+) -> None:
+    """One run of four fails, the others are in a piece."""
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    runs = experiment.design.runs()
+    (out / "pieces").mkdir(parents=True)
+    made = [
+        {**r, "start": "embedded"}
+        for key in runs[:3]
+        for r in run(key.arm, key.seed, [0.4, 0.5, 0.6], 4)
+    ]
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
+
+    def fails(fleet: Fleet, *_: object) -> None:
+        assert list(fleet.options) == [runs[3].name]
+        fleet.failures[runs[3].name] = "5 optimizer steps in a row"
+        if stopped:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "train", fails)
+    words = ["experiment", str(file), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert f"{runs[3].name} failed: 5 optimizer steps in a row" in done.output
+    if stopped:
+        assert done.exit_code == code
+    else:
+        assert str(done.exception) == "1 run failed; the same command tries again"
+    told = (
+        "QB at lr 0.0001: 1 of 2 runs failed, seed 1 (5 optimizer steps in a row). It is compared"
+    )
+    assert told in (out / "results.md").read_text()
+    notes = json.loads((out / "small.json").read_text())["notes"]
+    assert [note.startswith(told) for note in notes[-2:]] == [True, False]
+
+    later = Bench.open(experiment, file, out)  # and one that trains nothing
+    assert later.failures == {runs[3]: "5 optimizer steps in a row"}
+    command(file, "--out", out, "--seeds", "0:1")
+    assert told in (out / "results.md").read_text()
+
+
+def test_where_the_first_runs_fail_the_others_are_not_tried_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fleet: Fleet, *_: object) -> None:
+        fleet.failures.update(dict.fromkeys(list(fleet.options)[:3], "no model 'out/warm'"))
+
+    monkeypatch.setattr(Fleet, "train", fails)
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["experiment", str(write(tmp_path)), "--out", str(out)])
+    said = "3 runs failed before any ended, 1 left untried; the same command tries again"
+    assert str(done.exception) == said
+    page = (out / "results.md").read_text()
+    assert "shuffled at lr 0.0001: 2 of 2 runs failed, seeds 0, 1 (no model 'out/warm'). No" in page
+    assert "0 of 4 runs are finished, 3 failed." in page
+
+
 @pytest.mark.slow
 def test_a_machine_without_charts_still_trains_and_judges(tmp_path: Path) -> None:
     """altair is hidden; the table travels to where it is not."""
@@ -86,7 +148,7 @@ def test_a_machine_without_charts_still_trains_and_judges(tmp_path: Path) -> Non
         for seed in (0, 1)
         for r in run(arm, seed, [0.4, 0.5, 0.6], 4)
     ]
-    write_piece(out / "pieces" / "a.parquet", by_run(made), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
     hidden = "import sys; sys.modules['altair'] = None; from counterpoise.cli import main; main()"
     words = [sys.executable, "-c", hidden, "experiment", str(file), "--out", str(out)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -108,17 +170,70 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     experiment = read_experiment(file)
     (out / "pieces").mkdir(parents=True)
     piece = [{**r, "start": "other weights"} for r in run("QB", 0, [0.4, 0.5, 0.6], 4)]
-    write_piece(out / "pieces" / "a.parquet", by_run(piece), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(piece), {}), experiment)
     bench = Bench.open(experiment, file, out)
     with pytest.raises(PoiseError, match="embedded begins with other weights"):
         bench.train(experiment.design.runs(), 1, lambda standing: None)
+    said = command(file, "--out", out, "--minutes", 0)  # where pieces are put together
+    assert "1 of 4 runs are finished" in said
+    assert not (out / "runs").exists()
 
 
 def test_a_dry_run_says_what_the_seeds_can_show(tmp_path: Path) -> None:
     said = command(write(tmp_path), "--dry-run")
-    assert "2 arms x 1 rates x 2 seeds = 4 runs" in said
+    assert "2 arms x 1 rate x 2 seeds = 4 runs, 4 of them now" in said
     assert "4 times in 5" in said
+    assert "(std over seeds; one comparison)" in said
     assert "replicated when it is" in said
+
+
+def made(keys: list[Key], seconds: float) -> Runs:
+    return by_run(
+        [
+            {**r, "start": "embedded", "iteration_seconds": seconds / 4, "evaluate_seconds": None}
+            | ({"evaluate_seconds": seconds / 2} if r["iteration"] == 2 else {})
+            for key in keys
+            for r in run(key.arm, key.seed, [0.4, 0.5, 0.6], 4)
+            if r["iteration"]
+        ]
+    )
+
+
+def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path) -> None:
+    """Of four runs one is finished here, one in a piece, one was begun, one failed."""
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    one, two, three, four = experiment.design.runs()
+    said = command(file, "--dry-run")
+    assert "done: not known: --out names the folder to look into\n" in said
+    assert "known when one has ended; a first one: --seeds 0:1 --rates 0.0001 --arms shuff" in said
+    assert "4 runs, 3 at a time (--jobs)" in command(file, "--dry-run", "--jobs", 3)
+
+    assert "done: 0 of 4 are finished in" in command(file, "--dry-run", "--out", out)
+    assert not out.exists()
+
+    (out / "pieces").mkdir(parents=True)
+    write_piece(out / "curves.parquet", Piece(made([one], 90.0), {four: "no disk"}), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(made([two], 110.0), {}), experiment)
+    RunFolder.create(out / "runs" / three.name, experiment.run)
+    before = sorted(out.rglob("*"))
+    said = command(file, "--dry-run", "--out", out, "--jobs", 1)
+    assert f"done: 2 of 4 are finished in {out}, 2 left (1 begun, 1 failed, and to be tri" in said
+    each = "1.7 min each after loading, as in the 2 runs that ended"
+    assert f"time: 2 runs, 1 at a time (--jobs), {each}: about 3.3 min\n" in said
+    said = command(file, "--dry-run", "--out", out, "--jobs", 1, "--minutes", 2)
+    assert "about 3.3 min; about 1 of them end within --minutes 2\n" in said
+    said = command(file, "--dry-run", "--out", out, "--seeds", "0:1")
+    assert "2 of 2 are finished" in said
+    assert "time: nothing is left to train" in said
+    assert "task           word_problems: 16 problems to train on" in said
+    assert "memory         training" in said
+    assert sorted(out.rglob("*")) == before
+
+
+def test_what_a_run_took_is_its_iterations_and_evaluations() -> None:
+    ((_, curve),) = made([Key("QB", 1e-4, 0)], 100.0).items()
+    assert seconds_of(curve) == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(

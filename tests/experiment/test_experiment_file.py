@@ -77,6 +77,35 @@ def test_faults_are_one_line(tmp_path: Path, before: str, after: str, said: str)
     assert "\n" not in str(fault.value)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ("composer=grouped", "composr=grouped",
+         "[experiment.arms] QB: batch.composr=grouped: in [batch]: unknown option 'composr': "
+         "did you mean 'composer'?"),
+        ("composer=shuffled", "composer=whole",
+         "[experiment.arms] shuffled: batch.composer=whole makes one step: set batch.steps=1"),
+        ("composer=shuffled", "steps", "[experiment.arms] shuffled: batch.steps: write section."),
+        ("[1e-4]", "[1e-4, -1.0]",
+         "experiment.rates: update.lr=-1.0: update.lr must be at least 0, not -1.0"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_an_arm_or_a_rate_is_told_with_its_place(
+    tmp_path: Path, before: str, after: str, place: str
+) -> None:
+    path = write(tmp_path, EXPERIMENT.replace(before, after))
+    with pytest.raises(PoiseError) as fault:
+        read_experiment(path)
+    assert str(fault.value).startswith(f"{path}: {place}")
+
+
+def test_a_fault_of_the_run_itself_is_not_told_of_an_arm(tmp_path: Path) -> None:
+    path = write(tmp_path, run=RUN.replace("prompts = 4\nmax", "promts = 4\nmax"))
+    with pytest.raises(PoiseError) as fault:
+        read_experiment(path)
+    assert str(fault.value).startswith(f"{path}: in [sample]: unknown option 'promts'")
+
+
 @pytest.mark.parametrize("name", ["smollm2-interventions", "smollm2-pilot"])
 def test_the_experiments_of_the_repository(name: str) -> None:
     found = read_experiment(name)

@@ -6,9 +6,11 @@ import math
 
 import pytest
 
-from counterpoise.experiment.curves import by_run
-from counterpoise.experiment.over_seeds import over_seeds
-from counterpoise.statistics.student import quantile
+from counterpoise.experiment.curves import AMOUNT, SHARE, by_run
+from counterpoise.experiment.curves import possible as column_range
+from counterpoise.experiment.measures import ANY
+from counterpoise.experiment.over_seeds import mean_over_seeds, over_seeds
+from counterpoise.statistics.student import quantile, student
 from experiment.made_up import run
 
 
@@ -17,8 +19,21 @@ def test_mean_and_interval_by_hand() -> None:
     start, end = over_seeds(runs, "QB", 1e-4, "heldout", "updates")
     assert (start["at"], start["value"], start["low"], start["high"]) == (0, 0.4, 0.4, 0.4)
     assert end["at"] == 3  # 4 and 2 updates by then
+    assert (end["value"], end["low"], end["high"]) == (pytest.approx(0.6), 0.0, 1.0)
+
+
+def test_an_interval_is_cut_to_what_can_be() -> None:
+    """0.5 and 0.7: far beyond a share; an amount has no upper end, a gain has neither."""
     half = quantile(0.975, 1) * 0.2 / math.sqrt(2) / math.sqrt(2)
-    assert (end["value"], end["high"]) == (pytest.approx(0.6), pytest.approx(0.6 + half))
+    cases = {SHARE: (0.0, 1.0), AMOUNT: (0.0, 0.6 + half), ANY: (0.6 - half, 0.6 + half)}
+    for possible, bounds in cases.items():
+        found = mean_over_seeds([0.5, 0.7], possible)
+        assert (found.value, found.n) == (pytest.approx(0.6), 2)
+        assert (found.low, found.high) == pytest.approx(bounds)
+    near = mean_over_seeds([0.5, 0.501, 0.502], SHARE)
+    assert near == student([0.5, 0.501, 0.502])  # nothing to cut
+    assert math.isnan(mean_over_seeds([0.5], SHARE).low)
+    assert (column_range("heldout@0.6/0.95"), column_range("entropy")) == (SHARE, AMOUNT)
 
 
 def test_one_seed_has_no_band_and_unknown_values_are_left_out() -> None:

@@ -9,8 +9,9 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.experiment.compare import differences
 from counterpoise.experiment.curves import Runs, by_run
+from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment
-from counterpoise.experiment.pieces import read_piece, read_pieces, starts, write_piece
+from counterpoise.experiment.pieces import NAME, Piece, read_piece, read_pieces, starts, write_piece
 from experiment.made_up import run
 from experiment.small_experiment import EXPERIMENT, write
 
@@ -29,8 +30,9 @@ def runs_of(arm: str, seed: int, start: str = "start") -> Runs:
 
 def test_a_round_trip(tmp_path: Path, experiment: Experiment) -> None:
     runs = runs_of("QB", 0)
-    write_piece(tmp_path / "a.parquet", runs, experiment)
-    found = read_piece(tmp_path / "a.parquet", experiment)
+    write_piece(tmp_path / "a.parquet", Piece(runs, {}), experiment)
+    found, failures = read_piece(tmp_path / "a.parquet", experiment)
+    assert failures == {}
     assert starts(found) == {"start"}
     ((key, curve),) = found.items()
     assert (key.arm, key.rate, key.seed) == ("QB", 1e-4, 0)
@@ -45,21 +47,21 @@ def test_pieces_are_put_together(tmp_path: Path, experiment: Experiment) -> None
     (tmp_path / "pieces").mkdir()
     one = runs_of("shuffled", 0) | runs_of("QB", 0)
     two = runs_of("QB", 0) | runs_of("QB", 1) | runs_of("QB", 7)  # 7 is not in the experiment
-    write_piece(tmp_path / "pieces" / "one.parquet", one, experiment)
-    write_piece(tmp_path / "pieces" / "two.parquet", two, experiment)
-    runs = read_pieces(tmp_path, experiment)
+    write_piece(tmp_path / "pieces" / "one.parquet", Piece(one, {}), experiment)
+    write_piece(tmp_path / "pieces" / "two.parquet", Piece(two, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
     assert [(key.arm, key.seed) for key in runs] == [("shuffled", 0), ("QB", 0), ("QB", 1)]
-    assert read_pieces(tmp_path / "nowhere", experiment) == {}
+    assert read_pieces(tmp_path / "nowhere", experiment) == ({}, {})
 
 
 def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment) -> None:
     folder = tmp_path / "pieces"
     folder.mkdir()
-    write_piece(folder / "a.parquet", runs_of("QB", 0), experiment)
+    write_piece(folder / "a.parquet", Piece(runs_of("QB", 0), {}), experiment)
     other = read_experiment(write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3")))
     with pytest.raises(PoiseError, match=r"a\.parquet was made by another experiment file"):
         read_pieces(tmp_path, other)
-    write_piece(folder / "b.parquet", runs_of("QB", 1, "another start"), experiment)
+    write_piece(folder / "b.parquet", Piece(runs_of("QB", 1, "another"), {}), experiment)
     with pytest.raises(PoiseError, match="begins with other weights"):
         read_pieces(tmp_path, experiment)
     (folder / "b.parquet").write_bytes(b"PAR1 not at all")
@@ -73,8 +75,56 @@ def test_only_runs_of_one_start_are_paired(tmp_path: Path) -> None:
     (tmp_path / "pieces").mkdir()
     here = runs_of("shuffled", 0, "here") | runs_of("QB", 0, "here") | runs_of("QB", 1, "here")
     there = runs_of("shuffled", 1, "there")
-    write_piece(tmp_path / "pieces" / "here.parquet", here, experiment)
-    write_piece(tmp_path / "pieces" / "there.parquet", there, experiment)
-    runs = read_pieces(tmp_path, experiment)
+    write_piece(tmp_path / "pieces" / "here.parquet", Piece(here, {}), experiment)
+    write_piece(tmp_path / "pieces" / "there.parquet", Piece(there, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
     assert len(runs) == 4
     assert differences(runs, "QB", "shuffled", 1e-4, "rollouts") == [0.0]
+
+
+def test_of_overlapping_pieces_the_runs_that_pair_are_taken(tmp_path: Path) -> None:
+    """The folder's own shuffled of seed 0 has another start than what a piece has of that seed; of
+    seed 1 either start has one run, and the folder's own comes first."""
+    experiment = read_experiment(write(tmp_path, "\n[experiment]\none_start = false" + TABLE))
+    (tmp_path / "pieces").mkdir()
+    own = runs_of("shuffled", 0, "here") | runs_of("QB", 1, "here")
+    piece = runs_of("shuffled", 0, "there") | runs_of("QB", 0, "there") | runs_of("QB", 1, "there")
+    write_piece(tmp_path / NAME, Piece(own, {}), experiment)
+    write_piece(tmp_path / "pieces" / "there.parquet", Piece(piece, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
+    taken = {(key.arm, key.seed): curve[0]["start"] for key, curve in runs.items()}
+    assert taken == {("shuffled", 0): "there", ("QB", 0): "there", ("QB", 1): "here"}
+    assert differences(runs, "QB", "shuffled", 1e-4, "rollouts") == [0.0]
+
+
+def test_failures_travel_and_a_run_that_was_made_has_not_failed(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    (tmp_path / "pieces").mkdir()
+    zero, one, other = (Key("QB", 1e-4, seed) for seed in (0, 1, 7))  # 7: not in the experiment
+    write_piece(tmp_path / NAME, Piece({}, {zero: "first", one: "no disk"}), experiment)
+    made = Piece(runs_of("QB", 0), {one: "later", other: "never asked for"})
+    write_piece(tmp_path / "pieces" / "a.parquet", made, experiment)
+    found = read_pieces(tmp_path, experiment)
+    assert list(found.runs) == [zero]
+    assert found.failures == {one: "no disk"}
+
+
+def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_path: Path) -> None:
+    """Its QB is `whole` here; its shuffled has another number of steps, and seed 2 is not here."""
+    theirs = write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3")).rename(
+        tmp_path / "theirs.toml"
+    )
+    mine = EXPERIMENT.replace("QB = [", "whole = [").replace("QB", "whole")
+    mine = mine.replace('"batch.composer=shuffled"', '"batch.composer=shuffled", "batch.steps=1"')
+    experiment = read_experiment(
+        write(tmp_path, mine.replace("[experiment]", f'[experiment]\nshares = ["{theirs}"]', 1))
+    )
+    (tmp_path / "pieces").mkdir()
+    runs = runs_of("shuffled", 0) | runs_of("QB", 0) | runs_of("QB", 2)
+    other = read_experiment(theirs)
+    write_piece(tmp_path / "pieces" / "a.parquet", Piece(runs, {}), other)
+    taken = read_pieces(tmp_path, experiment)
+    assert list(taken.runs) == [Key("whole", 1e-4, 0)]
+    write_piece(tmp_path / NAME, taken, experiment)  # and from now on they are this one's
+    assert list(read_piece(tmp_path / NAME, experiment).runs) == [Key("whole", 1e-4, 0)]

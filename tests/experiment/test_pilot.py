@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.experiment.curves import by_run
+from counterpoise.experiment.design import Key
+from counterpoise.experiment.failed import BIAS_OF_A_PILOT, failures_of_a_pilot
 from counterpoise.experiment.file import read_experiment
 from counterpoise.experiment.pilot import choose, markdown
 from experiment.made_up import run
@@ -50,3 +52,14 @@ def test_a_rate_that_was_not_evaluated_is_not_stable(tmp_path: Path) -> None:
     choice = choose(by_run(run("shuffled", 0, LEARNS, 4, 1e-5) + unseen), experiment)
     assert (choice.stable, choice.edge) == (1e-5, None)
     assert [one.rate for one in choice.tried] == [1e-5]
+
+
+def test_failed_runs_of_a_pilot_are_told(tmp_path: Path) -> None:
+    """The rule looks at what finished; the page says what did not."""
+    experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
+    runs = by_run(run("shuffled", 0, LEARNS, 4, 1e-4))
+    failed = failures_of_a_pilot({Key("shuffled", 1e-4, 1): "steps not finite"}, runs)
+    text = markdown(choose(runs, experiment), failed)
+    assert "By the rule: stable 0.0001" in text
+    told = "- shuffled at lr 0.0001: 1 of 2 runs failed, seed 1 (steps not finite).\n"
+    assert text.endswith(f"Failed:\n\n{told}\n{BIAS_OF_A_PILOT}\n")

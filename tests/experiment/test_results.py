@@ -10,6 +10,8 @@ import pytest
 
 from counterpoise.experiment.charts import figures
 from counterpoise.experiment.curves import Runs, by_run
+from counterpoise.experiment.design import Key
+from counterpoise.experiment.failed import BIAS
 from counterpoise.experiment.file import Experiment, read_experiment
 from counterpoise.experiment.finding import judge, markdown, power
 from counterpoise.experiment.results import results
@@ -129,7 +131,91 @@ def test_tables(experiment: Experiment) -> None:
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(tables) == 2 * 2 * (2 + 3)
     assert len({line.count("|") for line in tables[:5]}) == 1
-    assert "RB is better than shuffled: **replicated**" in text
+    assert "RB is better than shuffled: **replicated**. At lr 0.0001 +" in text
+
+
+def test_few_seeds_print_no_share_beyond_what_can_be(experiment: Experiment) -> None:
+    """Two seeds: success is cut to 0 to 100 %, differences are not."""
+    ends = {("shuffled", 0): 0.2, ("shuffled", 1): 0.9, ("RB", 0): 0.9, ("RB", 1): 0.3}
+    records: list[Record] = []
+    for (arm, seed), end in ends.items():
+        records += run(arm, seed, [0.4, end], 4)
+    runs = by_run(records)
+    text = markdown(runs, experiment)
+    assert "| shuffled | 2 | 55.0 % [0.0, 100.0] |" in text
+    assert "| RB | 2 | 60.0 % [0.0, 100.0] | +5.0 points [-3" in text
+    assert "cut to 0 to 100 %; those of differences hold together and are not cut." in text
+    against = {one.arm: one for one in results(runs, experiment)}["RB"].against["heldout"]
+    half = quantile(1 - 0.05 / 4 / 2, 1) * 0.65
+    assert (against.rollouts.low, against.rollouts.high) == pytest.approx(
+        (0.05 - half, 0.05 + half)
+    )
+    for number in judge(runs, experiment).numbers:
+        if "success at" in number.name or "along the run" in number.name:
+            assert number.low is not None
+            assert number.high is not None
+            assert 0 <= number.low <= number.value <= number.high <= 1
+        if "dropped" in number.name:
+            assert number.low == 0.0
+
+
+def test_one_seed_has_no_interval_and_no_nan(experiment: Experiment) -> None:
+    runs = by_run(run("shuffled", 0, [0.4, 0.5], 4) + run("RB", 0, [0.4, 0.7], 4))
+    text = markdown(runs, experiment)
+    assert "+20.0 points at equal rollouts and +20.0 points at equal updates over 1 seed." in text
+    assert "nan" not in text
+
+
+# -- runs that failed ---------------------------------------------------------------------------
+
+
+def without(runs: Runs, *failed: Key) -> Runs:
+    return {key: curve for key, curve in runs.items() if key not in failed}
+
+
+def test_failed_runs_are_told_with_what_is_compared_without_them(experiment: Experiment) -> None:
+    """At the larger rate seeds 0 to 3 of the baseline collapse; seeds 0 and 5 of RB fail there, and
+    seed 7 of the baseline."""
+    mine, theirs = (Key("RB", 4e-4, 0), Key("RB", 4e-4, 5)), Key("shuffled", 4e-4, 7)
+    runs = without(made({"RB": 0.05}), *mine, theirs)
+    failures = {**dict.fromkeys(mine, "steps that are not | finite."), theirs: "killed by SIGKILL"}
+    text = markdown(runs, experiment, failures)
+    lines = [
+        "shuffled at lr 0.0004: 1 of 8 runs failed, seed 7 (killed by SIGKILL). No arm is compared "
+        "with it at this seed; collapsed are 4 of 7, and 5 of 8 if to fail is to collapse.",
+        "RB at lr 0.0004: 2 of 8 runs failed, seeds 0, 5 (steps that are not / finite). It is "
+        "compared with shuffled over 5 seeds, without them; collapsed are 0 of 6, and 2 of 8 if to "
+        "fail is to collapse.",
+    ]
+    assert f"Failed:\n\n- {lines[0]}\n- {lines[1]}\n\n{BIAS}\n\n45 of 48 runs are" in text
+    assert "45 of 48 runs are finished, 3 failed." in text
+    finding = judge(runs, experiment, failures)
+    assert finding.notes[-3:] == (*lines, BIAS)
+
+
+def test_failures_change_no_verdict_and_no_number(experiment: Experiment) -> None:
+    runs = without(made({"RB": 0.05}), Key("RB", 4e-4, 0))
+    silent, told = judge(runs, experiment), judge(runs, experiment, {Key("RB", 4e-4, 0): "why"})
+    assert (silent.verdict, silent.because) == (told.verdict, told.because)
+    assert silent.numbers == told.numbers
+
+
+def test_an_arm_of_which_every_run_failed(experiment: Experiment) -> None:
+    failures = {Key("RB", 1e-4, seed): f"fault {seed}" for seed in (0, 1)}
+    text = markdown({}, experiment, failures)
+    assert "RB at lr 0.0001: 2 of 2 runs failed, seed 0 (fault 0); seed 1 (fault 1). It is" in text
+    assert "compared with shuffled at no seed; collapsed are 0 of 0, and 2 of 2 if" in text
+
+
+def test_what_is_0_but_for_rounding_is_0(experiment: Experiment) -> None:
+    records = [
+        r for seed in (0, 1) for r in run("by_sign", seed, [0.4, 0.5], 4, cancellation=-8e-18)
+    ]
+    (found,) = results(by_run(records), experiment)
+    cancelled = found.measures["cancellation"]
+    assert cancelled.low == cancelled.value == cancelled.high == -8e-18
+    (line,) = [x for x in markdown(by_run(records), experiment).splitlines() if "| 45.0 %" in x]
+    assert line.split(" | ")[8:10] == ["0", ""]
 
 
 def test_power_is_that_of_the_t_test(experiment: Experiment) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from counterpoise.errors import PoiseError
+from counterpoise.experiment.command import _Display
 from counterpoise.experiment.runs import ALWAYS, Fleet, Standing, number_of_jobs, train_runs
 from counterpoise.runfile import load_config
 from counterpoise.store.alone import alone
@@ -139,6 +142,38 @@ def test_a_run_without_memory_waits_for_a_neighbour(
     assert told[-1].postponed == 1
     after = [s for s in told if s.postponed]
     assert max(len(s.running) for s in after) == 1
+
+
+def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    running = {f"QB-lr0.0001-seed{seed}": 12 for seed in range(3)}
+    well = Standing(3, 8, running, 0.46, 90.0, jobs=4)
+    assert str(well) == "3 of 8 runs"
+    short = replace(well, failed=1, postponed=1, jobs=3)
+    assert str(short) == "3 of 8 runs, 1 failed, memory ran out once: 3 at a time now"
+    assert "memory ran out 2 times: 3 at a time now" in str(replace(short, postponed=2))
+    with _Display(Console(width=80)) as display:
+        display.tell(short)
+    runs = "QB-lr0.0001-seed0 12, QB-lr0.0001-seed1 12, QB-lr0.0001-seed2 12"
+    assert capsys.readouterr().out == f"{short}, 46 %, 2 min left  [{runs}]\n"
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_says_by_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last line was of something else."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if 'train' in sys.orig_argv:\n"
+        "    print('   3/40  success  44 %', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    fleet = Fleet({"a": SMALL}, tmp_path / "runs")
+    fleet.train(1)
+    killed = "killed by SIGKILL, as the kernel does when memory is short"
+    assert fleet.failures == {"a": killed}
 
 
 def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:

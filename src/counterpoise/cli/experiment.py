@@ -17,7 +17,9 @@ def experiment(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", min=0, help="Stop after so long; the same command goes on."),
+        typer.Option(
+            "--minutes", min=0, help="Stop after so long; the same command goes on. 0: only judge."
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Only these, by place: 0:4 is the first four.")
@@ -32,13 +34,19 @@ def experiment(
         str | None, typer.Option("--model", "-m", help="Where the model lies on this machine.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and what its seeds can show.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the plan, what of it is done in --out, what is left and how long it takes, "
+            "and what the seeds can show.",
+        ),
     ] = False,
 ) -> None:
     """Train the arms of an experiment, seed by seed, and compare them by the file's rule.
 
     Every run is a process of its own and is taken up where it stopped. DIR/curves.parquet holds all
-    finished runs; put that of another folder into DIR/pieces/ to add its runs.
+    finished runs; put that of another folder into DIR/pieces/ to add its runs. DIR/results.md has
+    the verdicts, the tables, and the runs that failed.
 
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`

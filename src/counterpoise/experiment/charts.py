@@ -56,7 +56,7 @@ def figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]
 def figures_of(folder: Path, name: str) -> tuple[Figure, ...]:
     """All of them, from a folder that `poise experiment` made."""
     experiment = read_experiment(folder / f"{name}.toml")
-    runs = read_pieces(folder, experiment)
+    runs = read_pieces(folder, experiment).runs
     return tuple(f for part in figures(runs, experiment).values() for f in part)
 
 
@@ -95,17 +95,14 @@ def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
             for one in found
             if name in one.measures
         ]
-        label, share = MEASURES[name].label, MEASURES[name].share
+        label, percent = MEASURES[name].label, MEASURES[name].percent
         drawn = forest(
             points, styles, label, f"{label} by arm", zero=True,
-            axis="%" if share else ",.0f", number=".2%" if share else ".1f",
+            axis="%" if percent else ",.0f", number=".2%" if percent else ".1f",
         )  # fmt: skip
         note = "Mean over seeds with its 95 % interval."
         shown.append(Figure(drawn, label[0].upper() + label[1:], note, _keys(styles)))
-    points = [
-        point(one.arm, f"lr {one.rate:g}", (one.collapsed / one.seeds, *_wilson(one)))
-        for one in found
-    ]
+    points = [point(one.arm, f"lr {one.rate:g}", _collapsed(one)) for one in found]
     title = "share of runs"
     drawn = forest(
         points, styles, title, "Runs that collapsed by arm", axis="%", number=".0%", zero=True
@@ -114,8 +111,8 @@ def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
     return (Figure(drawn, "Runs that collapsed", note, _keys(styles)), *shown)
 
 
-def _wilson(one: Result) -> tuple[float, float]:
-    return wilson(one.collapsed, one.seeds)
+def _collapsed(one: Result) -> tuple[float, float, float]:
+    return (one.collapsed / one.seeds, *wilson(one.collapsed, one.seeds))
 
 
 def _bounds(mean: Mean) -> tuple[float, float | None, float | None]:
@@ -126,9 +123,10 @@ def _bounds(mean: Mean) -> tuple[float, float | None, float | None]:
 
 
 def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
-    """Every arm beside the baseline; against updates only those that take fewer."""
+    """Every arm beside the baseline; against updates only those that take fewer. By chance a step
+    may be without signal and is not taken: two in a hundred are not fewer."""
     arms = [a for a in experiment.design.arms if a != experiment.baseline and _has(runs, a, rate)]
-    fewer = [arm for arm in arms if _updates(runs, arm, rate) < _updates_of_baseline(runs, rate)]
+    fewer = [arm for arm in arms if _updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)]
     found = [_against(runs, experiment, rate, arms, "rollouts")] if arms else []
     if fewer:
         found.append(_against(runs, experiment, rate, fewer, "updates"))
@@ -229,7 +227,6 @@ def _updates(runs: Runs, arm: str, rate: float) -> float:
     return sum(ends) / len(ends)
 
 
-def _updates_of_baseline(runs: Runs, rate: float) -> float:
-    """Of the arm that took most; by chance a step may be without signal and not be taken."""
-    arms = {key.arm for key in runs if key.rate == rate}
-    return 0.98 * max(_updates(runs, arm, rate) for arm in arms)
+def _most_updates(runs: Runs, rate: float) -> float:
+    """Of the arm that took most."""
+    return max(_updates(runs, arm, rate) for arm in {key.arm for key in runs if key.rate == rate})

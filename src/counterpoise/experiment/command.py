@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.table import Table
 
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.experiment.compare import counted
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment
-from counterpoise.experiment.finding import power
+from counterpoise.experiment.outlook import described
 from counterpoise.experiment.run import Bench
 from counterpoise.experiment.runs import Standing, number_of_jobs
 from counterpoise.runfile import find_run
@@ -59,15 +60,16 @@ def run_experiment(
     experiment = read_experiment(file, model)
     keys = part.of(experiment)
     console = Console()
+    jobs = number_of_jobs() if jobs is None else jobs
     if dry_run:
-        console.print(_described(experiment, keys), highlight=False, markup=False)
+        told = described(experiment, keys, out, jobs, minutes)
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to make the experiment in")
-    jobs = number_of_jobs() if jobs is None else jobs
     bench = Bench.open(experiment, find_run(file), out)
     known = sum(key in bench.runs for key in keys)
-    console.print(f"{experiment.name}: {len(keys)} runs, {known} known", highlight=False)
+    console.print(f"{experiment.name}: {counted(len(keys), 'run')}, {known} known", highlight=False)
     try:
         with _Display(console) as display:
             bench.train(keys, jobs, display.tell, minutes)
@@ -76,18 +78,25 @@ def run_experiment(
         _conclude(bench, keys, console)
         raise
     _conclude(bench, keys, console)
+    if bench.failed_now:
+        failed = f"{counted(len(bench.failed_now), 'run')} failed"
+        untried = sum(key not in bench.runs and key not in bench.failures for key in keys)
+        if untried and minutes is None:
+            failed += f" before any ended, {untried} left untried"
+        raise PoiseError(f"{failed}; the same command tries again")
 
 
 def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
-    for name, said in bench.failures.items():
-        console.print(f"{name} failed: {said}", style="red", markup=False, highlight=False)
+    for key in bench.failed_now:
+        said = f"{key.name} failed: {bench.failures[key]}"
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
     bench.save()
     ended = sum(key in bench.runs for key in keys)
     console.print(f"{ended} of {len(keys)} runs are finished", highlight=False)
-    if bench.runs:
+    if bench.runs or bench.failures:
         console.print(bench.conclude(), markup=False, highlight=False, soft_wrap=True)
         try:
-            for path in bench.draw():
+            for path in bench.draw() if bench.runs else ():
                 console.print(str(path), markup=False, highlight=False, soft_wrap=True)
         except ModuleNotFoundError as fault:
             console.print(
@@ -96,24 +105,6 @@ def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         console.print(f"tables {bench.out / 'results.md'}", markup=False, highlight=False)
-    if bench.failures:
-        raise PoiseError(f"{len(bench.failures)} runs failed; the same command tries them again")
-
-
-def _described(experiment: Experiment, keys: Sequence[Key]) -> str:
-    design, run = experiment.design, experiment.run
-    rollouts = run.loop.iterations * run.sample.prompts * run.sample.group_size
-    return (
-        f"{experiment.name} ({experiment.digest}): {len(design.arms)} arms x {len(design.rates)} "
-        f"rates x {len(design.seeds)} seeds = {len(design.runs())} runs, {len(keys)} of them now\n"
-        f"a run: {run.loop.iterations} iterations, {rollouts:,} rollouts, held-out success at "
-        f"{', '.join(experiment.columns.values())}\n"
-        + "\n".join(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items())
-        + f"\nrates {', '.join(f'{rate:g}' for rate in design.rates)}; "
-        f"seeds {design.seeds[0]} to {design.seeds[-1]}; against {experiment.baseline}\n"
-        f"{power(experiment)}\n"
-        f"rule: {experiment.options.rule}"
-    )
 
 
 class _Display:
@@ -134,10 +125,8 @@ class _Display:
 
     def tell(self, standing: Standing) -> None:
         left = standing.seconds_left
-        head = f"{standing.ended} of {standing.total} runs, {100 * standing.share:.0f} %"
+        head = f"{standing}, {100 * standing.share:.0f} %"
         head += f", {left / 60:.0f} min left" if left is not None else ""
-        if standing.postponed:
-            head += f", {standing.postponed} put off: memory is short, fewer at a time"
         if self.console.is_terminal:
             table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
             for name, behind in standing.running.items():
@@ -146,7 +135,8 @@ class _Display:
         elif time.monotonic() - self.last > EVERY:
             self.last = time.monotonic()
             running = ", ".join(f"{name} {behind}" for name, behind in standing.running.items())
-            self.console.print(f"{head}  [{running}]", markup=False, highlight=False)
+            line = f"{head}  [{running}]"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _listed(text: str | None) -> list[str]:

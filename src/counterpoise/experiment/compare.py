@@ -66,17 +66,15 @@ def compare(
     """At every rate; intervals hold for `family` comparisons together, by default the rates."""
     of_rates = rates(runs)
     each = together(level, family or len(of_rates))
-    return [
-        Comparison(
-            arm,
-            against,
-            rate,
-            student(differences(runs, arm, against, rate, "rollouts", column), each),
-            student(differences(runs, arm, against, rate, "updates", column), each),
+    found = []
+    for rate in of_rates:
+        at_rollouts, at_updates = (
+            differences(runs, arm, against, rate, cost, column) for cost in ("rollouts", "updates")
         )
-        for rate in of_rates
-        if differences(runs, arm, against, rate, "rollouts", column)
-    ]
+        if at_rollouts:
+            means = student(at_rollouts, each), student(at_updates, each)
+            found.append(Comparison(arm, against, rate, *means))
+    return found
 
 
 def differences(
@@ -124,14 +122,25 @@ def verdict(found: Sequence[Comparison], way: Way, margin: float) -> Verdict:
 def told(one: Comparison) -> str:
     """One comparison in words."""
     a, b = one.rollouts, one.updates
+    seen = f" (could have shown {100 * a.seen:.1f})" if a.n > 1 else ""
     return (
         f"at lr {one.rate:g} {points(a)} at equal rollouts and {points(b)} at equal updates over "
-        f"{a.n} seeds (could have shown {100 * a.seen:.1f})"
+        f"{counted(a.n, 'seed')}{seen}"
     )
 
 
 def points(mean: Mean) -> str:
-    return f"{100 * mean.value:+.1f} points [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]"
+    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if mean.n > 1 else ""
+    return f"{100 * mean.value:+.1f} points{interval}"
+
+
+def counted(n: int, noun: str) -> str:
+    """
+    Example:
+        >>> counted(1, "seed"), counted(12, "comparison")
+        ('1 seed', '12 comparisons')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def as_number(name: str, mean: Mean, unit: str = "share") -> Number:

@@ -7,6 +7,7 @@ the like for the others. A value that was not measured in an iteration is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -22,14 +23,21 @@ METRICS = (  # taken from metrics.jsonl as they are
     "clipped_share", "mean_ratio", "cancellation", "flipped", "boosted_positive",
     "boosted_negative", "positive_share", "batch_rows", "rows_without_signal", "iteration_seconds",
 )  # fmt: skip
+SHARES = {
+    "success", "mixed_groups", "truncated_share", "clipped_share", "cancellation", "flipped",
+    "boosted_positive", "boosted_negative", "positive_share", "split",
+}  # fmt: skip
 Runs = dict[Key, list[Record]]  # the curve of every run, in order
+Range = tuple[float, float]  # the values that a quantity can take
+SHARE: Range = (0.0, 1.0)
+AMOUNT: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
 
 
 def read_run(folder: RunFolder) -> list[Record]:
     """Iteration 0 is the policy before training."""
     lines = folder.read("metrics")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
-    judged = _heldout(folder)
+    judged, seconds = _heldout(folder), _judging(folder)
     updates = list(accumulate((line["steps"] for line in lines), initial=0))
     rollouts = list(accumulate((line["rollouts"] for line in lines), initial=0))
     curve: list[Record] = []
@@ -42,6 +50,7 @@ def read_run(folder: RunFolder) -> list[Record]:
                 "rollouts": rollouts[i],
                 **{name: judged[name].get(i) for name in judged},
                 **{name: line.get(name) for name in METRICS},
+                "evaluate_seconds": seconds.get(i),
                 "dropped": line.get("dropped_surplus", 0) + line.get("dropped_aged", 0),
                 "split": plan.get("split_share"),
                 "largest_sum": plan.get("max_abs_group_advantage_sum"),
@@ -57,6 +66,21 @@ def _heldout(folder: RunFolder) -> dict[str, dict[int, float]]:
         column = f"{HELDOUT}@{setting}" if place else HELDOUT
         found[column] = {line["iteration"]: line["mean"] for line in lines}
     return found
+
+
+def _judging(folder: RunFolder) -> dict[int, float]:
+    """Iteration -> seconds that its evaluations took together."""
+    found: dict[int, float] = {}
+    for line in folder.read("evaluations"):
+        at = line["iteration"]
+        found[at] = found.get(at, 0.0) + line.get("evaluate_seconds", 0.0)
+    return found
+
+
+def seconds_of(curve: list[Record]) -> float:
+    """What a run took, its start apart: iterations and evaluations."""
+    columns = ("iteration_seconds", "evaluate_seconds")
+    return sum(r.get(column) or 0.0 for r in curve for column in columns)
 
 
 def by_run(records: Records) -> Runs:
@@ -82,6 +106,10 @@ def of_seeds(
     """seed -> a number of its run; seeds where it is None are left out."""
     found = {key.seed: what(c) for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)}
     return {seed: value for seed, value in found.items() if value is not None}
+
+
+def possible(column: str) -> Range:
+    return SHARE if column in SHARES or column.startswith(HELDOUT) else AMOUNT
 
 
 def end(column: str) -> Callable[[list[Record]], float | None]:

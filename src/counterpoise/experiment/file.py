@@ -19,7 +19,8 @@ same file. Comments do not count, nor does where the model lies: its weights hav
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -65,6 +66,11 @@ class ExperimentConfig:
         True,
         "all runs begin with the same weights; false: pieces may have a warm-up each, and only "
         "runs with the same start are paired",
+    )
+    shares: list[str] = option(
+        [],
+        "other experiment files: of a piece of theirs, the runs that have all options of a run of "
+        "this one count",
     )
     pilot: bool = option(False, "choose a stable rate and one at the edge instead of comparing")
     fall: float = option(
@@ -143,9 +149,8 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     design = Design(path, common, arms, sorted(options.rates), seeds)
     _check(options, arms, where)
-    for key in design.runs()[: len(arms) * len(options.rates)]:
-        load_config(path, list(design.overrides(key)))
     run = load_config(path, list(common))
+    _check_runs(design, where)
     hypotheses = tuple(_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
     return Experiment(path.stem, options, run, design, hypotheses, _digest(tables))
 
@@ -171,6 +176,24 @@ def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> No
         raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
     if not options.rule:
         raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
+
+
+def _check_runs(design: Design, where: str) -> None:
+    """Every rate and every arm makes a run; a fault is told with its place in the file."""
+    for rate in design.rates:
+        with _told_as(f"{where}: experiment.rates"):
+            load_config(design.base, [*design.common, f"update.lr={rate!r}"])
+    for key in design.runs()[: len(design.arms) * len(design.rates)]:
+        with _told_as(f"{where}: [experiment.arms] {key.arm}"):
+            load_config(design.base, list(design.overrides(key)))
+
+
+@contextmanager
+def _told_as(place: str) -> Iterator[None]:
+    try:
+        yield
+    except PoiseError as fault:
+        raise PoiseError(f"{place}: {str(fault).removeprefix('--set ')}") from fault
 
 
 def _hypothesis(

@@ -1,4 +1,8 @@
-"""What an experiment found: a verdict on every hypothesis, and the tables behind it."""
+"""What an experiment found: a verdict on every hypothesis, and the tables behind it.
+
+Verdicts are about the runs that finished; what failed is said beside them (failed.py) and changes
+none.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,39 @@ import math
 
 from counterpoise.experiment.compare import Comparison, points, told, verdict
 from counterpoise.experiment.curves import Runs
+from counterpoise.experiment.failed import BIAS, Failures, failures_told
 from counterpoise.experiment.file import Experiment, Hypothesis
 from counterpoise.experiment.measures import MEASURES
 from counterpoise.experiment.results import Result, comparisons, numbers, results
 from counterpoise.statistics.finding import Finding, Verdict
 from counterpoise.statistics.student import Mean, shown, together
 
+NONE: Failures = {}
+ROUNDING = 1e-9  # below it a sum that cancels is 0
+INTERVALS = (
+    "Intervals of success are 95 % by Student's t over the seeds of an arm, cut to 0 to 100 %; "
+    "those of differences hold together and are not cut."
+)
 
-def judge(runs: Runs, experiment: Experiment) -> Finding:
+
+def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Finding:
     """The verdict is the first hypothesis's at the first setting; the others are in the notes."""
     found = results(runs, experiment)
     verdicts = {h: verdict_on(h, runs, experiment) for h in experiment.hypotheses}
     notes = [
-        f"{h} than {experiment.baseline}: {v}. {_told(comparisons(runs, experiment, h.arm))}"
+        f"{h} than {experiment.baseline}: {v}. {_sentence(comparisons(runs, experiment, h.arm))}"
         for h, v in list(verdicts.items())[1:]
     ]
     notes += [
         f"{first} at {setting}: {verdict_on(first, runs, experiment, column)}. "
-        + _told(comparisons(runs, experiment, first.arm, column))
+        + _sentence(comparisons(runs, experiment, first.arm, column))
         for first in experiment.hypotheses[:1]
         for column, setting in list(experiment.columns.items())[1:]
     ]
     notes += [_collapses(found, rate) for rate in experiment.design.rates]
-    notes += [_costs(found), _missing(runs, experiment)]
+    notes += [_costs(found), _missing(runs, experiment, failures)]
+    if failed := failures_told(failures, found, experiment):
+        notes += [*failed, BIAS]
     decided: Verdict = next(iter(verdicts.values()), "inconclusive")
     because = "No hypothesis was stated."
     if experiment.hypotheses:
@@ -50,6 +64,11 @@ def verdict_on(
 
 def _told(found: list[Comparison]) -> str:
     return "; ".join(told(one) for one in found) + "." if found else "No seed has both arms yet."
+
+
+def _sentence(found: list[Comparison]) -> str:
+    said = _told(found)
+    return said[0].upper() + said[1:]
 
 
 def _collapses(found: list[Result], rate: float) -> str:
@@ -74,14 +93,17 @@ def _costs(found: list[Result]) -> str:
     return "; ".join(said) + "." if said else ""
 
 
-def _missing(runs: Runs, experiment: Experiment) -> str:
+def _missing(runs: Runs, experiment: Experiment, failures: Failures) -> str:
     planned = len(experiment.design.runs())
-    return "" if len(runs) == planned else f"{len(runs)} of {planned} runs are finished."
+    failed = f", {len(failures)} failed" if failures else ""
+    return "" if len(runs) == planned else f"{len(runs)} of {planned} runs are finished{failed}."
 
 
 def power(experiment: Experiment) -> str:
     """What the planned seeds can show, before anything is run."""
     options, level = experiment.options, together(experiment.options.level, experiment.family)
+    if len(experiment.design.arms) == 1:
+        return "one arm: nothing is compared"
     if options.seeds < 2:
         return "one seed shows nothing: raise experiment.seeds"
     spreads = (options.spread / 2, options.spread, 2 * options.spread)
@@ -92,19 +114,23 @@ def power(experiment: Experiment) -> str:
     )
     return (
         f"{options.seeds} seeds show, 4 times in 5, a difference of {said} (std over seeds; "
-        f"intervals for {experiment.family} comparisons together)"
+        f"{_together(experiment.family)})"
     )
+
+
+def _together(family: int) -> str:
+    return f"intervals for {family} comparisons together" if family > 1 else "one comparison"
 
 
 # -- tables for a document ------------------------------------------------------------------------
 
 
-def markdown(runs: Runs, experiment: Experiment) -> str:
-    """results.md: a verdict a line, then two tables for every rate."""
+def markdown(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> str:
+    """results.md: a verdict a line, two tables for every rate, and what is not in them."""
     found = results(runs, experiment)
     lines = [
         f"- {h} than {experiment.baseline}: **{verdict_on(h, runs, experiment)}**. "
-        + _told(comparisons(runs, experiment, h.arm))
+        + _sentence(comparisons(runs, experiment, h.arm))
         for h in experiment.hypotheses
     ]
     for rate in experiment.design.rates:
@@ -112,7 +138,12 @@ def markdown(runs: Runs, experiment: Experiment) -> str:
         if mine:
             lines += ["", f"Learning rate {rate:g}:", "", *_outcomes(mine, experiment)]
             lines += ["", *_beside(mine)]
-    return "\n".join([*lines, "", _missing(runs, experiment), power(experiment) + "."]) + "\n"
+    if found:
+        lines += ["", INTERVALS]
+    if failed := failures_told(failures, found, experiment):
+        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", BIAS]
+    lines += ["", _missing(runs, experiment, failures), power(experiment) + "."]
+    return "\n".join(lines) + "\n"
 
 
 def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
@@ -128,7 +159,8 @@ def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
             row.append(_percent(one.success.get(column)))
             against = one.against.get(column)
             row += [points(against.rollouts), points(against.updates)] if against else ["", ""]
-            row.append(f"{100 * against.rollouts.seen:.1f}" if against else "")
+            seen = against.rollouts.seen if against else math.nan
+            row.append("" if math.isnan(seen) else f"{100 * seen:.1f}")
         row += [_p(one.p), f"{one.collapsed} of {one.seeds}", _p(one.collapse_p)]
         rows.append(row)
     return _table(head, rows)
@@ -136,7 +168,7 @@ def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
 
 def _beside(found: list[Result]) -> list[str]:
     rows = [
-        [one.arm, *(_measure(one.measures.get(n), m.share) for n, m in MEASURES.items())]
+        [one.arm, *(_measure(one.measures.get(n), percent=m.percent) for n, m in MEASURES.items())]
         for one in found
     ]
     return _table(["arm", *(m.label for m in MEASURES.values())], rows)
@@ -157,9 +189,11 @@ def _percent(mean: Mean | None) -> str:
     return f"{100 * mean.value:.1f} %{interval}"
 
 
-def _measure(mean: Mean | None, share: bool) -> str:
+def _measure(mean: Mean | None, *, percent: bool) -> str:
     if mean is None:
         return ""
-    if share:
+    if percent:
         return f"{100 * mean.value:.1f} %"
+    if abs(mean.value) < ROUNDING:
+        return "0"
     return f"{mean.value:.3g}" if abs(mean.value) < 1000 else f"{mean.value:,.0f}"

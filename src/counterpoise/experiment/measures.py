@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from counterpoise.evaluate import interval
-from counterpoise.experiment.curves import HELDOUT, end, mean
+from counterpoise.experiment.curves import AMOUNT, HELDOUT, SHARE, Range, end, mean
 from counterpoise.statistics.finding import Record
 
 Curve = list[Record]
@@ -29,7 +29,8 @@ Measure = Callable[[Curve], float | None]
 class Measured(NamedTuple):
     label: str
     of: Measure
-    share: bool = False  # shown in percent
+    possible: Range = AMOUNT
+    percent: bool = False  # how it is shown
 
 
 def heldout(curve: Sequence[Record], column: str = HELDOUT) -> list[float]:
@@ -66,20 +67,21 @@ def _gain(cost: str, unit: int) -> Measure:
     return of
 
 
+ANY: Range = (-math.inf, math.inf)
 SILENT = "rows_without_signal"  # of one iteration; the other columns count from the start
 MEASURES = {
-    "along": Measured("held-out success along the run, mean", mean(HELDOUT), True),
+    "along": Measured("held-out success along the run, mean", mean(HELDOUT), SHARE, True),
     "updates": Measured("updates", end("updates")),
     "per_update": Measured("sampled rollouts per update", _per("rollouts", "updates")),
     "dropped": Measured("rollouts dropped per update", _per("dropped", "updates")),
     "silent": Measured("rollouts without signal per update", _per(SILENT, "updates")),
     "gain_rollouts": Measured(
-        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), True
+        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), ANY, True
     ),
-    "gain_updates": Measured("success gained per 100 updates", _gain("updates", 100), True),
-    "cancellation": Measured("cancellation index", mean("cancellation")),
-    "flipped": Measured("tokens moved against their advantage", mean("flipped"), True),
-    "split": Measured("share of groups split", mean("split"), True),
+    "gain_updates": Measured("success gained per 100 updates", _gain("updates", 100), ANY, True),
+    "cancellation": Measured("cancellation index", mean("cancellation"), SHARE),
+    "flipped": Measured("tokens moved against their advantage", mean("flipped"), SHARE, True),
+    "split": Measured("share of groups split", mean("split"), SHARE, True),
     "largest_sum": Measured("largest advantage sum of a group's part", mean("largest_sum")),
     "entropy": Measured("entropy at the end, nats", end("entropy")),
     "length": Measured("response length at the end", end("response_length")),

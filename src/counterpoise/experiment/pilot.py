@@ -13,9 +13,11 @@ without a held-out evaluation is not tried.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.experiment.curves import Runs, rates
+from counterpoise.experiment.failed import BIAS_OF_A_PILOT
 from counterpoise.experiment.file import Experiment
 from counterpoise.experiment.measures import heldout
 
@@ -81,14 +83,17 @@ def _rate(runs: Runs, rate: float, experiment: Experiment) -> Rate:
     )
 
 
-def markdown(choice: Choice) -> str:
-    """results.md of a pilot."""
+def markdown(choice: Choice, failed: Sequence[str] = ()) -> str:
+    """results.md of a pilot; `failed`: what is to be said of runs that did."""
     lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for one in choice.tried:
         values = (_values(one.start), _values(one.best), _values(one.end))
         counts = (f"{one.learns} of {one.runs}", f"{one.falls} of {one.runs}")
         lines.append("| " + " | ".join((f"{one.rate:g}", *values, *counts)) + " |")
-    return "\n".join([*lines, "", f"By the rule: {choice}."]) + "\n"
+    lines += ["", f"By the rule: {choice}."]
+    if failed:
+        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", BIAS_OF_A_PILOT]
+    return "\n".join(lines) + "\n"
 
 
 def _values(values: list[float]) -> str:

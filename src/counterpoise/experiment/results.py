@@ -1,9 +1,10 @@
 """An experiment's arms in numbers: success, differences, collapse, costs, mechanism.
 
-For every arm and rate: held-out success at the end at every setting, the difference to the baseline
-paired by seed at equal rollouts and at equal updates, with intervals that hold for all arms and
-rates together, and beside each the smallest difference that the seeds could have shown. The p-value
-of an arm is the larger one of its two costs, adjusted by Holm over arms and rates.
+For every arm and rate: held-out success at the end at every setting, with an interval cut to [0, 1]
+(over_seeds.py); the difference to the baseline paired by seed at equal rollouts and at equal
+updates, with intervals that hold for all arms and rates together and are not cut; and beside each
+the smallest difference that the seeds could have shown. The p-value of an arm is the larger one of
+its two costs, adjusted by Holm over arms and rates.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import math
 from dataclasses import dataclass, replace
 
 from counterpoise.experiment.compare import Comparison, as_number, compare
-from counterpoise.experiment.curves import HELDOUT, Runs, end, of_seeds
+from counterpoise.experiment.curves import HELDOUT, SHARE, Runs, end, of_seeds
 from counterpoise.experiment.file import Experiment
 from counterpoise.experiment.measures import MEASURES, collapsed, sign_test, wilson
+from counterpoise.experiment.over_seeds import mean_over_seeds
 from counterpoise.statistics.finding import Number
-from counterpoise.statistics.student import Mean, holm, student
+from counterpoise.statistics.student import Mean, holm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,11 @@ class Result:
     arm: str
     rate: float
     seeds: int
-    success: dict[str, Mean]  # column of held-out success -> at the end
+    success: dict[str, Mean]  # column of held-out success -> at the end, cut to [0, 1]
     against: dict[str, Comparison]  # the same -> against the baseline; empty for the baseline
     p: float  # by Holm; nan for the baseline
     collapsed: int  # of `seeds`
-    collapse_p: float  # sign test against the baseline, not adjusted; nan for the baseline
+    collapse_p: float  # sign test against the baseline, not adjusted; nan without a pair
     measures: dict[str, Mean]  # those that were measured
 
 
@@ -55,13 +57,13 @@ def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result
     success, against = {}, {}
     for column in experiment.columns:
         if ends := list(of_seeds(runs, arm, rate, end(column)).values()):
-            success[column] = student(ends)
+            success[column] = mean_over_seeds(ends, SHARE)
         for one in comparisons(runs, experiment, arm, column):
             if one.rate == rate:
                 against[column] = one
     main = against.get(HELDOUT)
     measured = {
-        name: student(list(values.values()))
+        name: mean_over_seeds(list(values.values()), measure.possible)
         for name, measure in MEASURES.items()
         if (values := of_seeds(runs, arm, rate, measure.of))
     }
@@ -79,7 +81,7 @@ def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result
         against,
         p,
         sum(fallen.values()),
-        math.nan if arm == experiment.baseline else sign_test(more, fewer),
+        math.nan if arm == experiment.baseline or not both else sign_test(more, fewer),
         measured,
     )
 
@@ -122,7 +124,7 @@ def numbers(found: list[Result], experiment: Experiment) -> tuple[Number, ...]:
         share = one.collapsed / one.seeds
         named.append(Number(f"{at}: runs that collapsed", share, low, high, unit="share"))
         for name, mean in one.measures.items():
-            unit = "share" if MEASURES[name].share else ""
+            unit = "share" if MEASURES[name].percent else ""
             named.append(as_number(f"{at}: {MEASURES[name].label}", mean, unit))
     return tuple(named)
 

@@ -2,7 +2,8 @@
 
     DIR/NAME.toml         the experiment file, as it was
     DIR/runs/             one folder a run, small: no rollouts, no model
-    DIR/curves.parquet    all finished runs, a row an iteration; written anew whenever one ends
+    DIR/curves.parquet    all finished runs, a row an iteration, and which failed; written anew
+                          whenever one ends
     DIR/pieces/           curves.parquet of other folders: their runs count as finished here
     DIR/NAME.json         numbers and verdict        DIR/results.md     the same as tables
     DIR/NAME-*.svg .png   figures                    DIR/report.html    one page
@@ -20,11 +21,13 @@ from pathlib import Path
 from counterpoise.errors import PoiseError
 from counterpoise.experiment import finding as findings
 from counterpoise.experiment import pilot
-from counterpoise.experiment.curves import Runs, read_run
+from counterpoise.experiment.curves import Runs, read_run, seconds_of
 from counterpoise.experiment.design import Key
+from counterpoise.experiment.failed import failures_of_a_pilot
 from counterpoise.experiment.file import Experiment, read_experiment
 from counterpoise.experiment.pieces import (
     NAME,
+    Piece,
     check_starts,
     in_order,
     read_pieces,
@@ -43,8 +46,9 @@ class Bench:
 
     experiment: Experiment
     out: Path
-    runs: Runs = field(default_factory=dict)  # finished
-    failures: dict[str, str] = field(default_factory=dict)
+    runs: Runs  # finished
+    failures: dict[Key, str]  # here and in pieces, now and before
+    failed_now: list[Key] = field(default_factory=list)
 
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> Bench:
@@ -61,7 +65,8 @@ class Bench:
                 temporary.write_bytes(source.read_bytes())
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
-        return cls(experiment, out, read_pieces(out, experiment))
+        known = read_pieces(out, experiment)
+        return cls(experiment, out, known.runs, dict(known.failures))
 
     def train(
         self,
@@ -70,9 +75,9 @@ class Bench:
         tell: Callable[[Standing], None],
         minutes: float | None = None,
     ) -> None:
-        """The runs of `keys` that are not known yet."""
+        """The runs of `keys` that are not known yet; in no time none, and no model is asked for."""
         wanted = {key.name: key for key in keys if key not in self.runs}
-        if not wanted:
+        if not wanted or minutes == 0:
             return
         start = self.experiment.start()
         check_starts(starts(self.runs) | {start}, self.experiment, self.experiment.run.model.name)
@@ -91,7 +96,8 @@ class Bench:
         try:
             fleet.train(jobs, tell, ended, minutes)
         finally:
-            self.failures = fleet.failures
+            self.failed_now = [wanted[name] for name in fleet.failures]
+            self.failures |= {wanted[name]: said for name, said in fleet.failures.items()}
 
     def _take(self, key: Key, start: str) -> None:
         curve = read_run(RunFolder.open(self.out / "runs" / key.name))
@@ -99,9 +105,10 @@ class Bench:
 
     def save(self) -> None:
         """curves.parquet, whole."""
-        self.runs = in_order(self.runs, self.experiment)
-        if self.runs:
-            write_piece(self.out / NAME, self.runs, self.experiment)
+        known = in_order(Piece(self.runs, self.failures), self.experiment)
+        self.runs, self.failures = known.runs, dict(known.failures)
+        if self.runs or self.failures:
+            write_piece(self.out / NAME, known, self.experiment)
 
     # -- what it came to -----------------------------------------------------------------------
 
@@ -109,17 +116,19 @@ class Bench:
         """Judge, write tables, and return what is to be said in the end."""
         if self.experiment.options.pilot:
             choice = pilot.choose(self.runs, self.experiment)
-            self._write("results.md", pilot.markdown(choice))
+            failed = failures_of_a_pilot(self.failures, self.runs)
+            self._write("results.md", pilot.markdown(choice, failed))
             return str(choice)
-        finding = findings.judge(self.runs, self.experiment)
-        self._write("results.md", findings.markdown(self.runs, self.experiment))
+        finding = findings.judge(self.runs, self.experiment, self.failures)
+        tables = findings.markdown(self.runs, self.experiment, self.failures)
+        self._write("results.md", tables)
         self._write(f"{self.experiment.name}.json", self._found(finding))
         return f"{finding.verdict}. {finding.because}"
 
     def _found(self, finding: Finding) -> str:
         """As a study's, so that `poise report` shows it among them."""
         options, run = self.experiment.options, self.experiment.run
-        seconds = sum(r.get("iteration_seconds") or 0.0 for c in self.runs.values() for r in c)
+        seconds = sum(seconds_of(curve) for curve in self.runs.values())
         about = {
             "study": self.experiment.name,
             "title": options.title or self.experiment.name,

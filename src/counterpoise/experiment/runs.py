@@ -9,7 +9,7 @@ from its last checkpoint. With a time limit no run is started that the slowest o
 have ended in time, and what still runs at the limit is interrupted.
 
 A run that had too little memory beside its neighbours waits until one of them has ended, and from
-then on fewer run at a time; it has failed if it had the machine to itself.
+then on fewer run at a time, which is told; it has failed if it had the machine to itself.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ POLL = 0.2  # seconds between looks at the processes
 HOPELESS = 3  # failures before anything has ended
 PATIENCE = 30.0  # seconds an interrupted run has to end
 NO_ROOM = "poise: out of memory"  # how a run that memory ended begins its last line
+OF_MEMORY = ", as the kernel does when memory is short"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Standing:
 
     Example:
         Standing(ended=3, total=8, running={"QB-lr0.0001-seed1": 12}, share=0.46, seconds_left=90.0)
+        str(...)                                    # "3 of 8 runs"
     """
 
     ended: int
@@ -52,7 +54,17 @@ class Standing:
     running: Mapping[str, int]  # name -> iterations behind it
     share: float  # of all iterations of all runs
     seconds_left: float | None  # None: too early to say
+    failed: int = 0
     postponed: int = 0  # times a run found no memory beside the others
+    jobs: int = 1  # that run at a time now
+
+    def __str__(self) -> str:
+        told = f"{self.ended} of {self.total} runs"
+        told += f", {self.failed} failed" if self.failed else ""
+        if self.postponed:
+            times = "once" if self.postponed == 1 else f"{self.postponed} times"
+            told += f", memory ran out {times}: {self.jobs} at a time now"
+        return told
 
 
 class Fleet:
@@ -156,7 +168,8 @@ class Fleet:
     def _gather(self, ended: Callable[[str], None]) -> None:
         """Take note of the processes that are over."""
         for name, process in list(self._processes.items()):
-            if process.poll() is None:
+            code = process.poll()
+            if code is None:
                 continue
             del self._processes[name]
             self._behind[name] = self._iterations(name)
@@ -167,18 +180,20 @@ class Fleet:
                 self._log(name).unlink(missing_ok=True)
                 ended(name)
             elif not self._stopping:
-                self._failed(name)
+                self._failed(name, code)
 
-    def _failed(self, name: str) -> None:
+    def _failed(self, name: str, code: int) -> None:
         said = self._log(name).read_text(errors="replace").strip() or "it said nothing"
         last = said.splitlines()[-1]
+        if code < 0:  # its last line is of something else
+            last = f"killed by {signal.Signals(-code).name}" + OF_MEMORY * (code == -signal.SIGKILL)
         if last.startswith(NO_ROOM) and self._processes:
             self._jobs = len(self._processes)
             self._postponed += 1
             self._waiting.insert(0, name)
             self._started.pop(name, None)
         else:
-            self.failures[name] = last
+            self.failures[name] = last.removeprefix("poise: ")
 
     def _interrupt(self) -> None:
         """As Ctrl-C does: a run keeps its last checkpoint, and its verifier ends with it.
@@ -219,13 +234,16 @@ class Fleet:
         total = sum(wanted.values())
         seconds, made = time.monotonic() - start, behind - before
         left = [n for n in self.options if n in running or self._behind[n] < wanted[n]]
+        to_make = sum(wanted[n] - self._behind[n] for n in left if n not in self.failures)
         return Standing(
             ended=len(wanted) - len(left),
             total=len(self.options),
             running=running,
             share=behind / total,
-            seconds_left=seconds * (total - behind) / made if made > 0 else None,
+            seconds_left=seconds * to_make / made if made > 0 else None,
+            failed=len(self.failures),
             postponed=self._postponed,
+            jobs=self._jobs,
         )
 
 
@@ -237,7 +255,7 @@ def train_runs(
 
     def tell(standing: Standing) -> None:
         _raise(fleet)
-        progress(f"{standing.ended} of {standing.total} runs", standing.share)
+        progress(str(standing), standing.share)
 
     fleet.train(number_of_jobs(), tell)
     _raise(fleet)

@@ -1,0 +1,58 @@
+"""Runs of another experiment that are the very runs of this one.
+
+    [experiment]
+    shares = ["smollm2-interventions"]
+
+A baseline that was trained once need not be trained again. A piece of that experiment counts here,
+arm by arm: a run is taken if all its options are those of a run of this experiment, whatever the
+two files call its arm, and however they judge it. Where the model lies does not count; its weights
+have their own digest, and only runs with the same start are paired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from counterpoise.config import RunConfig
+from counterpoise.experiment.curves import Runs
+from counterpoise.experiment.design import Key
+from counterpoise.experiment.file import Experiment, read_experiment
+from counterpoise.runfile import load_config
+
+
+def shared_with(experiment: Experiment, digest: str) -> Experiment | None:
+    """The experiment of this digest, if `experiment` shares its runs."""
+    others = (read_experiment(name) for name in experiment.options.shares)
+    return next((other for other in others if other.digest == digest), None)
+
+
+def same_runs(theirs: Runs, other: Experiment, experiment: Experiment) -> Runs:
+    """`theirs` that are runs of `experiment` too, under its names."""
+    twins = _twins(other, experiment)
+    taken: Runs = {}
+    for key in experiment.design.runs():
+        twin = twins.get((key.arm, key.rate))
+        if twin and (curve := theirs.get(key._replace(arm=twin))):
+            taken[key] = [{**r, "arm": key.arm} for r in curve]
+    return taken
+
+
+def _twins(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:
+    """(arm, rate) of `experiment` -> the arm of `other` with the same options."""
+    rates = [rate for rate in experiment.design.rates if rate in other.design.rates]
+    known = {(arm, rate): _options(other, arm, rate) for arm in other.design.arms for rate in rates}
+    twins = {}
+    for arm in experiment.design.arms:
+        for rate in rates:
+            options = _options(experiment, arm, rate)
+            found = [a for (a, r), theirs in known.items() if r == rate and theirs == options]
+            if found:
+                twins[arm, rate] = found[0]
+    return twins
+
+
+def _options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
+    """Of this arm's runs, seeds and the place of the model aside."""
+    plan = experiment.design
+    config = load_config(plan.base, list(plan.overrides(Key(arm, rate, seed=0))))
+    return replace(config, model=replace(config.model, name=""))
