@@ -25,6 +25,26 @@ SMALL = {
 GOOD = '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}'
 ROLLOUT = '{"prompt_id": "p", "reward": 1, "num_tokens": 3}'
 
+MINE = """
+def score(responses, answers): return [float(a in r) for r, a in zip(responses, answers)]
+def one(response): return 1.0
+def with_prompts(prompts, responses, answers): return []
+def short(responses, answers): return [1.0]
+def number(responses, answers): return 1.0
+def nothing(responses, answers): pass
+def nan(responses, answers): return [0.5, 1, float("nan"), 0]
+def none(responses, answers): return [None] * len(responses)
+def divides(responses, answers):
+    return [1 / len(text) for text in responses]
+def misses(rows, num_steps, seed): return [[0, 1, 2], [3, 4, 5, 6]]
+def twice(rows, num_steps, seed): return [[0, 1, 2, 3], [0, 4, 5, 6, 7]]
+def one_more(rows, num_steps, seed): return [range(4), range(4, 9)]
+def one_step(rows, num_steps, seed): return [range(8)]
+def flat(rows, num_steps, seed): return list(range(8))
+def halves(rows, num_steps, seed): return [[0.5]] * num_steps
+not_a_function = 3
+"""
+
 # What a user may hand to the command, by its name in the folder "w".
 FILES: dict[str, str | bytes] = {
     "small.toml": to_toml(from_tables(SMALL)),
@@ -46,6 +66,11 @@ FILES: dict[str, str | bytes] = {
     "bytes.jsonl": GOOD.encode() + b"\n\xff\n",
     "rows.jsonl": "\n".join(ROLLOUT.replace("1,", f"{k % 2},") for k in range(4)) + "\n",
     "no_reward.jsonl": '{"prompt_id": "p", "num_tokens": 3}\n',
+    "mine.py": MINE,
+    "broken.py": "import math\nimport no_such_module\n",
+    "syntax.py": "def score(responses, answers):\n    return [\n",
+    "fails.py": "table = {}\nfirst = table['first']\n",
+    "script.py": "raise SystemExit\n",
     "a_file": "",
     "full/something": "",
     "run/config.toml": to_toml(from_tables(SMALL)),
@@ -110,6 +135,9 @@ MODELS = {
 SMALL_RUN = "train {w}/small.toml --out {o}"
 JSONL = SMALL_RUN + " -s task.name=jsonl -s task.heldout=0 -s task.path={w}/"
 MODEL = SMALL_RUN + " -s model.name="
+REWARD = SMALL_RUN + " -s verify.name={w}/"
+REWARD_DRY = "train {w}/small.toml --dry-run -s verify.name={w}/"
+RULE_DRY = "train {w}/small.toml --dry-run -s batch.composer={w}/"
 ODD = " -s balance.tau=0.5 -s balance.target=7"
 EXPERIMENT = "experiment smollm2-interventions --out {o}"
 DRY = "train {w}/small.toml --dry-run -s model.name={w}/"
@@ -168,6 +196,36 @@ FAULTS: list[tuple[str, str, str]] = [
     ("optimizer", SMALL_RUN + " --set update.optimizer=adam", "did you mean 'adamw'"),
     ("unit", SMALL_RUN + " --set balance.unit=groups", "did you mean 'group'"),
     ("device", SMALL_RUN + " --set model.device=gpu", "choices: auto, cpu, cuda"),
+    # -- functions of the user's
+    ("own: no file", REWARD + "none.py:score", "verify.name: .*/none.py cannot be read: No such"),
+    ("own: no function named", REWARD + "mine.py", r"unknown value .*FILE.py:FUNCTION, exact"),
+    ("own: no name", REWARD + "mine.py:", "names no function: write FILE.py:FUNCTION or MODULE:"),
+    ("own: no module", SMALL_RUN + " -s verify.name=no.such:f", "no module 'no.such' where Python"),
+    ("own: built in", SMALL_RUN + " -s verify.name=math:sqrt", "no module 'math' where Python"),
+    ("own: no function", REWARD + "mine.py:scor", "mine.py: .*'scor': did you mean 'score'"),
+    ("own: no function but", REWARD + "mine.py:not_a_function", "unknown function 'not_a_func"),
+    ("own: import", REWARD + "broken.py:f", "broken.py:2: ModuleNotFoundError: No module named"),
+    ("own: syntax", REWARD + "syntax.py:score", r"syntax.py:2: SyntaxError: '\[' was never closed"),
+    ("own: fails", REWARD + "fails.py:score", "fails.py:2: KeyError: 'first'"),
+    ("own: a script", REWARD + "script.py:score", "script.py:1: SystemExit$"),
+    ("own: few arguments", REWARD + "mine.py:one", r"one\(responses, answers\): too many"),
+    ("own: many arguments", REWARD + "mine.py:with_prompts", "missing a required argument"),
+    ("own: short", REWARD_DRY + "mine.py:short", "short returned 1 numbers for 4 responses"),
+    ("own: a number", REWARD_DRY + "mine.py:number", "returned 1.0: return a list of 4 numbers"),
+    ("own: nothing", REWARD_DRY + "mine.py:nothing", "returned None: return a list of 4 numbers"),
+    ("own: nan", REWARD_DRY + "mine.py:nan", "returned nan for response 3 of 4: a reward is a fi"),
+    ("own: none", REWARD_DRY + "mine.py:none", "returned None for response 1 of 4: a reward is a"),
+    ("own: divides", REWARD_DRY + "mine.py:divides", "mine.py:11: ZeroDivisionError: division by"),
+    ("own: misses", RULE_DRY + "mine.py:misses", r"of the 8 rows: row 7 \(from 0 on\) is there 0 "),
+    ("own: twice", RULE_DRY + "mine.py:twice", r"of the 8 rows: row 0 \(from 0 on\) is there 2 ti"),
+    ("own: one more", RULE_DRY + "mine.py:one_more", r"8 rows: row 8 \(from 0 on\) is there 1 tim"),
+    ("own: one step", RULE_DRY + "mine.py:one_step", "mine.py:one_step.*1 steps instead of 2"),
+    ("own: flat", RULE_DRY + "mine.py:flat", "returned no lists of row numbers .*: return 2 of"),
+    ("own: halves", RULE_DRY + "mine.py:halves", "returned no lists of row numbers .*: return 2"),
+    ("own: reward as rule", RULE_DRY + "mine.py:score", r"score\(rows, num_steps, seed\): too"),
+    ("own: verl", RULE_DRY + "mine.py:misses -e verl", "cannot honour .*batch.composer=.*mine"),
+    ("own: plan", "plan {w}/rows.jsonl -k 2 -c {w}/mine.py:misses", "partition of the 4 rows"),
+    ("own: in a table of ours", SMALL_RUN + " -s credit.name={w}/mine.py:score", "unknown value"),
     ("no CUDA device", SMALL_RUN + " --set model.device=cuda", "torch sees no CUDA device"),
     ("demo, too", "demo --out {o} --set loop.sead=1", "did you mean 'seed'"),
     # -- options that do not fit together

@@ -19,8 +19,10 @@ import transformers
 from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 
 from counterpoise.cli import app, main
-from counterpoise.cli.running import fresh
+from counterpoise.cli.running import fresh, own_name
+from counterpoise.config import RunConfig
 from counterpoise.runfile import from_tables, load_config, options
+from counterpoise.store.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +157,6 @@ def test_without_arguments_there_is_help(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("demo", "poise train --resume --out DIR goes on"),
-        ("train", "the same command with --resume goes on"),
         ("study", "the same command goes on"),
         ("warmup", "unless it said 'saved', the same command with --resume goes on"),
         ("doctor", "poise: stopped\n"),
@@ -175,6 +175,55 @@ def test_after_ctrl_c(
         app.command(name)(interrupted)
     assert poise(monkeypatch, command) == 130
     assert said in capfd.readouterr().err
+
+
+GOES_ON = "poise: stopped; it goes on from its last checkpoint by: "
+
+
+@pytest.mark.parametrize(
+    ("words", "written", "said"),
+    [
+        (["demo"], "out/demo", f"{GOES_ON}poise train --resume --out out/demo\n"),
+        (["demo", "-o", "a b"], "a b", f"{GOES_ON}poise train --resume --out 'a b'\n"),
+        (["train", "demo", "-o", "a"], "a", f"{GOES_ON}poise train --resume --out a\n"),
+        (["train", "demo", "-o", "a"], "", "poise: stopped before anything was written\n"),
+    ],
+)
+def test_a_stopped_run_says_the_command_that_goes_on(
+    words: list[str],
+    written: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    def stopped(run: RunConfig, out: Path, **_: object) -> None:
+        if written:
+            RunFolder.create(out, run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("counterpoise.loop.train", stopped)
+    monkeypatch.chdir(tmp_path)
+    assert poise(monkeypatch, *words) == 130
+    assert capfd.readouterr().err == said
+    assert not written or (tmp_path / written / "config.toml").is_file()
+
+
+def test_the_command_that_goes_on_is_called_as_this_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name where the shell finds this very one, else by its path or through Python."""
+    for folder in ("mine", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "poise").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "mine"))
+    for called, words in {
+        str(tmp_path / "mine" / "poise"): ["poise"],
+        str(tmp_path / "other" / "poise"): [str(tmp_path / "other" / "poise")],
+        "/x/counterpoise/cli/__main__.py": [sys.executable, "-m", "counterpoise.cli"],
+    }.items():
+        monkeypatch.setattr(sys, "argv", [called])
+        assert own_name() == words
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(
@@ -303,6 +352,34 @@ def test_dry_runs_of_presets(
         assert float(told[1].replace(",", "")) == pytest.approx(PARAMETERS[name], rel=0.03)
         assert "GB" in text
     assert list(tmp_path.iterdir()) == []
+
+
+OF_THE_TASK = {
+    "no data path", "data is a folder", "no records", "bad JSON", "missing field", "empty problem",
+    "duplicate id", "not UTF-8 data", "all held out", "few records", "no hub path",
+    "no gym dataset", "too few prompts",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [pytest.param(c, said, id=name) for name, c, said in FAULTS if name in OF_THE_TASK],
+)
+def test_a_dry_run_finds_the_faults_of_the_task(
+    command: str,
+    message: str,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    """Those that a run would find after its model was loaded."""
+    words = command.format(w=world, o="none").replace("--out none", "--dry-run").split()
+    assert poise(monkeypatch, *words) == 2
+    found = capfd.readouterr()
+    assert found.out == ""
+    assert found.err.startswith("poise: ")
+    assert found.err.count("\n") == 1
+    assert re.search(message, found.err), found.err
 
 
 def test_a_dry_run_of_a_run_to_be_resumed(

@@ -9,7 +9,8 @@ import pytest
 import tiny
 
 from counterpoise.config import RunConfig
-from counterpoise.estimate import KNOWN, describe_run, shape_of
+from counterpoise.errors import PoiseError
+from counterpoise.estimate import KNOWN, data, describe_run, shape_of
 from counterpoise.policy.load import EMBEDDED
 from counterpoise.runfile import from_tables, load_config, to_toml
 
@@ -105,3 +106,67 @@ def test_every_turn_of_an_episode_is_counted() -> None:
         for text in (one, three)
     ]
     assert tokens == [16 * 8 * 112, 3 * 16 * 8 * 112]
+
+
+# -- problems -----------------------------------------------------------------------------------
+
+UNREAD = "not checked    the model's weights and tokenizer, and so the length of prompts"
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.jsonl"
+    line = '{{"id": "{0}", "problem": "{0} + 1 = ?", "answer": "1"}}\n'
+    path.write_text("".join(line.format(k) for k in range(50)))
+    return path
+
+
+def of_file(path: Path, *sets: str) -> RunConfig:
+    return load_config("demo", ["task.name=jsonl", f"task.path={path}", "task.heldout=10", *sets])
+
+
+def test_a_file_that_is_here_is_read(problems: Path) -> None:
+    told = "task           mine: 40 problems to train on; 10 held out, 10 of them to judge by"
+    assert data(of_file(problems)) == [told, UNREAD]
+    assert describe_run(of_file(problems)).endswith(f"\n#   {told}\n#   {UNREAD}")
+    with pytest.raises(PoiseError, match=r"mine\.jsonl:1: no field 'gold' .*task\.answer_field"):
+        data(of_file(problems, "task.answer_field=gold"))
+    with pytest.raises(PoiseError, match="40 training prompts cannot fill an iteration of 41"):
+        data(of_file(problems, "sample.prompts=41"))
+    with pytest.raises(PoiseError, match="prompt '0' has no generic text"):
+        data(of_file(problems, "sample.anchors=1"))
+
+
+def test_files_that_are_not_here_are_named(problems: Path) -> None:
+    gone = problems.with_name("gone.jsonl")
+    not_here = f"{gone} is not here: the run would stop for it"
+    unread = UNREAD.replace("checked    ", "checked    the problems; ")
+    assert data(of_file(gone)) == [f"task           {not_here}", unread]
+    assert data(of_file(problems, f"task.heldout_path={gone}"))[0] == f"task           {not_here}"
+    found = data(of_file(problems, f"task.benchmarks=['{gone}']"))
+    assert found[0].startswith("task           mine: 40 problems")
+    assert found[1:] == [f"               {not_here}", UNREAD]
+
+
+def test_a_benchmark_that_is_here_is_read(problems: Path) -> None:
+    bad = problems.with_name("bad.jsonl")
+    bad.write_text("{}\n")
+    with pytest.raises(PoiseError, match=r"bad\.jsonl:1: no field 'problem'"):
+        data(of_file(problems, f"task.benchmarks=['{bad}']"))
+
+
+def test_nothing_is_fetched() -> None:
+    told = data(load_config("demo", ["task.name=hub", "task.path=nobody/nothing:en"]))
+    assert told[0] == "task           nobody/nothing:en, by the package `datasets`"
+    assert told[1].startswith("not checked    the dataset and its fields; the model's weights")
+
+
+def test_of_generated_problems_one_is_made() -> None:
+    told = data(load_config("demo"))[0]
+    made = (
+        "4,096 problems to train on, made when the run starts; 256 held out, 128 of them to judge"
+    )
+    assert told == f"task           word_problems: {made} by"
+    pytest.importorskip("reasoning_gym", reason="the gym extra is not installed")
+    with pytest.raises(PoiseError, match="unknown reasoning_gym dataset 'leg_countin'"):
+        data(load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"]))

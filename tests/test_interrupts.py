@@ -3,6 +3,7 @@ finished and a checkpoint saved. The second one stops at once."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -122,14 +123,15 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     assert run.returncode == 130
     first, last = said.split("poise: ")[1:]
     assert first.startswith("finishing the iteration")
-    assert last.startswith("stopped; the same command with --resume goes on")
+    again = f"{sys.executable} -m counterpoise.cli train --resume --out {tmp_path / 'run'}"
+    assert last == f"stopped; it goes on from its last checkpoint by: {again}\n"
 
     folder = RunFolder.open(tmp_path / "run")
     behind = len(folder.read("metrics"))
     assert 2 <= behind < 200
     kept = checkpoint.available(folder.checkpoints)
     assert [path.name for path in kept] == [checkpoint.name(behind)]  # nothing is lost
-    more = [*words, "--resume", f"--set=loop.iterations={behind + 1}"]
+    more = [*shlex.split(again), f"--set=loop.iterations={behind + 1}"]
     resumed = subprocess.run(more, check=True, capture_output=True, text=True)
     assert f"resuming after iteration {behind}" in resumed.stdout
     lines = RunFolder.open(tmp_path / "run").read("metrics")

@@ -10,17 +10,22 @@
                 one layer as above
 
 Estimates, not promises: attention workspaces and the allocator's waste come on top.
+
+Files of problems that lie here are read, and a fault in them is found now; one that does not lie
+here is named. Nothing is fetched and no model is loaded, and what was left unread is said.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
+from counterpoise.contamination.training import load_benchmarks
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.runfile import to_toml
+from counterpoise.task.load import load_task
 
 GB = 1e9
 
@@ -105,26 +110,28 @@ def describe_run(config: RunConfig) -> str:
     most, drawn = 1 + s.refills, f"{n * rollouts:,} rollouts"
     if s.refills:
         drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
-    lines = [
-        to_toml(config),
-        "# what this run does",
-        f"#   per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
+    told = [
+        f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
         f"{config.batch.steps} optimizer steps ({config.batch.composer})",
-        f"#   in all         {drawn}, updates: {updates}",
-        f"#   tokens         at most {most * tokens:,} sampled an iteration, "
+        f"in all         {drawn}, updates: {updates}",
+        f"tokens         at most {most * tokens:,} sampled an iteration, "
         f"{n * most * tokens:,} in all",
+        *memory(config),
+        *data(config),
     ]
-    return "\n".join(lines + _memory(config))
+    lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in told)]
+    return "\n".join(lines)
 
 
 def _turns(config: RunConfig) -> int:
     return config.task.turns if config.task.environment != "none" else 1
 
 
-def _memory(config: RunConfig) -> list[str]:
+def memory(config: RunConfig) -> list[str]:
+    """The model and its memory, in lines."""
     shape = shape_of(config.model.name)
     if shape is None:
-        return [f"#   memory         unknown: the shape of {config.model.name} is not here"]
+        return [f"memory         unknown: the shape of {config.model.name} is not here"]
     single = config.model.dtype == "float32" or config.model.name == "embedded"
     width = 4 if single else 2
     training = (16 if single else 20) * shape.parameters
@@ -144,15 +151,62 @@ def _memory(config: RunConfig) -> list[str]:
     length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _turns(config)
     row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     drawing = [
-        f"#                  keys and values {row / GB:.3f} GB a row of full length; the sampler",
-        "#                  decodes as many rows at once as memory allows, 512 at most on a CPU",
+        f"               keys and values {row / GB:.3f} GB a row of full length; the sampler",
+        "               decodes as many rows at once as memory allows, 512 at most on a CPU",
     ]
     if config.sample.engine == "vllm":
         share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
-        drawing = [f"#                  vLLM's weights, keys and values: {share}"]
+        drawing = [f"               vLLM's weights, keys and values: {share}"]
     return [
-        f"#   model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
-        f"#   memory         training {training / GB:.2f} GB, "
-        f"activations {activations / GB:.2f} GB",
+        f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
+        f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
         *drawing,
     ]
+
+
+# -- problems -----------------------------------------------------------------------------------
+
+
+def data(config: RunConfig) -> list[str]:
+    """The problems and what was not checked, in lines; a fault in a file that is here is raised."""
+    task = config.task
+    own = [name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"]
+    missing = [name for name in (*own, *task.benchmarks) if not Path(name).exists()]
+    load_benchmarks([name for name in task.benchmarks if name not in missing])
+    told = [f"{name} is not here: the run would stop for it" for name in missing]
+    unread = ["the model's weights and tokenizer, and so the length of prompts"]
+    if task.name == "hub" and task.path:
+        told.insert(0, f"{task.path}, by the package `datasets`")
+        unread.insert(0, "the dataset and its fields")
+    elif set(own) & set(missing):
+        unread.insert(0, "the problems")
+    else:
+        told.insert(0, _problems(config))
+    heads = ["task", *[""] * (len(told) - 1)]
+    lines = [f"{head:<15}{line}" for head, line in zip(heads, told, strict=True)]
+    return [*lines, f"not checked    {'; '.join(unread)}"]
+
+
+def _problems(config: RunConfig) -> str:
+    """Files are read whole; of problems that are generated one is made, so that a wrong name or a
+    missing package is found."""
+    task, wanted = config.task, config.sample.prompts
+    generated = task.name in ("word_problems", "reasoning_gym")
+    found = load_task(replace(task, size=1, heldout=0) if generated else task)
+    if config.sample.anchors:
+        from counterpoise.sample.anchors import check_generic
+
+        check_generic(found.train, config.sample)
+    train, heldout = len(found.train), len(found.heldout)
+    if generated:
+        train, heldout = task.size, task.heldout
+    if train < wanted:
+        raise PoiseError(
+            f"{train} training prompts cannot fill an iteration of {wanted}: lower sample.prompts"
+        )
+    judged = min(heldout, config.evaluate.prompts)
+    made = ", made when the run starts" if generated else ""
+    return (
+        f"{found.name}: {train:,} problems to train on{made}; {heldout:,} held out, "
+        f"{judged:,} of them to judge by"
+    )

@@ -75,29 +75,31 @@ def train(
     prompts = encode(policy, task.train, config, watch)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    if config.store.report or config.store.tokens:
-        folder.write_vocabulary(policy.pieces())
-    warn_of_overlap(task.train, benchmarks, folder, watch.say)
-    if resume:
-        state = restore(folder, policy, config, watch.say)
-        folder.write_config(config)  # the few options that may change have their new values
-    else:
-        state = new_state(policy, config)
-    state.micro.tell = state.drawn.tell = watch.say
-    state.sample = sampler
-    options = config.verify
-    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
-    state.episodes = episodes_of(config.task, verifier)
-    try:
-        with alone(out), explained(NO_MEMORY):
-            watch.started(config, policy.num_parameters, state.iteration)
-            evaluate(state, task.heldout, config, verifier, folder, watch)
-            while state.iteration < config.loop.iterations:
-                advance(state, prompts, task.heldout, config, verifier, folder, watch)
-    finally:
-        verifier.close()
-        sampler.close()
-    conclude(policy, config, folder, watch)
+    with alone(out):  # from before the logs are cut until the last file is written
+        if config.store.report or config.store.tokens:
+            folder.write_vocabulary(policy.pieces())
+        warn_of_overlap(task.train, benchmarks, folder, watch.say)
+        if resume:
+            check_unfinished(out, config)  # it may have ended while the model was loaded
+            state = restore(folder, policy, config, watch.say)
+            folder.write_config(config)  # the few options that may change have their new values
+        else:
+            state = new_state(policy, config)
+        state.micro.tell = state.drawn.tell = watch.say
+        state.sample = sampler
+        options = config.verify
+        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+        state.episodes = episodes_of(config.task, verifier)
+        try:
+            with explained(NO_MEMORY):
+                watch.started(config, policy.num_parameters, state.iteration)
+                evaluate(state, task.heldout, config, verifier, folder, watch)
+                while state.iteration < config.loop.iterations:
+                    advance(state, prompts, task.heldout, config, verifier, folder, watch)
+        finally:
+            verifier.close()
+            sampler.close()
+        conclude(policy, config, folder, watch)
     return folder
 
 

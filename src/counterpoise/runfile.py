@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.feasible import checked
+from counterpoise.own import OWN, is_own, pinned
 
 SCHEMA = 1
 PRESETS = (Path(__file__).parent / "runs", Path(__file__).parents[2] / "runs")  # wheel, checkout
@@ -108,7 +109,11 @@ def read_section(
         place = given.get(f"{name}.{key}", where)
         if key not in known:
             raise PoiseError(f"{place}: in [{name}]: {unknown('option', key, known)}")
-        values[key] = _value(f"{name}.{key}", value, hints[key], known[key].metadata, place)
+        meta = known[key].metadata
+        values[key] = _value(f"{name}.{key}", value, hints[key], meta, place)
+        if OWN in meta["choices"] and is_own(values[key]):
+            folder = Path(where).parent if place == where else Path()
+            values[key] = _pinned(f"{name}.{key}", values[key], folder, place)
     return kind(**values)
 
 
@@ -123,7 +128,8 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
         value = float(value)
     if type(value) is not kind:
         raise PoiseError(f"{where}: {name} must be {_kind(kind)}, not {value!r}")
-    if meta["choices"] and value not in meta["choices"]:
+    own = OWN in meta["choices"] and is_own(value)
+    if meta["choices"] and value not in meta["choices"] and not own:
         raise PoiseError(f"{where}: {name}: {unknown('value', value, meta['choices'])}")
     if kind is float and not math.isfinite(value):
         raise PoiseError(f"{where}: {name} must be a finite number, not {value!r}")
@@ -132,6 +138,14 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
         bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
         raise PoiseError(f"{where}: {name} must be {bounds}, not {value!r}")
     return value
+
+
+def _pinned(name: str, value: str, folder: Path, where: str) -> str:
+    """A function of the user's; a run file means files beside it."""
+    try:
+        return pinned(value, folder)
+    except PoiseError as fault:
+        raise PoiseError(f"{where}: {name}: {fault}") from fault
 
 
 def _kind(kind: type) -> str:

@@ -41,6 +41,7 @@ SMALL = [
     "batch.steps=2", "balance.tau=0", "task.size=64", "task.levels=[1]", "evaluate.prompts=8",
     "evaluate.samples=2", "update.lr=3e-4", "loop.threads=1", "verify.name=exact",
 ]  # fmt: skip
+OWN = Path(__file__).parents[2] / "examples" / "own_reward_and_composer.py"
 
 LAUNCHED = [
     sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
@@ -169,8 +170,11 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
         ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=high_entropy",
          "credit.settings=['share=0.3']", "sample.temperature=0.8"],
         ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=cancellation"],
+        ["update.optimizer=sgd", "update.lr=0.5", f"verify.name={OWN}:nearness",
+         f"batch.composer={OWN}:easy_first"],
     ],
-    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel"],
+    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel",
+         "own"],
 )  # fmt: skip
 def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""

@@ -25,6 +25,7 @@ needs_verl = pytest.mark.skipif(
     host.installed() is None or not host.supported(host.installed() or ""),
     reason=f"verl {host.VERSION} is not installed: {host.REMEDY}",
 )
+OWN = Path(__file__).parents[2] / "examples" / "own_reward_and_composer.py"
 PRESETS = ("qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b")
 
 
@@ -71,6 +72,7 @@ def test_what_is_shown_is_the_command_itself() -> None:
         (["sample.prompts=6", "batch.steps=4"], r"sample\.prompts=6 in batch\.steps=4"),
         (['evaluate.settings=["training","0.6/0.95"]'], "verl judges one way"),
         (["model.name=shape:smollm2-135m"], "verl loads a folder or a hub id"),
+        ([f"batch.composer={OWN}:easy_first"], "a function of yours would see no advantages"),
         (["model.device=cpu", "update.optimizer=sgd"], r"model\.device=cpu .*update\.optimizer"),
     ],
 )
@@ -107,6 +109,15 @@ def test_the_reward_is_the_runs_verifier() -> None:
     right = {"data_source": "x", "ground_truth": "11", "verifier": "exact"}
     assert compute_score(solution_str="so \\boxed{11}", **right) == 1.0
     assert compute_score(solution_str="so \\boxed{12}", extra_info={}, **right) == 0.0
+
+
+def test_the_reward_may_be_a_function_of_the_users() -> None:
+    name = load_config("demo", [f"verify.name={OWN}:nearness"]).verify.name
+    asked = {"data_source": "x", "ground_truth": "10", "verifier": name}
+    assert compute_score(solution_str="so \\boxed{10}", **asked) == 1.0
+    assert compute_score(solution_str="so \\boxed{12}", **asked) == -0.2
+    given = words(load_config("demo", [f"verify.name={name}"]))
+    assert given["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
 
 
 def test_a_missing_verl_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

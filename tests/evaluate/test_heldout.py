@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
 import tiny
 
 from counterpoise.config import SampleConfig
-from counterpoise.evaluate.heldout import judge, summarise
+from counterpoise.evaluate.heldout import Success, judge, summarise
 from counterpoise.evaluate.interval import share
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
@@ -32,6 +34,23 @@ def test_edges() -> None:
     assert (all_right.pass_any, all_right.mixed) == (1.0, 0.0)
     one_problem = summarise(np.array([[1.0, 0.0]]))  # one problem says nothing about others
     assert (one_problem.mean, one_problem.low, one_problem.high) == (0.5, 0.0, 1.0)
+
+
+def test_a_reward_above_0_is_a_success_whatever_its_size() -> None:
+    """Graded rewards, also beyond 1: success is a share all the same."""
+    graded = summarise(np.array([[7.5, 0.25], [-3.0, 0.0], [2.0, -0.5]]))
+    right = summarise(np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    assert (graded.mean, graded.low, graded.high) == (right.mean, right.low, right.high)
+    assert (graded.pass_any, graded.mixed) == (2 / 3, 1 / 3)
+    assert (graded.reward, right.reward) == (pytest.approx(6.25 / 6), 0.5)
+
+
+def test_an_older_record_has_no_mean_reward() -> None:
+    found = summarise(np.array([[1.0, 0.0]]))
+    record = {**asdict(found), "iteration": 3}
+    assert Success.of(record) == found
+    del record["reward"]
+    assert Success.of(record) == replace(found, reward=None)
 
 
 def test_samples_of_one_problem_are_not_independent() -> None:

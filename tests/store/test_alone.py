@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from counterpoise import loop
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.runfile import load_config
@@ -54,3 +56,47 @@ def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
     train(config, out, watch=Impatient())
     assert refused == [True, True]
     train(config, out, resume=True)  # ended: nobody holds it
+
+
+def test_one_that_looked_before_the_other_held_the_folder_cuts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were started at once and saw nobody; the second was slower to load its model. It is
+    refused while the first trains and while it writes its last files."""
+    out, config, refused = tmp_path / "run", load_config("demo", SETS), []
+    monkeypatch.setattr(loop, "check_alone", lambda path: None)
+
+    def second() -> None:
+        before = (out / "metrics.jsonl").read_bytes()
+        with pytest.raises(PoiseError, match="being written by another process"):
+            train(config, out, resume=True)
+        refused.append(before == (out / "metrics.jsonl").read_bytes())
+
+    class Impatient(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            second()
+
+        def finished(self, path: Path) -> None:
+            second()
+
+    train(config, out, watch=Impatient())
+    assert refused == [True, True, True]
+
+
+def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept no checkpoint: to resume it would be to start it again."""
+    out, config = tmp_path / "run", load_config("demo", [*SETS, "store.model=false"])
+    train(config, out)
+    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.check_unfinished, []
+
+    def too_early(path: Path, asked: RunConfig) -> None:
+        calls.append(path)
+        if len(calls) > 1:
+            real(path, asked)
+
+    monkeypatch.setattr(loop, "check_unfinished", too_early)
+    with pytest.raises(PoiseError, match="there is nothing to resume"):
+        train(config, out, resume=True)
+    assert (out / "metrics.jsonl").read_bytes() == before

@@ -1,16 +1,21 @@
-"""The reward and the verifier that docs/verify.md shows do what it says of them."""
+"""Rewards of the user's: those that docs/verify.md shows, and what a function may return."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
 from counterpoise.verify import REWARDS, VERIFIERS
+from counterpoise.verify.own import rewards_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 BLOCKS = re.findall(
@@ -18,11 +23,14 @@ BLOCKS = re.findall(
 )
 
 
+def source(name: str) -> str:
+    return next(text for path, _, text in BLOCKS if path.endswith(name))
+
+
 def shown(name: str) -> dict[str, Any]:
     """What the file of that name defines, as the page has it."""
-    source = next(text for path, _, text in BLOCKS if path.endswith(f"/{name}.py"))
     scope: dict[str, Any] = {"__name__": name}
-    exec(source, scope)
+    exec(source(f"/{name}.py"), scope)
     return scope
 
 
@@ -35,17 +43,66 @@ def test_the_reward_of_the_page(text: str, wanted: float):
     assert shown("ends_with_box")["reward"](Prompt("1", "?", "4"), response, RunConfig()) == wanted
 
 
-def test_the_verifier_of_the_page():
-    verifier = shown("mentioned")["MentionedVerifier"](5.0, 2)
-    assert verifier.score(["It is 4.", "It is 5."], ["4", "4"]).rewards == [1.0, 0.0]
+def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By the name that the page gives it, from the folder that it lies in."""
+    (tmp_path / "mentioned.py").write_text(source("mentioned.py"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "--set verify.name=mentioned.py:score\n" in PAGE.read_text(encoding="utf-8")
+    verifier = VERIFIERS.load("mentioned.py:score")(5.0, 2)
+    assert verifier.score(["It is 4.", "It is 5."], ["4", "4"]).rewards == [1.0, -0.1]
     verifier.close()
 
 
-def test_the_lines_of_the_tables_name_what_the_files_define():
-    lines = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("__init__.py")]
-    for line in lines:
-        name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
-        module, attribute = target.split(":")
-        assert attribute in shown(module.rpartition(".")[2])
-        assert name not in {*VERIFIERS, *REWARDS}  # an example, not a second file of ours
-    assert len(lines) == 2
+def test_the_line_of_the_table_names_what_the_file_defines():
+    (line,) = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("__init__.py")]
+    name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
+    module, attribute = target.split(":")
+    assert attribute in shown(module.rpartition(".")[2])
+    assert name not in REWARDS  # an example, not a second file of ours
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        [0.5, -2, True],
+        (0.5, -2.0, 1),
+        np.array([0.5, -2, 1], np.float32),
+        torch.tensor([0.5, -2, 1]),
+    ],
+    ids=["list", "tuple", "array", "tensor"],
+)
+def test_what_a_function_may_return(returned: Any):
+    rewards = rewards_of(returned, 3, "mine.py:score")
+    assert rewards == [0.5, -2.0, 1.0]
+    assert {type(reward) for reward in rewards} == {float}
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "mine.py:score returned None: return a list of 3 numbers, one for each response"),
+        (1.0, "mine.py:score returned 1.0: return a list of 3 numbers, one for each response"),
+        ((x for x in "abc"), "mine.py:score returned <generator object"),
+        ({"a": 1}, "mine.py:score returned {'a': 1}: return a list of 3 numbers"),
+        (["right", 0, 0], "mine.py:score returned ['right', 0, 0]: return a list of 3 numbers"),
+        ([[1, 2, 3]], "mine.py:score returned [[1, 2, 3]]: return a list of 3 numbers"),
+        ([[1], [1, 2], 3], "mine.py:score returned [[1], [1, 2], 3]: return a list of 3 numbers"),
+        (torch.ones(3, requires_grad=True), "mine.py:score returned tensor([1., 1., 1.], requires"),
+        ([], "mine.py:score returned 0 numbers for 3 responses"),
+        ([1.0] * 4, "mine.py:score returned 4 numbers for 3 responses"),
+        ([0, math.nan, 1], "mine.py:score returned nan for response 2 of 3: a reward is a finite"),
+        (
+            [0, 1, -math.inf],
+            "mine.py:score returned -inf for response 3 of 3: a reward is a finite",
+        ),
+        ([None, 0, 1], "mine.py:score returned None for response 1 of 3: a reward is a finite"),
+        ([1e200, 0, 1], "mine.py:score returned 1e+200 for response 1 of 3: a reward is a finite"),
+        ([10**400, 0, 1], "mine.py:score returned [1000"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_it_may_not(returned: Any, said: str):
+    with pytest.raises(PoiseError) as fault:
+        rewards_of(returned, 3, "mine.py:score")
+    assert str(fault.value).startswith(said)
+    assert "\n" not in str(fault.value)

@@ -16,6 +16,7 @@ COMPOSERS = Registry(
         "whole": "counterpoise.batch.whole:compose",
         "coupled": "counterpoise.batch.coupled:compose",
     },
+    own="counterpoise.batch.own:composer",
 )
 
 # What a rule guarantees beyond a partition: (rows, steps) -> what is broken, "" when nothing is.

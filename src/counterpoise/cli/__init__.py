@@ -51,10 +51,9 @@ app.command()(bench.bench)
 app.command()(doctor.doctor)
 
 
-# After Ctrl-C or SIGTERM; `poise eval` and `poise experiment` say theirs themselves.
+# After Ctrl-C or SIGTERM; those in SAID know more, such as the folder, and say it themselves.
+SAID = {"demo", "eval", "experiment", "train"}
 GOES_ON = {
-    "demo": "; poise train --resume --out DIR goes on from the last checkpoint",
-    "train": "; the same command with --resume goes on from the last checkpoint",
     "study": "; the same command goes on",
     "warmup": "; unless it said 'saved', the same command with --resume goes on",
 }
@@ -81,7 +80,7 @@ def main() -> None:
         leave(f"{said[:1].lower()}{said[1:]} (see {where} --help)")
     if code == 130:  # typer's answer to Ctrl-C, or a command's own, which has said so
         command = sys.argv[1] if len(sys.argv) > 1 else ""
-        if command not in {"eval", "experiment"}:
+        if command not in SAID:
             print(f"poise: stopped{GOES_ON.get(command, '')}", file=sys.stderr)
     sys.exit(code)
 

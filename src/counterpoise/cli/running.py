@@ -1,8 +1,14 @@
-"""A training run at the terminal: live progress, then held-out success before and after."""
+"""A training run at the terminal: live progress, then held-out success before and after. Stopped by
+Ctrl-C or SIGTERM it says by which command it goes on."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,28 +24,73 @@ def train_natively(run: RunConfig, out: Path, *, resume: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    with console.status("loading") if console.is_terminal else nullcontext():
-        from counterpoise.display import LiveDisplay
-        from counterpoise.loop import train as train_run
-    with LiveDisplay(console) as display:
-        folder = train_run(run, out, resume=resume, watch=display)
-    tell(run, folder, console)
+    with stopped_says_how_to_go_on(out):
+        with console.status("loading") if console.is_terminal else nullcontext():
+            from counterpoise.display import LiveDisplay
+            from counterpoise.loop import train as train_run
+        with LiveDisplay(console) as display:
+            folder = train_run(run, out, resume=resume, watch=display)
+        tell(run, folder, console)
 
 
 def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
     """The same run through TRL; of several processes the first one tells."""
-    import os
-
     from rich.console import Console
 
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")
-    with console.status("loading") if console.is_terminal else nullcontext():
-        from counterpoise.display import LiveDisplay
-        from counterpoise.engine.trl_run import train as train_run
-    with LiveDisplay(console) as display:
-        folder = train_run(run, out, resume=resume, watch=display)
-    if not console.quiet:
-        tell(run, folder, console)
+    console = Console(quiet=not _first())
+    with stopped_says_how_to_go_on(out):
+        with console.status("loading") if console.is_terminal else nullcontext():
+            from counterpoise.display import LiveDisplay
+            from counterpoise.engine.trl_run import train as train_run
+        with LiveDisplay(console) as display:
+            folder = train_run(run, out, resume=resume, watch=display)
+        if not console.quiet:
+            tell(run, folder, console)
+
+
+def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
+    """The same run through verl, which does its own telling."""
+    from counterpoise.engine.verl_run import launch
+
+    with stopped_says_how_to_go_on(out):
+        launch(run, out, resume=resume)
+
+
+@contextmanager
+def stopped_says_how_to_go_on(out: Path) -> Iterator[None]:
+    """Around what trains in `out`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if _first():
+            print(f"poise: stopped{_goes_on(out)}", file=sys.stderr)
+        raise
+
+
+def _first() -> bool:
+    """Of the processes that torch's launcher started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _goes_on(out: Path) -> str:
+    from counterpoise.store.folder import is_run
+
+    if not is_run(out):
+        return " before anything was written"
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the launcher's own words are not known here
+        return f"; the same launcher goes on with train --resume --out {shlex.quote(str(out))}"
+    again = [*own_name(), "train", "--resume", "--out", str(out)]
+    return f"; it goes on from its last checkpoint by: {shlex.join(again)}"
+
+
+def own_name() -> list[str]:
+    """How this command was called: `poise` where the shell finds it, else with its path."""
+    called = Path(sys.argv[0])
+    if called.name != "poise":
+        return [sys.executable, "-m", "counterpoise.cli"]
+    found = shutil.which("poise")
+    same = found is not None and called.exists() and Path(found).samefile(called)
+    return ["poise"] if same else [str(called)]
 
 
 def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:

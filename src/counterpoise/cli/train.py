@@ -22,7 +22,7 @@ def train(
     sets: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved run and what it needs.")
+        bool, typer.Option("--dry-run", help="Print the resolved run and its needs; read its data.")
     ] = False,
     engine: Annotated[
         str | None, typer.Option("--engine", "-e", help="native (default), trl or verl.")
@@ -43,6 +43,7 @@ def train(
     cannot honour.
     """
     from counterpoise.engine.choose import choose
+    from counterpoise.rehearse import check_loads
     from counterpoise.runfile import load_config
 
     chosen = choose(engine, out, resume=resume)
@@ -56,21 +57,27 @@ def train(
         raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
     else:
         run = load_config(config, sets or [])
+    check_loads(run)
     if chosen != "native":
         _train_by(chosen, run, out, resume=resume, show=show, dry_run=dry_run)
         return
     if show:
         raise PoiseError("--print shows what another engine is given: add --engine verl")
     if dry_run:
-        from counterpoise.estimate import describe_run
-
-        typer.echo(describe_run(run))
+        _describe(run)
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
     from counterpoise.cli.running import train_natively
 
     train_natively(run, out, resume=resume)
+
+
+def _describe(run: RunConfig) -> None:
+    from counterpoise.estimate import describe_run
+    from counterpoise.rehearse import rehearse
+
+    typer.echo("\n".join([describe_run(run), *rehearse(run)]))
 
 
 def _train_by(
@@ -85,20 +92,14 @@ def _train_by(
 
         prepare(run, out)
     if dry_run:
-        from counterpoise.estimate import describe_run
-
-        typer.echo(describe_run(run))
+        _describe(run)
     if show:
         typer.echo(shown)
     if show or dry_run:
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    if engine == "trl":
-        from counterpoise.cli.running import train_by_trl
+    from counterpoise.cli.running import train_by_trl, train_by_verl
 
-        train_by_trl(run, out, resume=resume)
-    else:
-        from counterpoise.engine.verl_run import launch
-
-        launch(run, out, resume=resume)
+    by = train_by_trl if engine == "trl" else train_by_verl
+    by(run, out, resume=resume)

@@ -138,7 +138,12 @@ class SampleConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    name: str = option("math", "response -> reward", choices=tuple(VERIFIERS))
+    name: str = option(
+        "math",
+        "response -> reward; a function of your own, in a file or a MODULE:FUNCTION: "
+        "docs/verify.md",
+        choices=VERIFIERS.choices,
+    )
     timeout_seconds: float = option(
         5.0, "hard limit for one answer; past it the reward is 0", at_least=0.01
     )
@@ -203,7 +208,10 @@ class BalanceConfig:
 @dataclass(frozen=True)
 class BatchConfig:
     composer: str = option(
-        "grouped", "which rows share an optimizer step", choices=tuple(COMPOSERS)
+        "grouped",
+        "which rows share an optimizer step; a function of your own, in a file or a "
+        "MODULE:FUNCTION: docs/batch.md",
+        choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)
 

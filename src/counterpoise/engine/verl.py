@@ -9,6 +9,7 @@ updates there, and sampling rounds in the native engine.
 
 from __future__ import annotations
 
+from counterpoise.batch import COMPOSERS
 from counterpoise.config import RunConfig
 from counterpoise.engine.translate import (
     Option,
@@ -95,7 +96,11 @@ OPTIONS: dict[str, Option] = {
     "balance.unit": to("+poise.unit"),
     "balance.target": only(0, why="an update of verl's has sample.prompts x sample.group_size"),
     "balance.max_age": to("+poise.max_age"),
-    "batch.composer": to("+poise.composer"),
+    "batch.composer": to(
+        "+poise.composer",
+        values=tuple(COMPOSERS),
+        why="a function of yours would see no advantages there",
+    ),
     "batch.steps": to(f"{ACTOR}.ppo_mini_batch_size"),
     "update.lr": to(f"{OPTIM}.lr"),
     "update.optimizer": only("adamw", why="verl hands AdamW's options to any optimizer"),

@@ -1,6 +1,6 @@
 """Held-out success with a 95 % interval that knows which samples belong to one problem.
 
-    s_p = mean over the samples of problem p,    success = mean_p s_p
+    s_p = share of the samples of problem p with reward above 0,    success = mean_p s_p
 
 Samples of one problem are not independent, so the problems are what is counted: interval.py.
 """
@@ -40,11 +40,12 @@ class Success:
     mixed: float  # problems solved by some samples and not by others
     prompts: int
     samples: int
+    reward: float | None = None  # mean over all samples; older records lack it
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Success:
         """From a line of evaluations.jsonl, which holds more."""
-        return cls(**{field.name: record[field.name] for field in fields(cls)})
+        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
 
     def __str__(self) -> str:
         return str(Estimate(self.mean, self.low, self.high))
@@ -74,7 +75,7 @@ def judge(
 
 
 def summarise(rewards_PG: NDArray[np.float64]) -> Success:
-    solved_P = rewards_PG.mean(axis=1)
+    solved_P = (rewards_PG > 0).mean(axis=1)
     found = share(solved_P)
     P, G = rewards_PG.shape
     return Success(
@@ -85,4 +86,5 @@ def summarise(rewards_PG: NDArray[np.float64]) -> Success:
         mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
         prompts=P,
         samples=G,
+        reward=float(rewards_PG.mean()),
     )

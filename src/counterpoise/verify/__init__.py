@@ -8,6 +8,7 @@ VERIFIERS = Registry(
         "math": "counterpoise.verify.math:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
+    own="counterpoise.verify.own:verifier",
 )
 
 REWARDS = Registry(  # beside the verifier's

@@ -58,7 +58,7 @@ class PoiseConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _known("composer", self.composer, COMPOSERS)
+        COMPOSERS.load(self.composer)
         _known("balance unit", self.balance_unit, UNITS)
         _known("credit", self.credit, (*ADVANTAGES, OWN_CREDIT))
         _known("token weights", self.credit_weights, WEIGHTS)

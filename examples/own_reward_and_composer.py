@@ -1,0 +1,43 @@
+"""A reward and a composer of one's own: two functions in a file, named by an option each.
+
+    F=examples/own_reward_and_composer.py
+    poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --dry-run
+    poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --out out/own
+    poise plan out/own/rollouts/step_00001.jsonl --composer $F:easy_first
+
+In a run file, `name = "own_reward_and_composer.py:nearness"` is a file beside it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from counterpoise.types import Row
+from counterpoise.verify.boxed import boxed
+
+
+def nearness(responses: list[str], answers: list[str]) -> list[float]:
+    """r = 1 if the box holds the answer, else -|box - answer| / |answer|, -1 at the least.
+
+    Right is above 0, so success counts what it should; wrong answers differ, so a group of nothing
+    but those has signal too.
+    """
+    return [_nearness(boxed(r), float(a)) for r, a in zip(responses, answers, strict=True)]
+
+
+def _nearness(box: str | None, answer: float) -> float:
+    try:
+        error = abs(float(box or "") - answer)
+    except ValueError:  # no box, or no number in it
+        return -1.0
+    return 1.0 if error == 0 else -min(1.0, error / max(1.0, abs(answer)))
+
+
+def easy_first(rows: list[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """Whole groups, those with the largest share of positive rollouts in the first step."""
+    members: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault(row.group, []).append(i)
+    groups = sorted(members.values(), key=lambda g: -sum(rows[i].sign > 0 for i in g) / len(g))
+    cuts = [len(groups) * step // num_steps for step in range(num_steps + 1)]
+    return [[i for group in groups[a:b] for i in group] for a, b in pairwise(cuts)]

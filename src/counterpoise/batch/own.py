@@ -1,0 +1,35 @@
+"""steps = compose(rows, num_steps, seed): a function of the user's in the place of a composer.
+
+    rows        list of Row: `group`, `advantage`, `num_tokens`; `rollout` only where a run has one
+    num_steps   batch.steps
+    seed        of this iteration; whatever is random follows from it, or a resumed run differs
+    returned    num_steps lists of row numbers, in the order of the steps
+
+It answers for every row, those without signal too. `compose.py` checks the plan as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+
+from counterpoise import own
+from counterpoise.errors import PoiseError
+from counterpoise.types import Row
+
+
+def composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
+    """What a table of composers holds."""
+    function, said = own.load(name, "rows", "num_steps", "seed"), str(own.read(name))
+
+    def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+        returned = function(list(rows), num_steps, seed)
+        try:
+            return [[index(i) for i in step] for step in returned]
+        except TypeError as fault:
+            raise PoiseError(
+                f"{said} returned no lists of row numbers ({fault}): return {num_steps} of them, "
+                "one for each step"
+            ) from fault
+
+    return compose

@@ -1,0 +1,185 @@
+"""FILE.py:FUNCTION or MODULE:FUNCTION -> a function of the user's, the same throughout a run.
+
+    my_rewards.py:score                                as it is asked for
+    /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run keeps it
+
+What stands behind the @ begins the file's sha256. A run is pinned to it when its options are read,
+and whoever loads the function later (the run that is resumed, another process) gets the one that
+the run began with or one line that says the file has changed. The very bytes that were hashed are
+run, once a process: an edit while a run goes on does not reach it. Only the file itself is hashed,
+not what it imports. MODULE is found as Python finds it, FILE needs to be in no package.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import isfunction, signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from counterpoise.errors import PoiseError, first_line, unknown
+
+OWN = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
+DIGITS = 16
+_FORM = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGITS}}}))?")
+
+
+class Asked(NamedTuple):
+    """Example: str(read("my_rewards.py:score@1f0c6a2b9d3e4f50")) == "my_rewards.py:score" """
+
+    source: str  # a path that ends in .py, or a module
+    function: str
+    digest: str  # "": not pinned
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.function}"
+
+
+def is_own(name: str) -> bool:
+    """No name of ours has a colon."""
+    return ":" in name
+
+
+def read(name: str) -> Asked:
+    found = _FORM.fullmatch(name)
+    if found is None:
+        raise PoiseError(f"'{name}' names no function: write {OWN} or MODULE:FUNCTION")
+    source, function, digest = found.groups()
+    return Asked(source, function, digest or "")
+
+
+def pinned(name: str, folder: Path) -> str:
+    """The name as a run keeps it; a relative path is one from `folder`, or from here.
+
+    One that is pinned stays as it is, whatever became of the file: reading a run asks for none.
+    """
+    asked = read(name)
+    if asked.digest:
+        return name
+    source = asked.source
+    if _is_file(source):
+        places = [(place / source).absolute() for place in (folder, Path())]
+        source = str(next((place for place in places if place.exists()), places[0]))
+    return f"{source}:{asked.function}@{_digest(_text(_path(source)))}"
+
+
+def load(name: str, *takes: str) -> Callable[..., Any]:
+    """The function, which must take arguments of these names (its own may be others).
+
+    What it raises is one line with the file and the line of it.
+    """
+    asked = read(name)
+    source = str(Path(asked.source).absolute()) if _is_file(asked.source) else asked.source
+    return _load(asked._replace(source=source), takes)
+
+
+@cache
+def _load(asked: Asked, takes: tuple[str, ...]) -> Callable[..., Any]:
+    path, module = _path(asked.source), _module(asked.source, asked.digest)
+    found = vars(module).get(asked.function)
+    if not callable(found):
+        mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
+        there = [f.__name__ for f in mine if isfunction(f)]
+        raise PoiseError(f"{path}: {unknown('function', asked.function, there)}")
+    try:
+        signature(found).bind(*takes)
+    except (TypeError, ValueError) as fault:
+        called = f"{asked.function}({', '.join(takes)})"
+        raise PoiseError(f"{path}: it cannot be called as {called}: {fault}") from fault
+
+    def call(*given: Any) -> Any:
+        with blamed(path):
+            return found(*given)
+
+    return call
+
+
+@cache
+def _module(source: str, digest: str) -> ModuleType:
+    path = _path(source)
+    text = _text(path)
+    now = _digest(text)
+    if digest and digest != now:
+        raise PoiseError(
+            f"{path} has changed since the run began (its sha256 was {digest}..., it is {now}...): "
+            "put it back, or start a new --out"
+        )
+    with blamed(path):
+        if not _is_file(source):
+            return import_module(source)
+        module = ModuleType(f"{path.stem}@{now}")
+        module.__file__ = str(path)
+        sys.modules[module.__name__] = module  # dataclasses look their module up by name
+        exec(compile(text, str(path), "exec"), vars(module))
+    return module
+
+
+@contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """What the user's code raises, as one line; a PoiseError is one already."""
+    try:
+        yield
+    except PoiseError:
+        raise
+    except (Exception, SystemExit) as fault:
+        kind, said = type(fault).__name__, first_line(fault)
+        told = said if said == kind else f"{kind}: {said}"
+        raise PoiseError(f"{path}{_line(fault, path)}: {told}") from fault
+
+
+def _line(fault: BaseException, path: Path) -> str:
+    if isinstance(fault, SyntaxError) and fault.filename == str(path):
+        return f":{fault.lineno}"
+    frames = traceback.extract_tb(fault.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f":{lines[-1]}" if lines else ""
+
+
+def _is_file(source: str) -> bool:
+    return source.endswith(".py")
+
+
+def _path(source: str) -> Path:
+    """Of the file, or of the module's."""
+    if _is_file(source):
+        return Path(source)
+    origin = ""
+    if all(part.isidentifier() for part in source.split(".")):
+        with blamed(Path(source)):  # looking for a module imports the packages around it
+            origin = _origin(source)
+    if not _is_file(origin):
+        raise PoiseError(
+            f"no module '{source}' where Python looks: install it or set PYTHONPATH, or name a "
+            f"file, as {OWN}"
+        )
+    return Path(origin)
+
+
+def _origin(module: str) -> str:
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError as fault:
+        if not f"{module}.".startswith(f"{fault.name}."):  # something that it imports
+            raise
+        return ""
+    return (found and found.origin) or ""
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        raise PoiseError(f"{path} cannot be read: {fault.strerror}") from fault
+
+
+def _digest(text: bytes) -> str:
+    return sha256(text).hexdigest()[:DIGITS]

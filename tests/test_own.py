@@ -1,0 +1,238 @@
+"""Functions of the user's: found, pinned to their file's content, and the same to a run's end."""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from counterpoise import own
+from counterpoise.batch import COMPOSERS
+from counterpoise.batch.compose import compose
+from counterpoise.credit import ADVANTAGES
+from counterpoise.errors import PoiseError
+from counterpoise.loop import train
+from counterpoise.rehearse import check_loads, rehearse
+from counterpoise.runfile import from_tables, load_config, to_toml
+from counterpoise.store.resume import config_to_resume
+from counterpoise.types import Row
+from counterpoise.verify import VERIFIERS
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "own_reward_and_composer.py"
+SCORE = "def score(responses, answers):\n    return [{} for _ in responses]\n"
+SMALL = [
+    "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
+    "task.size=16", "task.heldout=4", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=48", "balance.target=8", "batch.steps=2", "evaluate.prompts=4",
+    "evaluate.samples=2",
+]  # fmt: skip
+
+
+def written(path: Path, reward: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SCORE.format(reward))
+    return path
+
+
+def digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def rewards(name: str) -> list[float]:
+    return VERIFIERS.load(name)(5.0, 2).score(["a", "b"], ["1", "2"]).rewards
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+def test_a_run_file_means_the_file_beside_it_and_a_set_the_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, here = written(tmp_path / "runs/mine.py", 1), written(tmp_path / "here/mine.py", 2)
+    run = tmp_path / "runs/run.toml"
+    run.write_text('[verify]\nname = "mine.py:score"\n')
+    monkeypatch.chdir(tmp_path / "here")
+    assert load_config(run).verify.name == f"{beside}:score@{digest(beside)}"
+    by_set = load_config(run, ["verify.name=mine.py:score"]).verify.name
+    assert by_set == f"{here}:score@{digest(here)}"
+    beside.unlink()
+    assert load_config(run).verify.name == by_set
+
+
+def test_a_stored_run_is_read_without_its_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", 1)
+    config = from_tables({"verify": {"name": f"{path}:score"}})
+    stored = tmp_path / "config.toml"
+    stored.write_text(to_toml(config))
+    path.unlink()
+    assert load_config(stored) == config
+    with pytest.raises(PoiseError, match=r"mine\.py cannot be read: No such file or directory$"):
+        check_loads(config)
+
+
+def test_a_module_is_found_as_python_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "poise_test_package/rewards.py", 7)
+    (tmp_path / "poise_test_package/broken.py").write_text("\nimport no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = from_tables({"verify": {"name": "poise_test_package.rewards:score"}}).verify.name
+    found = digest(tmp_path / "poise_test_package/rewards.py")
+    assert name == f"poise_test_package.rewards:score@{found}"
+    assert rewards(name) == [7.0, 7.0]
+    with pytest.raises(PoiseError, match=r"broken\.py:2: ModuleNotFoundError: No module named"):
+        VERIFIERS.load("poise_test_package.broken:score")
+    with pytest.raises(PoiseError, match=r"no module 'poise_test_package\.other' where"):
+        VERIFIERS.load("poise_test_package.other:score")
+
+
+def test_what_a_package_lacks_is_not_taken_for_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "poise_test_needs").mkdir()
+    (tmp_path / "poise_test_needs/__init__.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PoiseError, match="ModuleNotFoundError: No module named 'no_such_module'"):
+        own.pinned("poise_test_needs.rewards:score", Path())
+
+
+def test_only_tables_that_say_so_take_them() -> None:
+    assert VERIFIERS.choices == (*VERIFIERS, "FILE.py:FUNCTION")
+    assert ADVANTAGES.choices == tuple(ADVANTAGES)
+    with pytest.raises(PoiseError, match=r"^unknown credit"):
+        ADVANTAGES.load(f"{EXAMPLE}:nearness")
+
+
+# -- the same function to the end -------------------------------------------------------------
+
+
+def test_an_edit_does_not_reach_a_run_that_goes_on(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", 1)
+    pinned = own.pinned("mine.py:score", tmp_path)
+    for name in (pinned, f"{path}:score"):
+        assert rewards(name) == [1.0, 1.0]
+    written(path, 2)
+    for name in (pinned, f"{path}:score"):
+        assert rewards(name) == [1.0, 1.0]
+
+
+def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", 1)
+    pinned, before = own.pinned("mine.py:score", tmp_path), digest(path)
+    written(path, 2)
+    with pytest.raises(PoiseError) as fault:
+        VERIFIERS.load(pinned)
+    assert str(fault.value) == (
+        f"{path} has changed since the run began (its sha256 was {before}..., it is "
+        f"{digest(path)}...): put it back, or start a new --out"
+    )
+
+
+def test_a_file_is_run_once_for_both_functions_and_may_hold_dataclasses(tmp_path: Path) -> None:
+    path = tmp_path / "both.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\nclass Seen:\n    times: int = 0\n"
+        "seen = Seen()\n"
+        "def score(responses, answers):\n    seen.times += 1\n    return [0.0] * len(responses)\n"
+        "def rule(rows, num_steps, seed):\n    return [[seen.times]]\n"
+    )
+    assert rewards(f"{path}:score") == [0.0, 0.0]
+    rows = [Row("a", 1.0, 3), Row("a", -1.0, 3)]
+    assert COMPOSERS.load(f"{path}:rule")(rows, 1, 0) == [[1]]
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_message_of_ours_is_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "ours.py"
+    path.write_text(
+        "from counterpoise.batch.grouped import compose\n"
+        "def rule(rows, num_steps, seed):\n    return compose(rows, num_steps, seed)\n"
+    )
+    with pytest.raises(PoiseError, match=r"^1 whole groups cannot fill 2 steps"):
+        compose(f"{path}:rule", [Row("a", 1.0, 3), Row("a", -1.0, 3)], 2, seed=0)
+
+
+# -- a run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(the file, the folder) of a run with the example's reward and composer."""
+    folder = tmp_path_factory.mktemp("own")
+    path = folder / "mine.py"
+    path.write_text(EXAMPLE.read_text())
+    sets = [*SMALL, f"verify.name={path}:nearness", f"batch.composer={path}:easy_first"]
+    train(load_config("demo", sets), folder / "run")
+    return path, folder / "run"
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_example_trains(run: tuple[Path, Path]) -> None:
+    path, out = run
+    metrics, plans = lines(out / "metrics.jsonl"), lines(out / "plans.jsonl")
+    rollouts = [r for file in sorted(out.glob("rollouts/*")) for r in lines(file)]
+    assert len(rollouts) == 2 * 16
+    graded = [r["reward"] for r in rollouts]
+    assert max(graded) == 1.0
+    assert min(graded) == -1.0
+    assert any(-1 < reward < 0 for reward in graded)
+    for record, part in zip(metrics, (graded[:16], graded[16:]), strict=True):
+        assert record["reward"] == pytest.approx(sum(part) / 16)
+        assert record["success"] == sum(reward > 0 for reward in part) / 16
+    assert {plan["rule"] for plan in plans} == {f"{path}:easy_first@{digest(path)}"}
+    for plan in plans:
+        assert plan["describe"]["split_groups"] == 0
+        assert plan["describe"]["max_abs_group_advantage_sum"] < 1e-6
+    for record in lines(out / "evaluations.jsonl"):
+        assert 2 * record["mean"] - 1 <= record["reward"] <= record["mean"]  # wrong: -1 to 0
+        assert 0 <= record["low"] <= record["mean"] <= record["high"] <= 1
+
+
+def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:
+    path, out = run
+    before = path.read_text()
+    config = config_to_resume(out, None, ["loop.iterations=3"])
+    check_loads(config)
+    path.write_text(before + "\n")
+    try:
+        sets = [*SMALL, f"verify.name={path}:nearness", f"batch.composer={path}:easy_first"]
+        said = rf"with verify\.name='.*mine\.py:nearness@\w+', not '.*:nearness@{digest(path)}'"
+        with pytest.raises(PoiseError, match=said):
+            config_to_resume(out, load_config("demo", sets), [])
+        # to go on with the new file is to strike out what stands behind the @
+        stored = (out / "config.toml").read_text()
+        struck = out.with_name("struck.toml")
+        struck.write_text(re.sub(r"@\w{16}\"", '"', stored))
+        assert load_config(struck).verify.name == f"{path}:nearness@{digest(path)}"
+    finally:
+        path.write_text(before)
+    train(config, out, resume=True)
+    assert [line["iteration"] for line in lines(out / "metrics.jsonl")] == [1, 2, 3]
+
+
+# -- the dry run ------------------------------------------------------------------------------
+
+
+def test_a_dry_run_tries_both() -> None:
+    sets = [f"verify.name={EXAMPLE}:nearness", f"batch.composer={EXAMPLE}:easy_first"]
+    assert rehearse(load_config("demo", sets)) == [
+        f"#   own reward     {EXAMPLE}:nearness: 1 for the answer in a box, -1 for nothing",
+        f"#   own composer   {EXAMPLE}:easy_first: steps of 32, 32, 32, 32 rows",
+    ]
+    assert rehearse(load_config("demo")) == []
+
+
+@pytest.mark.parametrize("task", ["task.name=hub", "task.name=jsonl"])
+def test_a_dry_run_fetches_nothing(task: str) -> None:
+    config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])
+    assert rehearse(config) == [
+        f"#   own reward     {EXAMPLE}:nearness: not tried: the problems are not here"
+    ]
