@@ -25,6 +25,7 @@ from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.runfile import to_toml
+from counterpoise.sample.positions import beyond
 from counterpoise.task.load import load_task
 
 GB = 1e9
@@ -42,6 +43,7 @@ class Shape:
     intermediate: int
     vocabulary: int
     tied: bool
+    positions: int  # it was made for
 
     @property
     def parameters(self) -> int:
@@ -53,9 +55,9 @@ class Shape:
 
 # Published shapes of the paper's models, so that a dry run needs no download.
 KNOWN = {
-    "Qwen/Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152064, False),
-    "Qwen/Qwen3-1.7B-Base": Shape(2048, 28, 16, 8, 128, 6144, 151936, True),
-    "Qwen/Qwen3-4B-Base": Shape(2560, 36, 32, 8, 128, 9728, 151936, True),
+    "Qwen/Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152064, False, 4096),
+    "Qwen/Qwen3-1.7B-Base": Shape(2048, 28, 16, 8, 128, 6144, 151936, True, 32768),
+    "Qwen/Qwen3-4B-Base": Shape(2560, 36, 32, 8, 128, 9728, 151936, True, 32768),
 }
 
 
@@ -79,6 +81,7 @@ def shape_of(name: str) -> Shape | None:
         intermediate=c.intermediate_size,
         vocabulary=c.vocab_size,
         tied=c.tie_word_embeddings,
+        positions=c.max_position_embeddings,
     )
 
 
@@ -157,10 +160,12 @@ def memory(config: RunConfig) -> list[str]:
     if config.sample.engine == "vllm":
         share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
         drawing = [f"               vLLM's weights, keys and values: {share}"]
+    fault = beyond(0, config.sample.max_new_tokens, shape.positions)  # of prompts nobody knows
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
         *drawing,
+        *([f"WARNING        {fault}"] if fault else []),
     ]
 
 

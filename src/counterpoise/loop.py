@@ -36,6 +36,7 @@ from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.sample import SAMPLERS
 from counterpoise.sample.anchors import check_generic
 from counterpoise.sample.episodes import episodes_of
+from counterpoise.sample.positions import check_positions
 from counterpoise.sample.rounds import Asked, Drawer, Encoded, sample_groups
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
@@ -73,6 +74,7 @@ def train(
     task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
     check_generic(task.train, config.sample)
     prompts = encode(policy, task.train, config, watch)
+    check_positions(policy, prompts, config.sample, watch.say)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with alone(out):  # from before the logs are cut until the last file is written

@@ -27,11 +27,16 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, all biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, one key/value head": ("llama", {"num_key_value_heads": 1}),
     "llama, a key/value head each": ("llama", {"num_key_value_heads": 4}),
+    "llama, all biases, heads of 16": (
+        "llama",
+        {"attention_bias": True, "mlp_bias": True, "head_dim": 16},
+    ),
     "llama, three to one": (
         "llama",
         {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16},
     ),
     "qwen2": ("qwen2", {}),
+    "qwen2, heads of 16": ("qwen2", {"hidden_size": 64}),
     "qwen3": ("qwen3", {}),
     "qwen3, narrow heads": ("qwen3", {"head_dim": 8}),
     "qwen3, biases": ("qwen3", {"attention_bias": True}),
@@ -118,3 +123,85 @@ def test_a_folder_of_another_type_leaves_the_policy_alone(tmp_path: Path) -> Non
     for name, weight in policy.model.state_dict().items():
         assert torch.equal(weight, before[name])
         assert torch.equal(loaded.model.state_dict()[name], weight.to(torch.bfloat16).float())
+
+
+# -- on a GPU in half precision: layers written out, flash attention, kernels ---------------------
+
+
+def grouped_rows() -> tuple[list[Ints], list[Ints]]:
+    """Responses of a prompt side by side, as steps have them; no length is a block's."""
+    rng = np.random.default_rng(3)
+
+    def tokens(size: int) -> Ints:
+        return rng.integers(2, tiny.VOCABULARY, size).astype(np.int32)
+
+    prompts = [tokens(n) for n in (1, 37, 66)]
+    sizes = ((5, 1, 90), (64, 65), (7,))
+    return (
+        [prompt for prompt, group in zip(prompts, sizes, strict=True) for _ in group],
+        [tokens(n) for group in sizes for n in group],
+    )
+
+
+def gradients_of(policy: Policy, *, by_transformers: bool) -> dict[str, torch.Tensor]:
+    prompts, responses = grouped_rows()
+    policy.model.zero_grad()
+    if by_transformers:
+        parts = []
+        for prompt, response in zip(prompts, responses, strict=True):
+            ids = torch.from_numpy(np.concatenate((prompt, response)).astype(np.int64))[None]
+            logits = policy.model(input_ids=ids.to(policy.device)).logits[0, len(prompt) - 1 : -1]
+            chosen = ids[0, len(prompt) :, None].to(policy.device)
+            parts.append(logits.float().log_softmax(-1).gather(1, chosen).squeeze(1))
+        found = torch.cat(parts)
+    else:
+        packing = pack(prompts, responses, policy.device)
+        hidden = policy.decoder(packing.tokens_N, packing.positions_N, PackedAttention(packing))
+        found = token_logprobs(
+            hidden[packing.predictors_M], policy.decoder.unembedding, packing.targets_M
+        )[0]
+    (found * torch.linspace(-1, 1, len(found), device=found.device)).sum().backward()
+    return {name: p.grad.float().cpu().clone() for name, p in policy.model.named_parameters()}
+
+
+def compare(shape: tuple[str, dict[str, Any]], tied: bool, device: str, dtype: torch.dtype) -> None:
+    """Every parameter's gradient, each bias among them, is about as exact as transformers' own."""
+    changes = {"initializer_range": 0.1, "tie_word_embeddings": tied, **shape[1]}
+    exact = random_policy(shape[0], **changes)
+    wanted = gradients_of(exact, by_transformers=True)
+    policy = as_policy("other", exact.model.to(device, dtype), exact.tokenizer)
+    yardstick = gradients_of(policy, by_transformers=True)
+    ours = gradients_of(policy, by_transformers=False)
+    assert wanted.keys() == ours.keys()
+    for name, right in wanted.items():
+        error, theirs = (float((g[name] - right).norm() / right.norm()) for g in (ours, yardstick))
+        assert error < 2 * theirs + 0.02, f"{name}: {error:.3f}, transformers {theirs:.3f}"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@KINDS
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_gradient_of_every_parameter_on_a_gpu(
+    shape: tuple[str, dict[str, Any]], tied: bool
+) -> None:
+    """Heads of 12 and 20 take torch's own attention, those of 8 and 16 layers written out."""
+    compare(shape, tied, "cuda", torch.bfloat16)
+
+
+def test_the_comparison_notices_a_bias_without_its_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    biases = SHAPES["llama, all biases"]
+    compare(biases, True, "cpu", torch.float32)
+    real = gradients_of
+
+    def without(policy: Policy, *, by_transformers: bool) -> dict[str, torch.Tensor]:
+        found = real(policy, by_transformers=by_transformers)
+        if not by_transformers:
+            found["model.layers.0.mlp.down_proj.bias"].zero_()
+        return found
+
+    monkeypatch.setitem(globals(), "gradients_of", without)
+    with pytest.raises(AssertionError, match=r"mlp\.down_proj\.bias: 1\.000"):
+        compare(biases, True, "cpu", torch.float32)

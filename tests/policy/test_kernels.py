@@ -5,6 +5,7 @@ from __future__ import annotations
 import copies_by_hand
 import numpy as np
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from kernel_device import DEVICE
@@ -130,3 +131,56 @@ def test_copies(H: int, K: int, d: int) -> None:
     expected = copies_by_hand.attend(*(x.float().cpu() for x in half), spans)
     near = 2e-2 if DEVICE == "cuda" else 1e-5
     torch.testing.assert_close(found.float().cpu(), expected, atol=near, rtol=near)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("qwen2", {}),
+        ("qwen3", {"attention_bias": True}),
+    ],
+)
+def test_a_layer_of_kernels(
+    architecture: str, changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms, heads and gate in one layer that is written out, against autograd; in float32, with
+    torch's attention: flash attention has none."""
+    from counterpoise.policy import gate, heads, layer, norm
+    from counterpoise.policy.attention import PackedAttention, PaddedAttention
+    from counterpoise.policy.flash import segments
+    from counterpoise.policy.packing import pack
+
+    policy = tiny.policy(architecture, **changes)
+    with torch.no_grad():
+        for i, weight in enumerate(policy.model.to(DEVICE).parameters()):
+            weight += 0.1 * random(*weight.shape, seed=i)
+    prompts = [np.arange(2, 2 + n, dtype=np.int32) for n in (4, 4, 7)]
+    responses = [np.arange(3, 3 + n, dtype=np.int32) for n in (3, 1, 6)]
+    packing = pack(prompts, responses, policy.device)
+    attend = PaddedAttention(packing)
+
+    def backward(grad, q, k, v, *_):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            out = attend(0, *leaves)
+        return torch.autograd.grad(out, leaves, grad)
+
+    nothing = torch.empty(0), (torch.empty(0), torch.empty(0))
+    monkeypatch.setattr(layer, "flash_forward", lambda *x: (attend(0, *x[:3]), *nothing))
+    monkeypatch.setattr(layer, "flash_backward", backward)
+    for module in (gate, heads, norm):
+        monkeypatch.setattr(module, "fused", lambda x: not torch.is_grad_enabled())
+    decoder = policy.decoder
+    decoder.reserve(packing.longest)
+    cos, sin = decoder._rotation(packing.positions_N)
+    x = random(len(packing.tokens_N), 48).requires_grad_()
+    given = layer.parameters(decoder.layers[0])
+    leaves = [x, *(weight for weight in given if weight is not None)]
+    expected = decoder._layer(0, x, cos, sin, PackedAttention(packing))
+    found = layer.Layer.apply(x, cos, sin, segments(packing), decoder.shape, *given)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    upstream = random(*x.shape, seed=1)
+    by_hand, by_autograd = (torch.autograd.grad(z, leaves, upstream) for z in (found, expected))
+    for left, right in zip(by_hand, by_autograd, strict=True):
+        assert float((left - right).norm() / right.norm()) < 1e-5

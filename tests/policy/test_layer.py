@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 
+from counterpoise.policy import decoder as decoding
 from counterpoise.policy import layer as written
 from counterpoise.policy.attention import PackedAttention, PaddedAttention
 from counterpoise.policy.flash import segments
@@ -78,6 +79,36 @@ def test_gradients_of_every_parameter(
         torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("qwen2", {}),
+        ("qwen3", {"attention_bias": True}),
+    ],
+)
+def test_the_forward_is_that_without_gradients_bit_for_bit(
+    architecture: str, changes: dict, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old log-probabilities come from the one, new ones from the other."""
+    packed = packing()
+    plain_attention(monkeypatch, packed)
+    policy = tiny.policy(architecture, **changes)
+    torch.manual_seed(1)
+    for p in policy.model.parameters():
+        p.data = (p.data + 0.1 * torch.randn_like(p)).to(dtype)
+    decoder = policy.decoder
+    cos, sin = decoder._rotation(packed.positions_N)
+    x = torch.randn(len(packed.tokens_N), 48, dtype=dtype)
+    with torch.no_grad():
+        expected = decoder._layer(0, x.clone(), cos, sin, PackedAttention(packed))
+    given = written.parameters(decoder.layers[0])
+    found = written.Layer.apply(x, cos, sin, segments(packed), decoder.shape, *given)
+    assert torch.equal(found, expected)
+
+
 def test_norm_backward() -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
@@ -122,3 +153,34 @@ def test_without_trained_weights_the_input_alone_has_a_gradient(
     expected = gradient()
     policy.model.requires_grad_(False)
     torch.testing.assert_close(gradient(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "taken"),
+    [
+        ("qwen3", {}, True),
+        ("llama", {}, False),  # heads of 12: flash attention has no kernel for them
+        ("llama", {"head_dim": 24}, True),
+        ("qwen3", {"head_dim": 264}, False),
+    ],
+)
+def test_when_a_layer_that_is_written_out_takes_over(
+    architecture: str, changes: dict, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = packing()
+    plain_attention(monkeypatch, packed)
+    policy = tiny.policy(architecture, **changes, num_hidden_layers=1)
+    given = packed.tokens_N, packed.positions_N, PackedAttention(packed)
+    expected = policy.decoder(*given)
+    calls: list[int] = []
+    apply = written.Layer.apply
+
+    def noted(*args):
+        calls.append(1)
+        return apply(*args)
+
+    monkeypatch.setattr(decoding, "on_gpu", lambda x: True)
+    monkeypatch.setattr(written.Layer, "apply", noted)
+    found = policy.decoder(*given)
+    assert bool(calls) == taken
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -98,6 +98,16 @@ def test_prompts_alone_are_not_merged() -> None:
     assert found.responses == ()
 
 
+def test_nothing_without_tokens_is_packed() -> None:
+    """It would take its neighbour's last token for its own, and nothing would tell."""
+    with pytest.raises(ValueError, match="a response without tokens"):
+        packed([ints(1), ints(2)], [ints(3), ints()])
+    with pytest.raises(ValueError, match="a prompt without tokens"):
+        packed([ints(), ints(2)], [ints(3), ints(4)])
+    with pytest.raises(ValueError, match="a prompt without tokens"):
+        pack_prompts([ints(1), ints()], CPU)
+
+
 # -- the forward --------------------------------------------------------------------------------
 
 
@@ -226,6 +236,12 @@ def test_angles_that_follow_the_length_are_refused(rope: dict) -> None:
     """transformers turns a short sequence by other angles than a long one; here is one table."""
     with pytest.raises(PoiseError, match=rope["rope_type"]):
         tiny.policy("llama", rope_parameters=rope)
+
+
+def test_heads_that_turn_in_part_are_refused() -> None:
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    with pytest.raises(PoiseError, match="turn 6 of a head's 12 numbers"):
+        tiny.policy("llama", rope_parameters=rope).decoder.reserve(8)
 
 
 def test_a_model_without_an_end_is_refused() -> None:

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig, SampleConfig
-from counterpoise.policy.load import as_policy, load_policy
+from counterpoise.policy.load import Policy, as_policy, load_policy
 from counterpoise.sample.native import sample
 from counterpoise.task.word_problems import problem
 from counterpoise.types import Rollout, Row
@@ -27,12 +27,33 @@ def seeds(P: int, G: int) -> list[list[int]]:
     return [[100 * p + g for g in range(G)] for p in range(P)]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def biased(architecture: str, **changes: object) -> Policy:
+    """Biases are not all 0, as in a fresh model."""
+    policy = tiny.policy(architecture, **changes)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            if name.endswith("bias"):
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    return policy
+
+
+SHAPES = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    ("qwen2", {}),
+    ("qwen3", {}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes"), SHAPES)
 @pytest.mark.parametrize("cut", [(1.0, 0), (0.9, 0), (1.0, 7)])
-def test_the_same_tokens_as_on_the_cpu(architecture: str, cut: tuple[float, int]) -> None:
+def test_the_same_tokens_as_on_the_cpu(
+    architecture: str, changes: dict, cut: tuple[float, int]
+) -> None:
     """float32; rounding may move a draw at the very edge of two tokens: nearly all rows agree."""
-    here = tiny.policy(architecture)
-    there = tiny.policy(architecture)
+    here = biased(architecture, **changes)
+    there = biased(architecture, **changes)
     there = as_policy(architecture, there.model.cuda(), there.tokenizer)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in (3, 40, 7, 1, 70)]
@@ -78,3 +99,15 @@ def test_bfloat16_log_probabilities_agree_with_the_trainer() -> None:
     scored = np.concatenate(score(policy, rows, 1.0, 16384))
     sampled = np.concatenate([row.content.sampled_logprobs for row in rows])
     assert np.abs(scored - sampled).mean() < 0.01
+
+
+def test_few_long_rows_after_many_short_ones() -> None:
+    """Slots are made anew for longer rows: the same tokens as from a fresh start."""
+    policy = tiny.policy()
+    policy = replace(as_policy("tiny", policy.model.cuda(), policy.tokenizer), end_tokens=(-1,))
+    prompts = [np.arange(2, 9, dtype=np.int32)]
+    long, short = SampleConfig(max_new_tokens=200), SampleConfig(max_new_tokens=20)
+    first = sample(policy, prompts, seeds(1, 4), long)
+    sample(policy, prompts, seeds(1, 300), short)
+    again = sample(policy, prompts, seeds(1, 4), long)
+    assert [r.tokens.tolist() for r in first[0]] == [r.tokens.tolist() for r in again[0]]

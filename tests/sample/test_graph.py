@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.sample import graph, native
+from counterpoise.sample import graph, native, room
 from counterpoise.sample.cache import Cache, prefill
 from counterpoise.sample.graph import batch_size, bytes_held, decode_rows, graphs_for, release
 from counterpoise.sample.native import Fork
@@ -123,6 +123,27 @@ def test_capacity_grows_and_weights_that_moved_are_noticed() -> None:
     release(decoder)
     release(decoder)  # nothing to give back is fine
     assert bytes_held(decoder) == 0
+
+
+def test_few_long_rows_after_many_short_ones_take_no_more_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = tiny.policy()
+    decoder, many, long = policy.decoder, Capacity(64, 64, 4096), Capacity(8, 512, 4096)
+    both = many.with_room_for(long)
+    assert (many.tokens, long.tokens, both.tokens) == (8256, 8704, 37376)
+    monkeypatch.setattr(room, "CACHE_BYTES", both.tokens * room.token_bytes(decoder) - 1)
+    graphs_for(decoder, many)
+    assert graphs_for(decoder, long).slots.capacity == long
+    assert graphs_for(decoder, many).slots.capacity == many
+    monkeypatch.setattr(room, "CACHE_BYTES", both.tokens * room.token_bytes(decoder))
+    assert graphs_for(decoder, long).slots.capacity == both  # neither is made again from here on
+    kept = (*decoder_slots(decoder).keys, *decoder_slots(decoder).prefix_values)
+    assert bytes_held(decoder) == 2 * sum(x.numel() * x.element_size() for x in kept)
+
+
+def decoder_slots(decoder):
+    return graph._GRAPHS[decoder].slots
 
 
 @pytest.mark.parametrize(

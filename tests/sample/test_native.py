@@ -12,7 +12,7 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.policy.load import Policy
-from counterpoise.sample import native
+from counterpoise.sample import native, room
 from counterpoise.sample.native import sample
 from counterpoise.types import Response
 
@@ -78,11 +78,11 @@ def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
-    assert native.cache_bytes_per_token(policy) == per_token
-    monkeypatch.setattr(native, "CACHE_BYTES", 10 * 31 * per_token + 1)
+    assert room.token_bytes(policy.decoder) == per_token
+    monkeypatch.setattr(room, "CACHE_BYTES", 10 * 31 * per_token + 1)
     assert native.rows_at_once(policy, longest=31) == 10
     assert native.rows_at_once(policy, longest=10**9) == 1
-    monkeypatch.setattr(native, "CACHE_BYTES", 1 << 40)
+    monkeypatch.setattr(room, "CACHE_BYTES", 1 << 40)
     assert native.rows_at_once(policy, longest=31) == native.ROWS_AT_ONCE
 
 
@@ -137,6 +137,16 @@ def test_the_smallest_nucleus() -> None:
     assert truncated(probabilities, 1.0, 0).equal(probabilities)
 
 
+def test_tokens_as_likely_as_the_last_one_stay() -> None:
+    """As on a GPU: which of two equal tokens is drawn is not a matter of their numbers."""
+    from counterpoise.sample.choose import truncated
+
+    tied = torch.tensor([[0.3, 0.4, 0.3, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    assert truncated(tied, 0.5, 0).equal(tied)
+    assert truncated(tied, 1.0, 2).equal(tied)
+    assert truncated(tied, 0.4, 0)[0].tolist() == pytest.approx([0.0, 0.4, 0.0, 0.0])
+
+
 def test_a_uniform_of_almost_one_never_leaves_the_support() -> None:
     from counterpoise.sample.choose import choose
 
@@ -150,3 +160,8 @@ def test_a_uniform_of_almost_one_never_leaves_the_support() -> None:
 
 def test_no_prompts() -> None:
     assert sample(tiny.policy(), [], [], CONFIG) == []
+
+
+def test_a_prompt_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="a prompt without tokens"):
+        sample(tiny.policy(), [PROMPTS[0], np.empty(0, dtype=np.int32)], SEEDS[:2], CONFIG)

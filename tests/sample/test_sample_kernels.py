@@ -72,3 +72,27 @@ def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
         not ended[0], False, False, not ended[3], False,
     ]  # row 1 is at its limit, row 2 drew an end token, row 4 had finished  # fmt: skip
     assert int((tokens != 0).sum()) <= R
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.5, 0), (1.0, 3)])
+def test_ties_are_all_kept(top_p: float, top_k: int) -> None:
+    """One likely token and five that tie for the next place, in both blocks of the vocabulary."""
+    from counterpoise.sample.kernels.draw import draw
+
+    V, R = 1500, 64
+    logits = torch.full((R, V), -20.0, device=DEVICE)
+    tied = [3, 700, 1023, 1024, 1400]
+    logits[:, tied], logits[:, 900] = 1.0, 2.0
+    uniforms = ((torch.arange(R) + 0.5) / R)[:, None].to(DEVICE)
+    tokens = torch.zeros(R, 1, dtype=torch.long, device=DEVICE)
+    current, limits = (torch.full((R,), n, device=DEVICE) for n in (0, 9))
+    rows, step = torch.arange(R, device=DEVICE), torch.zeros(1, dtype=torch.long, device=DEVICE)
+    running = torch.ones(R, dtype=torch.bool, device=DEVICE)
+    draw(
+        logits, rows, uniforms, step, torch.tensor([-1], device=DEVICE), limits, tokens,
+        torch.zeros(R, 1, device=DEVICE), current, running,
+        temperature=1.0, top_p=top_p, top_k=top_k, offset=0,
+    )  # fmt: skip
+    expected, _ = choose(logits, uniforms[:, 0], 1.0, top_p, top_k)
+    torch.testing.assert_close(current, expected)
+    assert set(current.tolist()) == {*tied, 900}

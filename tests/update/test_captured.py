@@ -11,7 +11,7 @@ import torch
 
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.load import load_policy
+from counterpoise.policy.load import Policy, as_policy, load_policy
 from counterpoise.update.captured import Captured
 from counterpoise.update.filled import bounds, doubled, fill, rounded, tokens_of, values_of
 from counterpoise.update.forward import score
@@ -55,6 +55,19 @@ def test_filling_reaches_the_size_exactly(seed: int) -> None:
     lengths = {name: len(x) for name, x in read.items()}
     M = size.response_tokens + size.rows
     assert {n for name, n in lengths.items() if name.endswith("_M")} == {M}
+
+
+def test_the_filling_is_no_prompt_of_the_rows() -> None:
+    """63 tokens of prompts ask for 449 more, seven times 64 and 1: the eighth was once [7]."""
+    long = np.arange(2, 64, dtype=np.int32)
+    rows = [
+        replace(row, rollout=replace(row.content, prompt_tokens=prompt))
+        for row, prompt in zip(tiny.rows(groups=2, size=1), ([7], long), strict=True)
+    ]
+    filled = fill(rows)
+    assert filled.size.prompt_tokens == 512
+    assert sum(n for _, n in filled.packing.prompts) == 512
+    assert len(filled.packing.prompts) == 10
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -129,6 +142,114 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
     assert captured._replays is not None  # else all of them ran as they come
     assert len(captured._replays) >= 3  # gradients and reading, in two sizes
     assert captured.launch_bound > 0  # no capture failed
+
+
+def half_on_gpu(architecture: str, **changes: object) -> Policy:
+    """A tiny model in bfloat16 with no norm of exactly 1 and no bias of exactly 0."""
+    made = tiny.policy(architecture, initializer_range=0.1, **changes)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in made.model.named_parameters():
+            if name.endswith(("norm.weight", "bias")):
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    return as_policy(architecture, made.model.to("cuda", torch.bfloat16), made.tokenizer)
+
+
+def agree(policy: Policy, captured: Captured, rows) -> None:
+    """Loss, log-probabilities and every parameter's gradient, captured and as they come."""
+    config, results = UpdateConfig(), []
+    for passes in (EAGER, captured):
+        optimizer = Optimizer(policy.model, config)
+        result = accumulate(
+            policy, rows, config, temperature=1.0, max_new_tokens=90, passes=passes,
+            after_pass=optimizer.collect,
+        )  # fmt: skip
+        results.append((result, [master.grad.clone() for master in optimizer.masters]))
+    (a, mine), (b, others) = results
+    names = [name for name, _ in policy.model.named_parameters()]
+    for name, left, right in zip(names, mine, others, strict=True):
+        assert float((left - right).norm() / left.norm()) < 0.1, name
+    for left, right in zip(a.logprobs, b.logprobs, strict=True):
+        np.testing.assert_allclose(left, right, atol=0.05)
+    assert a.loss == pytest.approx(b.loss, abs=1e-3)
+
+
+SHAPES_WITH_BIASES = [
+    ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
+    ("llama", {"mlp_bias": True, "head_dim": 16, "tie_word_embeddings": False}),
+    ("qwen2", {"hidden_size": 64, "tie_word_embeddings": False}),
+    ("qwen3", {"attention_bias": True}),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("architecture", "changes"), SHAPES_WITH_BIASES)
+def test_captured_passes_of_models_with_biases(architecture: str, changes: dict) -> None:
+    policy, captured = half_on_gpu(architecture, **changes), Captured()
+    for turn in range(4):
+        agree(policy, captured, tiny.rows(groups=6, size=8, seed=turn, longest=90))
+    assert captured._replays is not None
+    assert captured._replays.replayed >= 3
+    assert captured.launch_bound > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("architecture", "changes"), SHAPES_WITH_BIASES)
+def test_old_and_new_log_probabilities_are_the_same_numbers(
+    architecture: str, changes: dict
+) -> None:
+    """A pass with gradients rounds as one without: a ratio of unchanged weights is exactly 1."""
+    policy, captured = half_on_gpu(architecture, **changes), Captured()
+    rows = tiny.rows(groups=6, size=8, longest=90)
+    for passes in (EAGER, captured, captured, captured):
+        optimizer = Optimizer(policy.model, UpdateConfig())
+        result = accumulate(
+            policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes,
+            after_pass=optimizer.collect,
+        )  # fmt: skip
+        scored = score(policy, [rows[i] for i in result.rows], 1.0, 20480, passes.read)
+        for left, right in zip(result.logprobs, scored, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_passes_notice_what_moved() -> None:
+    """A longer table of angles, a weight with other memory, a weight changed where it lies."""
+    policy, captured = half_on_gpu("llama", mlp_bias=True, head_dim=16), Captured()
+    weight = policy.decoder.layers[0].mlp.down_proj.weight
+
+    def move() -> None:
+        weight.data = 1.5 * weight.data
+
+    def change() -> None:
+        with torch.no_grad():
+            weight.mul_(0.5)
+
+    rows = tiny.rows(groups=6, size=8, longest=90)
+    for happens in (lambda: None, lambda: policy.decoder.reserve(50_000), move, change):
+        happens()
+        for _ in range(2):  # captured, then replayed
+            agree(policy, captured, rows)
+    assert captured.launch_bound > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_heads_without_a_flash_kernel_run_as_they_come() -> None:
+    """Heads of 12 (as those of 100 of a 3 B model): torch's own attention, nothing captured."""
+    policy, captured = half_on_gpu("llama", mlp_bias=True), Captured()
+    assert policy.decoder.head_dim == 12
+    rows = tiny.rows(groups=4, size=4, longest=60)
+    for _ in range(2):
+        agree(policy, captured, rows)
+    assert captured._replays is None
+    found = score(policy, rows, 1.0, 20480, captured.read)
+    exact = as_policy("exact", policy.model.float().cpu(), policy.tokenizer)
+    for left, right in zip(found, score(exact, rows, 1.0, 20480), strict=True):
+        np.testing.assert_allclose(left, right, atol=0.1)
 
 
 def embedded(policy, rows) -> torch.Tensor:

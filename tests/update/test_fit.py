@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -24,7 +25,7 @@ from counterpoise.sample.rounds import Drawer, draw
 from counterpoise.state import new_state, restore, save
 from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import Prompt
+from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.update.fit import PROMPTS, MicroBatch, explained, out_of_memory
 from counterpoise.update.forward import score
 from counterpoise.update.optimizer import Optimizer
@@ -144,6 +145,18 @@ def test_a_gpu_runs_out_of_memory_for_real() -> None:
 
 
 # -- the update ---------------------------------------------------------------------------------
+
+
+def test_a_long_row_without_signal_does_not_stand_in_the_way() -> None:
+    """No pass reads it, so passes may be shorter than it is."""
+    rows = tiny.rows(groups=3)
+    tokens = np.full(200, 5, dtype=np.int32)
+    aside = Rollout("z", "z", "", "", 0.0, tokens[:7], tokens, np.zeros(200, dtype=np.float32))
+    policy, micro = tight(60), MicroBatch(1000)
+    steps = [*rows, Row("z", 0.0, 200, rollout=aside)]
+    result = take_step(policy, Optimizer(policy.model, CONFIG), steps, CONFIG, micro=micro, **KEYS)
+    assert result.skipped == ""
+    assert micro.size < 200
 
 
 def test_a_step_that_did_not_fit_is_the_step_of_smaller_passes() -> None:

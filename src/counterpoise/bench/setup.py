@@ -34,7 +34,7 @@ class UpdateCase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured on one kind of machine. `peer` is the issue's own iteration."""
+    """What is measured on one kind of machine. `peer` is the iteration that all engines take."""
 
     peer: Work
     peer_repeats: int  # iterations of the other framework; ours takes twice as many

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from counterpoise.policy.flash import Segments, flash_forward, segments
+from counterpoise.policy.flash import Segments, flash_forward, segments, takes
 from counterpoise.policy.kernels import fused
 from counterpoise.policy.packing import Packing
 
@@ -30,7 +30,7 @@ class PackedAttention:
             self.segments = at
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if fused(q) and self.segments is not None:
+        if fused(q) and takes(q.shape[-1]) and self.segments is not None:
             return flash_forward(q, k, v, self.segments)[0]
         return self._padded(layer, q, k, v)
 

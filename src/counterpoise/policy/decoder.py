@@ -6,7 +6,7 @@ Sampler and trainer run this same code on the same parameter tensors, over a fla
     attend(layer, q [N, H, d], k [N, K, d], v [N, K, d]) -> [N, H, d]      K key/value heads
 
 `policy/attention.py` attends within packed prompts and responses (training, prefill);
-`sample/cache.py` attends to a key/value cache (decoding).
+`sample/cache.py` and, on a GPU, `sample/slots.py` attend to stored keys and values (decoding).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.flash import Segments
+from counterpoise.policy.flash import Segments, takes
 from counterpoise.policy.gate import gate
 from counterpoise.policy.heads import heads
 from counterpoise.policy.joint import lay_side_by_side, product
@@ -109,7 +109,8 @@ class Decoder:
         only_n: Tensor | None = None,
     ) -> Tensor:
         layer = self.layers[index]
-        if torch.is_grad_enabled() and on_gpu(x) and (at := _segments(attend)) is not None:
+        at = self._segments(x, attend) if only_n is None else None
+        if at is not None:
             z: Tensor = Layer.apply(x, cos, sin, at, self.shape, *parameters(layer))
             return z
         H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
@@ -127,6 +128,11 @@ class Decoder:
         m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
         return _added(y, mlp.down_proj, gate(product(m, (mlp.gate_proj, mlp.up_proj))))
 
+    def _segments(self, x: Tensor, attend: Attend) -> Segments | None:
+        """Where a layer written out takes over: for gradients, where flash attention can run."""
+        able = torch.is_grad_enabled() and on_gpu(x) and takes(self.head_dim)
+        return attend.segments if able and isinstance(attend, PackedAttention) else None
+
     def reserve(self, length: int) -> None:
         """Make the rotary table long enough for positions below `length`; call before a pass."""
         if self._angles is not None and len(self._angles[0]) >= length:
@@ -135,6 +141,11 @@ class Decoder:
         where = torch.arange(longest, device=self.device)[None]
         with torch.no_grad():
             cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), where)
+        if cos.shape[-1] != self.head_dim:
+            raise PoiseError(
+                f"models that turn {cos.shape[-1]} of a head's {self.head_dim} numbers by their "
+                "position are not supported: all of them only"
+            )
         self._angles = (cos[0], sin[0])
 
     @property
@@ -176,11 +187,6 @@ def check_architecture(config: Any) -> None:
         raise PoiseError(
             f"models with {config.hidden_act} activations are not supported: silu only"
         )
-
-
-def _segments(attend: Attend) -> Segments | None:
-    """Where flash attention, and with it a layer written out, can be used."""
-    return attend.segments if isinstance(attend, PackedAttention) else None
 
 
 def _added(x: Tensor, layer: nn.Linear, y: Tensor) -> Tensor:

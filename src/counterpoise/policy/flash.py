@@ -40,6 +40,11 @@ class Segments:
     longest_reader: int
 
 
+def takes(head_dim: int) -> bool:
+    """Heads that torch's flash attention has kernels for."""
+    return head_dim % 8 == 0 and head_dim <= 256
+
+
 def segments(packing: Packing) -> Segments | None:
     """None where the responses of a prompt are not side by side, prompt after prompt."""
     if any(a > b for a, b in zip(packing.parents, packing.parents[1:], strict=False)):

@@ -2,10 +2,10 @@
 
     z = W h / temperature        log pi(o) = z_o - logsumexp(z)        H = logsumexp(z) - <pi, z>
 
-The forward walks over chunks of tokens and keeps two numbers for each; the backward recomputes a
-chunk's probabilities from h:  d log pi(o) / dz = e_o - pi. The entropy is reported, not trained:
-no gradient flows through it. Forward mode is exact too: along (dh, dW),
-d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
+The forward walks over chunks of tokens and keeps three numbers for each: log pi(o), H and, for the
+backward, logsumexp(z). The backward recomputes a chunk's probabilities from h:
+d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
+Forward mode is exact too: along (dh, dW), d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
 
 On a GPU in half precision a chunk of logits is read once in the forward pass, and read and written
 once in the backward pass (`policy/kernels/head.py`); torch's own operations take six passes.

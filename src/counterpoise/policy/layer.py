@@ -7,6 +7,9 @@ Autograd would keep every intermediate and walk some fifty small nodes a layer; 
 takes longer than the arithmetic of a small model. Written out, a layer keeps x, q, k, v, o, y and u
 and computes the rest again on the way back, which is elementwise and nearly free. Tests hold it
 against autograd.
+
+Its forward rounds where `Decoder` without gradients does, biases inside the products: old and new
+log-probabilities of unchanged weights are to be the same numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.policy.flash import Segments, flash_backward, flash_forward
@@ -60,16 +64,14 @@ class Layer(torch.autograd.Function):
         norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = given
         H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
         norms = None if nq is None else (nq, nk)
-        joint = rms_norm(x, norm_x, epsilon) @ matrix((wq, wk, wv)).T
-        if bq is not None:
-            joint += torch.cat((bq, bk, bv))
+        of_qkv = None if bq is None else torch.cat((bq, bk, bv))
+        joint = F.linear(rms_norm(x, norm_x, epsilon), matrix((wq, wk, wv)), of_qkv)
         qkv = joint.view(-1, H + 2 * K, d)
         q, k, v = heads(qkv, norms, cos, sin, H, K, epsilon)
         o, lse, state = flash_forward(q, k, v, at)
         y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
-        u = rms_norm(y, norm_y, epsilon) @ matrix((wg, wu)).T
-        if bg is not None:
-            u += torch.cat((bg, bu))
+        of_u = None if bg is None else torch.cat((bg, bu))
+        u = F.linear(rms_norm(y, norm_y, epsilon), matrix((wg, wu)), of_u)
         raw = q if norms is None else qkv  # only norms look at it again
         ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
         ctx.at, ctx.shape = at, shape

@@ -50,20 +50,21 @@ def pack(
     told: Sequence[Told] | None = None,
 ) -> Packing:
     """Pack rows (prompt tokens, response tokens); equal prompts are shared."""
+    _check("prompt", prompts)
+    _check("response", responses)
     tokens: list[Ints] = []
     positions: list[np.ndarray] = []
     spans: dict[bytes, int] = {}
     prompt_spans: list[tuple[int, int]] = []
     start = 0
     for prompt in prompts:
-        key = np.asarray(prompt, dtype=np.int64).tobytes()
-        if key not in spans:
+        if (key := prompt_key(prompt)) not in spans:
             spans[key] = len(prompt_spans)
             prompt_spans.append((start, len(prompt)))
             tokens.append(prompt)
             positions.append(np.arange(len(prompt)))
             start += len(prompt)
-    parents = tuple(spans[np.asarray(prompt, dtype=np.int64).tobytes()] for prompt in prompts)
+    parents = tuple(spans[prompt_key(prompt)] for prompt in prompts)
 
     response_spans: list[tuple[int, int]] = []
     predictors: list[np.ndarray] = []
@@ -97,6 +98,11 @@ def pack(
     )
 
 
+def prompt_key(prompt: Ints) -> bytes:
+    """The same for prompts that a pass shares."""
+    return np.asarray(prompt, dtype=np.int64).tobytes()
+
+
 def woven(response: Ints, told: Told) -> tuple[Ints, np.ndarray | slice]:
     """A response with what was told in it, and the places of its own tokens there."""
     if not told:
@@ -110,6 +116,7 @@ def woven(response: Ints, told: Told) -> tuple[Ints, np.ndarray | slice]:
 
 def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
     """Prompts alone, in their order: what a prefill computes. Equal prompts are not merged."""
+    _check("prompt", prompts)
     starts = np.cumsum([0, *(len(prompt) for prompt in prompts)])
     nothing = torch.empty(0, dtype=torch.long, device=device)
     return Packing(
@@ -123,3 +130,9 @@ def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
         lengths=(),
         longest=max(map(len, prompts)),
     )
+
+
+def _check(what: str, sequences: Sequence[Ints]) -> None:
+    """One without tokens would make its neighbour's last token predict in its place."""
+    if not all(map(len, sequences)):
+        raise ValueError(f"a {what} without tokens cannot be packed")

@@ -32,13 +32,17 @@ def choose(
 
 
 def truncated(probabilities: Tensor, top_p: float, top_k: int) -> Tensor:
-    """Zero outside the k likeliest tokens, then outside the smallest set with top_p of the rest."""
+    """Zero outside the k likeliest tokens, then outside the smallest set with top_p of the rest.
+
+    Tokens as likely as the last of a set are all in it: none is dropped for its number.
+    """
     if 0 < top_k < probabilities.shape[-1]:
         least = probabilities.topk(top_k, dim=-1).values[:, -1:]
         probabilities = torch.where(probabilities >= least, probabilities, 0.0)
     if top_p < 1.0:
-        ordered, index = probabilities.sort(dim=-1, descending=True)
+        ordered = probabilities.sort(dim=-1, descending=True).values
         before = ordered.cumsum(dim=-1) - ordered
-        kept = torch.where(before < top_p * ordered.sum(dim=-1, keepdim=True), ordered, 0.0)
-        probabilities = torch.zeros_like(probabilities).scatter(1, index, kept)
+        inside = before < top_p * ordered.sum(dim=-1, keepdim=True)
+        least = torch.where(inside, ordered, torch.inf).amin(dim=-1, keepdim=True)
+        probabilities = torch.where(probabilities >= least, probabilities, 0.0)
     return probabilities

@@ -24,6 +24,7 @@ from counterpoise.policy.decoder import Decoder
 from counterpoise.policy.load import Policy
 from counterpoise.sample.cache import Prefill
 from counterpoise.sample.choose import choose
+from counterpoise.sample.room import budget, token_bytes
 from counterpoise.sample.slots import Capacity, Slots
 
 LOOK_EVERY = 16  # tokens between looks at which rows have finished: a look waits for the GPU
@@ -106,15 +107,22 @@ _GRAPHS: WeakKeyDictionary[Decoder, Graphs] = WeakKeyDictionary()
 
 
 def graphs_for(decoder: Decoder, needed: Capacity) -> Graphs:
-    """The decoder's graphs, made anew when they are too small or its weights have moved."""
+    """The decoder's graphs, made anew when they are too small or its weights have moved.
+
+    New ones have room for what the old ones had too, as far as memory allows: few long rows after
+    many short ones would otherwise make room for many long ones.
+    """
     kept = _GRAPHS.get(decoder)
     if kept and kept.slots.capacity.holds(needed) and kept.weights == decoder.addresses:
         return kept
+    needed = rounded(needed)
     if kept:
-        needed = needed.with_room_for(kept.slots.capacity)
+        both = needed.with_room_for(kept.slots.capacity)
+        if both.tokens * token_bytes(decoder) <= budget(decoder, bytes_held(decoder)):
+            needed = both
         release(decoder)
         del kept
-    made = _GRAPHS[decoder] = Graphs(decoder, rounded(needed))
+    made = _GRAPHS[decoder] = Graphs(decoder, needed)
     return made
 
 
@@ -126,7 +134,7 @@ def release(decoder: Decoder) -> None:
 def bytes_held(decoder: Decoder) -> int:
     """Of keys and values."""
     kept = _GRAPHS.get(decoder)
-    return kept.slots.num_bytes if kept else 0
+    return kept.slots.capacity.tokens * token_bytes(decoder) if kept else 0
 
 
 def rounded(capacity: Capacity) -> Capacity:

@@ -14,11 +14,11 @@ from counterpoise.policy.load import Policy
 from counterpoise.sample.cache import Cache, Prefill, prefill
 from counterpoise.sample.choose import choose
 from counterpoise.sample.graph import bytes_held, decode_rows
+from counterpoise.sample.room import budget, token_bytes
 from counterpoise.types import Ints, Response
 
 ROWS_AT_ONCE = 512  # rows decoded together on the CPU; more only lengthen the queue
 ROWS_AT_ONCE_CUDA = 4096  # where a step costs nearly the same for few rows as for many
-CACHE_BYTES = 4 << 30  # keys and values on the CPU; on a GPU half of what is free
 LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
 
 
@@ -146,21 +146,10 @@ def _decode(
 
 def rows_at_once(policy: Policy, longest: int) -> int:
     """As many rows as their keys and values have room for, and no more than are of use."""
-    budget, most = CACHE_BYTES, ROWS_AT_ONCE
-    if policy.device.type == "cuda":
-        unused = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(
-            policy.device
-        )
-        free = torch.cuda.mem_get_info(policy.device)[0] + unused + bytes_held(policy.decoder)
-        budget, most = free // 2, ROWS_AT_ONCE_CUDA
-    per_row = longest * cache_bytes_per_token(policy)
-    return max(1, min(most, budget // per_row))
-
-
-def cache_bytes_per_token(policy: Policy) -> int:
     decoder = policy.decoder
-    numbers = 2 * len(decoder.layers) * decoder.kv_heads * decoder.head_dim
-    return numbers * decoder.unembedding.element_size()
+    most = ROWS_AT_ONCE_CUDA if policy.device.type == "cuda" else ROWS_AT_ONCE
+    per_row = longest * token_bytes(decoder)
+    return max(1, min(most, budget(decoder, bytes_held(decoder)) // per_row))
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:

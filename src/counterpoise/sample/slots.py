@@ -28,6 +28,11 @@ class Capacity:
     room: int  # tokens drawn in a row
     prefix: int  # tokens of all prefixes together
 
+    @property
+    def tokens(self) -> int:
+        """Whose keys and values have a place; one slot belongs to nobody."""
+        return (self.rows + 1) * self.room + self.prefix
+
     def holds(self, other: Capacity) -> bool:
         return other.rows <= self.rows and other.room <= self.room and other.prefix <= self.prefix
 
@@ -63,12 +68,6 @@ class Slots:
         self.rows, self.current = numbers(slots), numbers(slots)  # by place in the batch
         self.running = torch.zeros(slots, dtype=torch.bool, device=device)
         self.step = numbers(1)  # tokens every row has behind it, the current one not counted
-
-    @property
-    def num_bytes(self) -> int:
-        """Of keys and values."""
-        kept = (*self.prefix_keys, *self.prefix_values, *self.keys, *self.values)
-        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def fill(
         self, done: Prefill, sequences: Sequence[int], lengths: Sequence[int],

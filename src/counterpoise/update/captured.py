@@ -22,7 +22,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.flash import Segments
+from counterpoise.policy.flash import Segments, takes
 from counterpoise.policy.kernels import on_gpu
 from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import Packing
@@ -116,7 +116,7 @@ class Captured:
 
     def _filled(self, policy: Policy, rows: Sequence[Row]) -> Filled | None:
         """None where nothing is gained, or the rows do not suit flash attention."""
-        if not on_gpu(policy.decoder.unembedding):
+        if not on_gpu(policy.decoder.unembedding) or not takes(policy.decoder.head_dim):
             return None
         tokens = sum(row.num_read for row in rows)
         flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)

@@ -1,22 +1,23 @@
 """Rows of a pass and rows that count for nothing, which fill it up to one of a few sizes.
 
 Tokens are rounded up to sixteen steps between powers of two; what costs next to nothing, such as
-the number of sequences, to powers of two, so that few sizes are met. The filling is prompts of
-zeros, none longer than the rows', the last of which is read by responses of zeros; their
+the number of sequences, to powers of two, so that few sizes are met. The filling is prompts
+that no row has, none longer than the rows', the last of which is read by responses of zeros; their
 coefficients are 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import torch
 
 from counterpoise.policy.flash import Segments, segments
-from counterpoise.policy.packing import Packing, pack
-from counterpoise.types import Row
+from counterpoise.policy.packing import Packing, pack, prompt_key
+from counterpoise.types import Ints, Row
 from counterpoise.update.passes import Used, flat
 
 LEAST = 512  # tokens: below, a pass costs its launches whatever its size
@@ -79,13 +80,10 @@ def fill(rows: Sequence[Row]) -> Filled:
     """Rows and as much filling as their size asks for."""
     prompts = [row.content.prompt_tokens for row in rows]
     responses = [row.content.response_tokens for row in rows]
-    distinct = {np.asarray(prompt, dtype=np.int64).tobytes(): len(prompt) for prompt in prompts}
+    distinct = {prompt_key(prompt): len(prompt) for prompt in prompts}
     prompt_tokens, kept = sum(distinct.values()), sum(row.num_read - 1 for row in rows)
     longest = max(SHORT, *map(len, prompts), *(row.num_read - 1 for row in rows))
-    more = [
-        np.full(n, i, dtype=np.int32)  # no two the same: equal prompts would be one
-        for i, n in enumerate(_cut(rounded(prompt_tokens + 1) - prompt_tokens, longest))
-    ]
+    more = _others(_cut(rounded(prompt_tokens + 1) - prompt_tokens, longest), distinct)
     read = [np.zeros(n + 1, dtype=np.int32) for n in _cut(rounded(kept + 1) - kept, longest)]
     unread = [np.zeros(1, dtype=np.int32)] * (len(more) - 1)  # of one token nothing is read
     packing = pack(
@@ -104,6 +102,15 @@ def fill(rows: Sequence[Row]) -> Filled:
         longest_reader=doubled(max(int(readers.max()), step_of(kept + 1)), 128),
     )
     return Filled(size, packing, segments(packing), sum(map(len, responses)))
+
+
+def _others(lengths: Sequence[int], taken: Container[bytes]) -> list[Ints]:
+    """Prompts of these lengths, no two the same and none of the rows': equal ones would be one."""
+    tokens, made = count(), []
+    for n in lengths:
+        same = (np.full(n, token, dtype=np.int32) for token in tokens)
+        made.append(next(prompt for prompt in same if prompt_key(prompt) not in taken))
+    return made
 
 
 def _cut(n: int, longest: int) -> list[int]:

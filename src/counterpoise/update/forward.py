@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.head import token_logprobs
 from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import Packing, pack
+from counterpoise.policy.packing import Packing, pack, prompt_key
 from counterpoise.types import Floats, Row
 from counterpoise.update.fit import MicroBatch
 
@@ -106,31 +106,37 @@ def states(policy: Policy, rows: Sequence[Row]) -> Tensor:
 
 
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
-    """Positions of the rows of each pass: groups together (they share a prompt), then by length.
+    """Positions of the rows of each pass: those of a prompt side by side, then by length.
 
-    No more passes than needed, and those about equally long: a short last one would leave a GPU
-    idle. A row longer than `micro_tokens` gets a pass of its own.
+    A pass computes a prompt once, and flash attention wants its readers together, also where two
+    groups have the same one. No more passes than needed, and those about equally long: a short last
+    one would leave a GPU idle. A row longer than `micro_tokens` gets a pass of its own.
     """
-    heaviest = {row.group: 0 for row in rows}
-    for row in rows:
-        heaviest[row.group] = max(heaviest[row.group], row.num_read)
-    order = sorted(range(len(rows)), key=lambda i: (heaviest[rows[i].group], rows[i].group, i))
-    prompts = {row.group: len(row.content.prompt_tokens) for row in rows}
+    keys = [prompt_key(row.content.prompt_tokens) for row in rows]
+    prompts = {key: len(row.content.prompt_tokens) for key, row in zip(keys, rows, strict=True)}
+    heaviest, first = dict.fromkeys(keys, 0), dict[bytes, str]()
+    for key, row in zip(keys, rows, strict=True):
+        heaviest[key] = max(heaviest[key], row.num_read)
+        first[key] = min(first.get(key, row.group), row.group)
+    order = sorted(
+        range(len(rows)),
+        key=lambda i: (heaviest[keys[i]], first[keys[i]], keys[i], rows[i].group, i),
+    )
     total = sum(prompts.values()) + sum(row.num_read for row in rows)
     share = total / -(-total // micro_tokens) if rows else 0
     batch: list[int] = []
     tokens = 0
-    prompt = ""
+    prompt = b""
     for i in order:
-        row = rows[i]
-        alone = row.num_read + prompts[row.group]
-        cost = row.num_read if batch and row.group == prompt else alone
+        row, key = rows[i], keys[i]
+        alone = row.num_read + prompts[key]
+        cost = row.num_read if batch and key == prompt else alone
         if batch and (tokens >= share or tokens + cost > micro_tokens):
             yield batch
             batch, tokens, cost = [], 0, alone
         batch.append(i)
         tokens += cost
-        prompt = row.group
+        prompt = key
     if batch:
         yield batch
 

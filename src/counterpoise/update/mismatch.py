@@ -30,7 +30,7 @@ def mismatch(
         for i, logprobs_T in zip(result.rows, result.logprobs, strict=True):
             row = batch[i]
             fresh = result is first and row.born == now
-            by_trainer_T = row.scored_T if row.scored_T is not None or not fresh else logprobs_T
+            by_trainer_T = logprobs_T if fresh and row.scored_T is None else row.scored_T
             if by_trainer_T is not None:
                 differences.append(by_trainer_T - row.content.sampled_logprobs)
     d = np.concatenate(differences).astype(np.float64) if differences else np.empty(0)

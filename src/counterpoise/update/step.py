@@ -141,7 +141,7 @@ def take_step(
 
     try:
         with repeatable(config.repeatable):
-            result = micro.rows(gradient, rows)
+            result = micro.rows(gradient, [row for row in rows if row.sign])
             result = replace(result, chosen_share=ruled.chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
