@@ -298,7 +298,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("plan: no reward", "plan {w}/no_reward.jsonl", "line 1: no 'reward'"),
     ("plan: composer", "plan {w}/rows.jsonl -k 1 -c groupd", "did you mean 'grouped'"),
     ("plan: credit", "plan {w}/rows.jsonl -k 1 --credit grop", "did you mean 'grpo'"),
-    ("plan: groups", "plan {w}/rows.jsonl -k 2", "1 whole groups cannot fill 2 steps"),
+    ("plan: groups", "plan {w}/rows.jsonl -k 2", "1 whole group cannot fill 2 steps"),
     ("plan: rows", "plan {w}/rows.jsonl -k 5 -c shuffled", "4 rows cannot fill 5 steps"),
     ("plan: no steps", "plan {w}/rows.jsonl -k 0", "0 steps"),
     ("plan: seed", "plan {w}/rows.jsonl -k 2 -c shuffled --seed -1", "seed"),

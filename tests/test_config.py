@@ -225,6 +225,8 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
         ({"verify": {"also": ["style"]}}, "verify.also: unknown reward 'style'"),
         ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is more than a response has"),
         ({"credit": {"mixture": "decoupled"}}, "one reward to mix: set verify.also"),
+        ({"update": {"lr": 1e38}}, r"^update.lr=1e\+38: float32 holds no update of that size"),
+        ({"warmup": {"lr": 1e300}}, r"^warmup.lr=1e\+300: float32 holds no update of that size"),
         ({"warmup": {"hidden": 150, "heads": 4}}, "warmup.hidden"),
         ({"warmup": {"heads": 5}}, "warmup.heads"),
     ],

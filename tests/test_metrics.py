@@ -196,3 +196,48 @@ def test_a_trace_without_tokens_has_its_columns() -> None:
     trace = metrics.token_trace(iteration([SILENT])).columns
     assert tuple(trace) == metrics.TRACED
     assert all(len(column) == 0 for column in trace.values())
+
+
+QUIET = {
+    "steps": 0, "success": 0.0, "reward": 0.0, "positive_share": None, "buffer_positive": 0,
+    "buffer_negative": 0, "dropped_aged": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (
+            {},
+            "every reward was 0: check the reward, take easier problems, or warm up (poise warmup)",
+        ),
+        (
+            {"success": 1.0, "reward": 1.0},
+            "the rewards of a group were always equal: check the reward, or take other problems",
+        ),
+        (
+            {"reward": -1.0},
+            "the rewards of a group were always equal: check the reward, or take other problems",
+        ),
+        (
+            {"buffer_negative": 7, "reward": 0.1, "success": 0.1},
+            "no batch was balanced: lower balance.target or balance.tau, or sample more",
+        ),
+        (
+            {"positive_share": 0.5, "reward": 0.5, "success": 0.5},
+            "no loss or gradient was finite: lower update.lr",
+        ),
+    ],
+    ids=["all 0", "all equal", "all negative", "not balanced", "not finite"],
+)
+def test_why_a_run_took_no_step(last: dict, said: str) -> None:
+    assert metrics.without_a_step([QUIET, QUIET | last]) == f"no optimizer step was taken: {said}"
+    assert metrics.without_a_step([QUIET | last, QUIET | {"steps": 1}]) == ""
+
+
+def test_a_run_that_was_always_right_took_no_step() -> None:
+    right = QUIET | {"success": 1.0, "reward": 1.0}
+    assert metrics.without_a_step([right, right]) == (
+        "no optimizer step was taken: every response was right: check the reward, or take harder "
+        "problems"
+    )

@@ -14,9 +14,13 @@ from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
 from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
+from counterpoise.estimate import describe_run
 from counterpoise.loop import train
 from counterpoise.rehearse import check_loads, rehearse
+from counterpoise.report.mosaic import compact
+from counterpoise.report.page import write_report
 from counterpoise.runfile import from_tables, load_config, to_toml
+from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import config_to_resume
 from counterpoise.types import Row
 from counterpoise.verify import VERIFIERS
@@ -99,6 +103,19 @@ def test_what_a_package_lacks_is_not_taken_for_the_package(
         own.pinned("poise_test_needs.rewards:score", Path())
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50", "my_rewards.py:score"),
+        ("../my_rewards.py:score", "my_rewards.py:score"),
+        ("package.rewards:score@1f0c6a2b9d3e4f50", "package.rewards:score"),
+        ("grouped", "grouped"),
+    ],
+)
+def test_people_read_the_file_and_the_function(name: str, wanted: str) -> None:
+    assert own.shown(name) == wanted
+
+
 def test_only_tables_that_say_so_take_them() -> None:
     assert VERIFIERS.choices == (*VERIFIERS, "FILE.py:FUNCTION")
     assert ADVANTAGES.choices == tuple(ADVANTAGES)
@@ -127,7 +144,8 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
         VERIFIERS.load(pinned)
     assert str(fault.value) == (
         f"{path} has changed since the run began (its sha256 was {before}..., it is "
-        f"{digest(path)}...): put it back, or start a new --out"
+        f"{digest(path)}...): put it back, start a new --out, or strike out @{before} in the run's "
+        "config.toml to go on with it as it is"
     )
 
 
@@ -147,13 +165,21 @@ def test_a_file_is_run_once_for_both_functions_and_may_hold_dataclasses(tmp_path
     assert not (tmp_path / "__pycache__").exists()
 
 
+def test_an_async_function_is_refused_before_it_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "later.py"
+    path.write_text(f"async {SCORE.format(1)}")
+    with pytest.raises(PoiseError) as fault:
+        VERIFIERS.load(f"{path}:score")
+    assert str(fault.value) == f"{path}: score is an `async def`: write a plain `def`"
+
+
 def test_a_message_of_ours_is_passed_on(tmp_path: Path) -> None:
     path = tmp_path / "ours.py"
     path.write_text(
         "from counterpoise.batch.grouped import compose\n"
         "def rule(rows, num_steps, seed):\n    return compose(rows, num_steps, seed)\n"
     )
-    with pytest.raises(PoiseError, match=r"^1 whole groups cannot fill 2 steps"):
+    with pytest.raises(PoiseError, match=r"^1 whole group cannot fill 2 steps"):
         compose(f"{path}:rule", [Row("a", 1.0, 3), Row("a", -1.0, 3)], 2, seed=0)
 
 
@@ -196,6 +222,23 @@ def test_the_example_trains(run: tuple[Path, Path]) -> None:
         assert 0 <= record["low"] <= record["mean"] <= record["high"] <= 1
 
 
+def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path]) -> None:
+    path, out = run
+    config = RunFolder.open(out).config()
+    assert "2 optimizer steps (mine.py:easy_first)" in describe_run(config)
+    page = write_report(out).read_text(encoding="utf-8")
+    told, _, file = page.partition("config.toml, resolved")
+    assert "by the rule <b>mine.py:easy_first</b>" in told
+    assert "What the rule mine.py:easy_first made of each batch." in told
+    assert "Rewards are those of <b>mine.py:nearness</b>, and success is one above 0." in told
+    assert "whose responses&#39; rewards are not all equal: others tell nothing apart." in told
+    assert "<code>&#34;mine.py:nearness&#34;</code>" in told
+    assert str(path) not in told
+    assert f"{path}:nearness@{digest(path)}" in file  # as it is stored
+    plans = RunFolder.open(out).read("plans")
+    assert {compact(plan)["rule"] for plan in plans} == {"mine.py:easy_first"}
+
+
 def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:
     path, out = run
     before = path.read_text()
@@ -218,21 +261,60 @@ def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:
     assert [line["iteration"] for line in lines(out / "metrics.jsonl")] == [1, 2, 3]
 
 
+def test_a_composer_that_is_gone_is_missed_before_anything_is_written(tmp_path: Path) -> None:
+    """Also where no command has looked for it: `loop.train`, and so `poise demo`."""
+    path = tmp_path / "mine.py"
+    path.write_text("def rule(rows):\n    return []\n")
+    config = load_config("demo", [*SMALL, f"batch.composer={path}:rule"])
+    with pytest.raises(PoiseError, match=r"cannot be called as rule\(rows, num_steps, seed\)"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # -- the dry run ------------------------------------------------------------------------------
 
 
 def test_a_dry_run_tries_both() -> None:
     sets = [f"verify.name={EXAMPLE}:nearness", f"batch.composer={EXAMPLE}:easy_first"]
     assert rehearse(load_config("demo", sets)) == [
-        f"#   own reward     {EXAMPLE}:nearness: 1 for the answer in a box, -1 for nothing",
-        f"#   own composer   {EXAMPLE}:easy_first: steps of 32, 32, 32, 32 rows",
+        f"#   own reward     {EXAMPLE.name}:nearness: 1 for the answer in a box, -1 for nothing",
+        f"#   own composer   {EXAMPLE.name}:easy_first: steps of 32, 32, 32, 32 rows",
     ]
     assert rehearse(load_config("demo")) == []
+
+
+def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def rule(rows, num_steps, seed):\n"
+        "    right = [i for i, row in enumerate(rows) if row.rollout.response == '\\\\boxed{2}']\n"
+        "    wrong = [i for i, row in enumerate(rows) if row.rollout.reward == 0]\n"
+        "    for row in rows:\n"
+        "        r = row.rollout\n"
+        "        assert len(r.response_tokens) == len(r.sampled_logprobs) == row.num_tokens\n"
+        "    return [right, wrong]\n"
+    )
+    config = load_config("demo", [f"batch.composer={path}:rule", "batch.steps=2"])
+    assert rehearse(config) == ["#   own composer   mine.py:rule: steps of 64, 64 rows"]
+    with pytest.raises(PoiseError) as fault:
+        rehearse(config, "trl")
+    assert str(fault.value) == (
+        f"{path}:2: AttributeError: 'NoneType' object has no attribute 'response' (here "
+        "row.rollout is None: TRL keeps its own, and a file without response_tokens has none)"
+    )
+
+
+def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", 0)
+    assert rehearse(load_config("demo", [f"verify.name={path}:score"])) == [
+        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for nothing: no step is "
+        "taken where rewards are all equal"
+    ]
 
 
 @pytest.mark.parametrize("task", ["task.name=hub", "task.name=jsonl"])
 def test_a_dry_run_fetches_nothing(task: str) -> None:
     config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])
     assert rehearse(config) == [
-        f"#   own reward     {EXAMPLE}:nearness: not tried: the problems are not here"
+        f"#   own reward     {EXAMPLE.name}:nearness: not tried: the problems are not here"
     ]

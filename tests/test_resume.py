@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from counterpoise import loop
@@ -19,7 +21,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.policy.load import load_policy
 from counterpoise.runfile import load_config
+from counterpoise.state import State
 from counterpoise.store import checkpoint
+from counterpoise.store.folder import RunFolder
 from counterpoise.watch import Watch
 
 ITERATIONS = 7
@@ -88,6 +92,14 @@ class StopError(Exception):
     pass
 
 
+class Listen(Watch):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
 @pytest.mark.parametrize("stage", ["sample_groups", "update", "save", "evaluate"])
 def test_interrupted_in_any_stage(
     stage: str, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -142,6 +154,32 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
     same(outcome(out), undisturbed)
 
 
+def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iteration 1 is whole; the update of iteration 2 leaves one weight at infinity."""
+    update = loop.update
+
+    def diverging(state: State, *given: Any) -> Any:
+        results = update(state, *given)
+        if state.iteration == 1:
+            with torch.no_grad():
+                state.optimizer.weights[-1].view(-1)[-1] = torch.inf
+        return results
+
+    monkeypatch.setattr(loop, "update", diverging)
+    config = load_config(
+        "demo", [*SETS, "balance.tau=0", "loop.iterations=3", "loop.checkpoint_every=1"]
+    )
+    with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
+        train(config, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    assert [line["iteration"] for line in folder.read("metrics")] == [1]
+    monkeypatch.setattr(loop, "update", update)
+    train(config, tmp_path / "run", resume=True)
+    assert [line["iteration"] for line in folder.read("metrics")] == [1, 2, 3]
+
+
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(
     tmp_path: Path, finished: Path, undisturbed: dict[str, object]
 ) -> None:
@@ -151,15 +189,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(
     weights = last / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
-    said: list[str] = []
-
-    class Listen(Watch):
-        def say(self, message: str) -> None:
-            said.append(message)
-
-    train(config, out, resume=True, watch=Listen())
-    assert f"checkpoint {last.name} is damaged (model.safetensors has changed)" in said[0]
-    assert said[1] == f"resuming after iteration {int(before.name[-5:])}"
+    listen = Listen()
+    train(config, out, resume=True, watch=listen)
+    assert f"checkpoint {last.name} is damaged (model.safetensors has changed)" in listen.said[0]
+    assert listen.said[1] == f"resuming after iteration {int(before.name[-5:])}"
     same(outcome(out), undisturbed)
 
 
@@ -168,9 +201,18 @@ def test_resuming_a_finished_run_changes_nothing(
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     before = (out / "metrics.jsonl").read_bytes()
-    train(load_config("demo", SETS), out, resume=True)
+    listen = Listen()
+    train(load_config("demo", SETS), out, resume=True, watch=listen)
     assert (out / "metrics.jsonl").read_bytes() == before
     same(outcome(out), undisturbed)
+    assert listen.said == [
+        "already finished: 7 iterations; raise loop.iterations to go on, as by --set "
+        "loop.iterations=14"
+    ]
+    (out / "finished.json").unlink()  # killed before it was written
+    train(load_config("demo", SETS), out, resume=True, watch=listen)
+    assert listen.said[1:] == ["resuming after iteration 7"]
+    assert (out / "finished.json").is_file()
 
 
 def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished: Path) -> None:

@@ -24,6 +24,7 @@ from rich.text import Text
 from counterpoise.config import RunConfig
 from counterpoise.evaluate.heldout import Success
 from counterpoise.evaluate.settings import Setting
+from counterpoise.own import shown
 from counterpoise.watch import Watch
 
 
@@ -50,12 +51,13 @@ class LiveDisplay(Watch):
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("train", total=None, numbers="")
+        self.numbers = ""  # of the last iteration
 
     def say(self, message: str) -> None:
-        self.console.print(message, style="yellow", markup=False)
+        self.console.print(message, style="yellow", markup=False, soft_wrap=True)
 
     def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
-        rule = config.batch.composer
+        rule = escape(shown(config.batch.composer))
         tau = config.balance.tau
         self.console.print(
             f"[bold]{escape(config.model.name)}[/] ({parameters / 1e6:.1f} M parameters) "
@@ -69,13 +71,19 @@ class LiveDisplay(Watch):
         self.progress.start()
 
     def iterated(self, record: dict[str, Any]) -> None:
-        numbers = summary(record)
+        self.numbers = numbers = summary(record)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
             self.console.print(line, highlight=False, soft_wrap=True)
 
+    def judging(self, problems: int, samples: int) -> None:
+        """In the place of the numbers, until it is done; a log has a line when it is."""
+        told = f"judging {problems:,} held-out problems x {samples}"
+        self.progress.update(self.task, numbers=told)
+
     def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
+        self.progress.update(self.task, numbers=self.numbers)
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         self.console.print(
             f"held-out success after {iteration} iterations: [bold]{success}[/] "

@@ -24,9 +24,10 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.contamination.training import load_benchmarks
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.own import shown
 from counterpoise.runfile import to_toml
 from counterpoise.sample.positions import beyond
-from counterpoise.task.load import load_task
+from counterpoise.task.load import check_enough, load_task
 
 GB = 1e9
 
@@ -115,7 +116,7 @@ def describe_run(config: RunConfig) -> str:
         drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
     told = [
         f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
-        f"{config.batch.steps} optimizer steps ({config.batch.composer})",
+        f"{config.batch.steps} optimizer steps ({shown(config.batch.composer)})",
         f"in all         {drawn}, updates: {updates}",
         f"tokens         at most {most * tokens:,} sampled an iteration, "
         f"{n * most * tokens:,} in all",
@@ -195,7 +196,7 @@ def data(config: RunConfig) -> list[str]:
 def _problems(config: RunConfig) -> str:
     """Files are read whole; of problems that are generated one is made, so that a wrong name or a
     missing package is found."""
-    task, wanted = config.task, config.sample.prompts
+    task = config.task
     generated = task.name in ("word_problems", "reasoning_gym")
     found = load_task(replace(task, size=1, heldout=0) if generated else task)
     if config.sample.anchors:
@@ -205,10 +206,7 @@ def _problems(config: RunConfig) -> str:
     train, heldout = len(found.train), len(found.heldout)
     if generated:
         train, heldout = task.size, task.heldout
-    if train < wanted:
-        raise PoiseError(
-            f"{train} training prompts cannot fill an iteration of {wanted}: lower sample.prompts"
-        )
+    check_enough(train, config.sample.prompts)
     judged = min(heldout, config.evaluate.prompts)
     made = ", made when the run starts" if generated else ""
     return (

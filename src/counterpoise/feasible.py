@@ -8,6 +8,8 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.settings import settings_of
 
+FLOAT32 = 3.4e38  # its largest number
+
 
 def checked(config: RunConfig) -> RunConfig:
     """The same configuration, or the first reason why it cannot run."""
@@ -19,6 +21,7 @@ def checked(config: RunConfig) -> RunConfig:
         _groups,
         _rewards,
         _balance,
+        _rates,
         _importance,
         _trajectory,
         _rule,
@@ -135,6 +138,14 @@ def _balance(config: RunConfig) -> str:
             f"no batch of {target} rollouts has a share of {tau} of each sign: "
             "make balance.target even or lower tau"
         )
+    return ""
+
+
+def _rates(config: RunConfig) -> str:
+    """AdamW's first step multiplies by lr / (1 - 0.9)."""
+    for name, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
+        if 10 * lr > FLOAT32:
+            return f"{name}={lr:g}: float32 holds no update of that size: lower it"
     return ""
 
 

@@ -33,6 +33,7 @@ from counterpoise.interrupts import postponed
 from counterpoise.microscope import looks
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
+from counterpoise.rehearse import check_loads
 from counterpoise.sample import SAMPLERS
 from counterpoise.sample.anchors import check_generic
 from counterpoise.sample.episodes import episodes_of
@@ -40,12 +41,12 @@ from counterpoise.sample.positions import check_positions
 from counterpoise.sample.rounds import Asked, Drawer, Encoded, sample_groups
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.state import State, new_state, refill_buffer, restore, save
+from counterpoise.state import State, check_finite, new_state, refill_buffer, restore, save
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
-from counterpoise.task.load import load_task
+from counterpoise.task.load import check_enough, load_task
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
@@ -68,6 +69,7 @@ def train(
         check_alone(out)
     else:
         RunFolder.check_free(out)
+    check_loads(config)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
@@ -165,6 +167,8 @@ def iterate(
 
     monitor = look_at(state, batch, plan, config) if plan else None
     results = update(state, batch, plan, config, monitor) if plan else []
+    if results:
+        check_finite(state, now)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
@@ -187,18 +191,14 @@ def encode(
 ) -> list[Encoded]:
     """Training prompts with their tokens; those too long are left out, and that is said."""
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
-    limit, wanted = config.sample.max_prompt_tokens, config.sample.prompts
+    limit = config.sample.max_prompt_tokens
     kept = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
     if dropped := len(encoded) - len(kept):
         watch.say(
             f"{dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
-    if len(kept) < wanted:
-        raise PoiseError(
-            f"{len(kept)} training prompts cannot fill an iteration of {wanted}: "
-            "lower sample.prompts"
-        )
+    check_enough(len(kept), config.sample.prompts)
     return kept
 
 
@@ -314,6 +314,7 @@ def evaluate(
     judged = [line for line in folder.read("evaluations") if line["iteration"] == at]
     for setting in settings_of(options.settings, config.sample)[len(judged) :]:
         start = time.perf_counter()
+        watch.judging(len(prompts), options.samples)
         sampled = setting.of(config.sample)
         success = judge(
             state.policy, prompts, options.samples, sampled, verifier, seed, state.sample,
@@ -329,11 +330,8 @@ def evaluate(
 
 def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch) -> None:
     """The model, and the mark of a run that came to its end."""
-    if not any(record["steps"] for record in folder.read("metrics")):
-        watch.say(
-            "no optimizer step was taken: no batch had signal, or none was balanced; "
-            "lower balance.target or balance.tau, or sample more"
-        )
+    if said := metrics.without_a_step(folder.read("metrics")):
+        watch.say(said)
     if config.store.model:
         with folder.writing("model"):
             save_policy(policy, folder.path / "model")

@@ -133,6 +133,26 @@ def drop_record(made: Iteration) -> dict[str, Any]:
     return found
 
 
+def without_a_step(records: Sequence[Mapping[str, Any]]) -> str:
+    """Why a run took no optimizer step, from its lines of metrics.jsonl; "": it took one."""
+    if any(record["steps"] for record in records):
+        return ""
+    success = {record["success"] for record in records}
+    if any(record["positive_share"] is not None for record in records):
+        why = "no loss or gradient was finite: lower update.lr"
+    elif any(r["buffer_positive"] or r["buffer_negative"] or r["dropped_aged"] for r in records):
+        why = "no batch was balanced: lower balance.target or balance.tau, or sample more"
+    elif success == {0.0} and not any(record["reward"] for record in records):
+        why = (
+            "every reward was 0: check the reward, take easier problems, or warm up (poise warmup)"
+        )
+    elif success == {1.0}:
+        why = "every response was right: check the reward, or take harder problems"
+    else:
+        why = "the rewards of a group were always equal: check the reward, or take other problems"
+    return f"no optimizer step was taken: {why}"
+
+
 def _of_plan(description: Description | None) -> dict[str, Any]:
     names = (
         "positive_share",

@@ -21,7 +21,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isfunction, signature
+from inspect import iscoroutinefunction, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -57,6 +57,20 @@ def read(name: str) -> Asked:
     return Asked(source, function, digest or "")
 
 
+def shown(name: str) -> str:
+    """Any name where people read it: the file without its folder and its pin; ours as it is.
+
+    Example:
+        >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50"), shown("grouped")
+        ('my_rewards.py:score', 'grouped')
+    """
+    if not is_own(name):
+        return name
+    asked = read(name)
+    source = Path(asked.source).name if _is_file(asked.source) else asked.source
+    return str(asked._replace(source=source))
+
+
 def pinned(name: str, folder: Path) -> str:
     """The name as a run keeps it; a relative path is one from `folder`, or from here.
 
@@ -90,6 +104,8 @@ def _load(asked: Asked, takes: tuple[str, ...]) -> Callable[..., Any]:
         mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
         there = [f.__name__ for f in mine if isfunction(f)]
         raise PoiseError(f"{path}: {unknown('function', asked.function, there)}")
+    if iscoroutinefunction(found):
+        raise PoiseError(f"{path}: {asked.function} is an `async def`: write a plain `def`")
     try:
         signature(found).bind(*takes)
     except (TypeError, ValueError) as fault:
@@ -111,7 +127,8 @@ def _module(source: str, digest: str) -> ModuleType:
     if digest and digest != now:
         raise PoiseError(
             f"{path} has changed since the run began (its sha256 was {digest}..., it is {now}...): "
-            "put it back, or start a new --out"
+            f"put it back, start a new --out, or strike out @{digest} in the run's config.toml to "
+            "go on with it as it is"
         )
     with blamed(path):
         if not _is_file(source):

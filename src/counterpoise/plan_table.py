@@ -8,6 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from counterpoise.own import shown
+
 
 def plan_table(planned: dict[str, Any]) -> Group:
     """Render what `batch/plan_rollouts.plan_file` returns."""
@@ -29,7 +31,7 @@ def plan_table(planned: dict[str, Any]) -> Group:
     ):
         table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _share(share), f"{cross:+.2f}")
     lines = [
-        f"{planned['rule']}: {d['rows']:,} rows of {d['groups']:,} groups, "
+        f"{shown(planned['rule'])}: {d['rows']:,} rows of {d['groups']:,} groups, "
         f"{d['rows_without_signal']:,} without signal",
         f"groups split across steps   {d['split_groups']:,} ({_share(d['split_share'])})",
         f"largest |sum of advantages| {d['max_abs_group_advantage_sum']:.3f}   (whole groups: 0)",

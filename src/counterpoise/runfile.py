@@ -167,6 +167,17 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def own_functions(config: RunConfig) -> dict[str, str]:
+    """Options that name a function of the user's -> its name: {"verify.name": "/a/b.py:f@..."}."""
+    found = {}
+    for section in dataclasses.fields(config):
+        table = getattr(config, section.name)
+        for f in dataclasses.fields(table):
+            if OWN in f.metadata["choices"] and is_own(name := getattr(table, f.name)):
+                found[f"{section.name}.{f.name}"] = name
+    return found
+
+
 def options() -> list[tuple[str, str, str]]:
     """(name, default, documentation) of every option, in the order of the file."""
     rows = []

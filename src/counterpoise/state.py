@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+import torch
 from torch import Tensor
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
@@ -16,6 +17,7 @@ from counterpoise.sample.episodes import Episodes
 from counterpoise.sample.native import sample
 from counterpoise.sample.sampler import Sample
 from counterpoise.store import checkpoint
+from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Row
@@ -78,6 +80,16 @@ def save(folder: RunFolder, state: State, keep: int) -> None:
         checkpoint.save(folder.checkpoints, made, keep)
 
 
+def check_finite(state: State, now: int) -> None:
+    """Weights that are not finite sample nothing: the run ends before any of them is stored."""
+    edges = [edge for weight in state.optimizer.weights for edge in weight.detach().aminmax()]
+    if edges and not torch.stack(edges).isfinite().all():
+        raise PoiseError(
+            f"the weights are not finite after the update of iteration {now}: start anew with a "
+            "lower update.lr or update.weight_decay; what the run wrote before is whole"
+        )
+
+
 def refill_buffer(state: State, rows: list[Row]) -> None:
     """Give the buffer back its waiting rows, as they are now."""
     old = state.buffer
@@ -111,7 +123,13 @@ def restore(
         size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
     state.iteration = saved.iteration
     folder.rewind(saved.iteration)
-    tell(f"resuming after iteration {saved.iteration}")
+    if finished(folder.path, saved.iteration) and saved.iteration == config.loop.iterations:
+        tell(
+            f"already finished: {saved.iteration} iterations; raise loop.iterations to go on, as "
+            f"by --set loop.iterations={2 * saved.iteration}"
+        )
+    else:
+        tell(f"resuming after iteration {saved.iteration}")
     return state
 
 

@@ -129,8 +129,8 @@ class Row:
     """One rollout with its credit: what composers order and steps train on.
 
     Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born` (one composer,
-    `coupled`, also the rollout's tokens); a dry run or a host framework that keeps its own tensors
-    leaves `rollout` empty.
+    `coupled`, also the rollout's tokens); a file that only counts them, or a host framework that
+    keeps its own tensors, leaves `rollout` empty.
 
     Example:
         Row(group="7:word_problems/train/12", advantage=0.94, num_tokens=57, rollout=r0)
@@ -174,7 +174,7 @@ class Row:
     @property
     def content(self) -> Rollout:
         if self.rollout is None:
-            raise ValueError(f"row {self.group}[{self.index}] has no content: it is a dry run's")
+            raise ValueError(f"row {self.group}[{self.index}] has no content: its rollout is None")
         return self.rollout
 
 

@@ -19,6 +19,9 @@ class Watch:
     def iterated(self, record: dict[str, Any]) -> None:
         """A finished iteration: its line of metrics.jsonl."""
 
+    def judging(self, problems: int, samples: int) -> None:
+        """Held-out problems are about to be answered: on a real model it takes minutes."""
+
     def evaluated(self, iteration: int, success: Success, setting: Setting) -> None: ...
 
     def finished(self, path: Path) -> None: ...

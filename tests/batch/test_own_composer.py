@@ -47,7 +47,9 @@ def test_the_example_takes_easy_groups_first_and_whole():
     plan = compose(f"{EXAMPLE}:easy_first", rows(), 2, seed=0)
     assert plan.steps == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
     assert describe(rows(), plan)["split_groups"] == 0
-    with pytest.raises(PoiseError, match=r"easy_first': step 0 is empty\. A plan must belong"):
+    with pytest.raises(
+        PoiseError, match=r"easy_first': step 0 is empty\. The composer is at fault$"
+    ):
         compose(f"{EXAMPLE}:easy_first", rows()[:4], 2, seed=0)
 
 

@@ -118,3 +118,29 @@ def test_a_line_that_names_its_group_belongs_to_it(tmp_path):
     rows = rows_from_file(path)
     assert [row.group for row in rows] == ["1:p", "1:p", "2:p", "2:p"]
     assert [row.sign for row in rows] == [-1, 1, -1, 1]
+
+
+def test_what_is_short_is_said_in_the_words_of_the_command(tmp_path):
+    path, less = (
+        write(tmp_path, GOOD),
+        "lower batch.steps (poise plan: --steps) or sample more prompts",
+    )
+    for rule, many in (("shuffled", "1 row"), ("grouped", "1 row")):
+        with pytest.raises(PoiseError) as fault:
+            plan_file(path, rule, num_steps=4, seed=0)
+        assert str(fault.value) == f"{many} cannot fill 4 steps: {less}"
+    with pytest.raises(PoiseError) as fault:
+        plan_file(write(tmp_path, GOOD, GOOD), "grouped", num_steps=2, seed=0)
+    assert str(fault.value) == f"1 whole group cannot fill 2 steps: {less}"
+
+
+def test_a_line_of_many_fields_is_told_in_few_words(tmp_path):
+    line = {f"field_{i:02}": i for i in range(60)}
+    with pytest.raises(PoiseError) as fault:
+        rows_from_file(path := write(tmp_path, line))
+    named = ", ".join(f"field_{i:02}" for i in range(8))
+    assert str(fault.value) == (
+        f"{path}, line 1: no 'prompt_id' (fields: {named}, and 52 more): every rollout needs one"
+    )
+    with pytest.raises(PoiseError, match=r"no 'prompt_id' \(fields: none\)"):
+        rows_from_file(write(tmp_path, {}))

@@ -18,11 +18,12 @@ import torch
 
 from counterpoise.adapters.trl import host
 from counterpoise.config import RunConfig
+from counterpoise.engine import trl_run
 from counterpoise.engine.choose import choose, stored_engine
 from counterpoise.engine.trl import arguments, checked, passes_of, shown
 from counterpoise.errors import PoiseError
 from counterpoise.interrupts import terminated_is_interrupted
-from counterpoise.loop import credit, reader_of, update
+from counterpoise.loop import credit, reader_of, train, update
 from counterpoise.policy.load import load_policy
 from counterpoise.report.page import write_report
 from counterpoise.runfile import load_config
@@ -111,6 +112,46 @@ def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
         choose("native", tmp_path, resume=True)
     with pytest.raises(PoiseError, match="did you mean 'verl'"):
         choose("verll", None, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read: Expecting value: line 1 column 1"),
+        ('{"engine": "tr', "cannot be read: Unterminated string"),
+        ("[]", "names no engine"),
+        ('{"schema": 1}', "names no engine"),
+        ('{"engine": "ray"}', "names no engine"),
+    ],
+)
+def test_a_damaged_engine_json_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "engine.json").write_text(text)
+    with pytest.raises(PoiseError) as fault:
+        choose(None, tmp_path, resume=True)
+    assert str(fault.value).startswith(f"{tmp_path / 'engine.json'} {said}")
+    assert str(fault.value).endswith("or remove it if the native engine made the run")
+    assert "\n" not in str(fault.value)
+
+
+def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `test_alone.py` has it of the native engine; TRL itself is not reached."""
+    config = small("store.model=false", "monitor.every=0", "evaluate.prompts=0")
+    train(config, tmp_path / "run")
+    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.check_unfinished, []
+    before = log.read_bytes()
+
+    def too_early(path: Path, asked: RunConfig) -> None:
+        calls.append(path)
+        if len(calls) > 1:
+            real(path, asked)
+
+    monkeypatch.setattr(trl_run, "check_unfinished", too_early)
+    monkeypatch.setattr(trl_run.host, "require", lambda: None)
+    with pytest.raises(PoiseError, match="there is nothing to resume"):
+        run(config, tmp_path / "run", resume=True)
+    assert log.read_bytes() == before
 
 
 # -- with TRL -----------------------------------------------------------------------------------

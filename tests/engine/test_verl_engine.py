@@ -105,6 +105,13 @@ def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
         verl_run.prepare(config, tmp_path / "run")
 
 
+def test_too_few_problems_are_refused(tmp_path: Path) -> None:
+    config = load_config("demo", ["task.size=15"])
+    with pytest.raises(PoiseError, match=r"^15 training prompts cannot fill an iteration of 16: "):
+        verl_run.prepare(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_reward_is_the_runs_verifier() -> None:
     right = {"data_source": "x", "ground_truth": "11", "verifier": "exact"}
     assert compute_score(solution_str="so \\boxed{11}", **right) == 1.0

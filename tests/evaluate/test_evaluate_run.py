@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise import own
 from counterpoise.cli import main
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.errors import PoiseError
@@ -156,6 +157,30 @@ def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> 
         evaluate(options(data, out))
 
 
+def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The same responses, other rewards; another content is another evaluation."""
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    text = "def score(responses, answers):\n    return [len(r) % 2 - 0.6 for r in responses]\n"
+    path.write_text(text)
+    asked = options(data, out, benchmarks=["words1"], verifier=f"{path}:score")
+    (line,) = evaluate(asked).lines
+    (found,), first = read_cells(out), read_cells(whole)[0]
+    assert found.header.verifier == own.pinned(f"{path}:score", Path())
+    responses = [one.responses for one in found.done.values()]
+    assert responses == [one.responses for one in first.done.values()]
+    rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
+    assert [one.rewards for one in found.done.values()] == rewards
+    right = [sum(reward > 0 for reward in each) / SAMPLES for each in rewards]
+    assert line.scores["words1"].average == share(right)
+    assert 0 < sum(right) < PROBLEMS
+    evaluate(asked)
+    path.write_text(text.replace("0.6", "0.7"))
+    with pytest.raises(PoiseError, match=r"was made with verifier='.*mine\.py:score@\w{16}', not"):
+        evaluate(asked)
+
+
 def test_nothing_is_loaded_when_all_is_there(
     data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +304,7 @@ def test_the_command(
         (["--bench", "words1", "--fields", "problem="], "--fields problem=: write NAME=VALUE"),
         (["--bench", ""], "--bench names no benchmark"),
         (["--bench", "words1", "--verifier", "maths"], "unknown verifier 'maths'"),
+        (["--bench", "words1", "--verifier", "no.py:f"], "no.py cannot be read: No such file"),
         (["--bench", "words1", "--device", "gpu"], "--device gpu: give auto, cpu or cuda"),
     ],
 )

@@ -36,6 +36,14 @@ def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
     assert list(found.pass_at) == [1]
 
 
+def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
+    graded = score(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
+    plain = score(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
+    assert graded is not None
+    assert plain is not None
+    assert graded.average == plain.average == share([0.5, 1])
+
+
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
     found = score(cell(tmp_path, {"p1": [1, 0]}, problems=30))
     assert found is not None

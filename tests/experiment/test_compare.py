@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from counterpoise.experiment.compare import compare, differences, told, verdict
+from counterpoise.experiment.compare import as_number, compare, differences, told, verdict
 from counterpoise.experiment.curves import by_run, rates
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import quantile
@@ -84,6 +84,58 @@ def test_verdicts(gain: float, noise: float, better: str, worse: str) -> None:
     found = compare(by_run(records), "QB", "shuffled")
     assert verdict(found, "better", 0.02) == better
     assert verdict(found, "worse", 0.02) == worse
+
+
+def pairs(ends: list[tuple[float, float]], **columns: float) -> list[Record]:
+    """(QB, shuffled) at the end of every seed; `columns` are QB's alone."""
+    records: list[Record] = []
+    for seed, (mine, theirs) in enumerate(ends):
+        records += run("QB", seed, [0.4, mine], 4, **columns)
+        records += run("shuffled", seed, [0.4, theirs], 4)
+    return records
+
+
+def test_arms_that_made_the_same_runs_show_nothing() -> None:
+    """Seeds differ, arms do not; the clock does not count, nor float32."""
+    records = pairs([(0.6, 0.6), (0.7, 0.7 + 1e-8), (0.3, 0.3)], iteration_seconds=2.0)
+    (one,) = compare(by_run(records), "QB", "shuffled")
+    assert one.same
+    assert told(one) == (
+        "at lr 0.0001 the arms made the same runs over 3 seeds: the option never acted"
+    )
+    assert verdict([one], "better", 0.02) == verdict([one], "worse", 0.02) == "inconclusive"
+    assert math.isnan(one.rollouts.low)
+    assert (one.rollouts.value, one.rollouts.p) == (pytest.approx(0.0, abs=1e-8), 1.0)
+    number = as_number("QB", one.rollouts)
+    assert (number.low, number.high) == (None, None)
+
+
+def test_the_same_difference_at_every_seed_decides_nothing() -> None:
+    """The runs are not the same, but an interval without width would exclude everything else."""
+    records = pairs([(0.65, 0.6), (0.75, 0.7), (0.35, 0.3)])
+    (one,) = compare(by_run(records), "QB", "shuffled")
+    assert not one.same
+    assert one.rollouts.p == 1.0
+    assert told(one) == (
+        "at lr 0.0001 +5.0 points at equal rollouts and +5.0 points at equal updates over 3 seeds, "
+        "the same at every seed: without spread nothing is judged"
+    )
+    assert verdict([one], "better", 0.02) == "inconclusive"
+
+
+def test_equal_success_of_runs_that_differ_is_not_the_same_run() -> None:
+    (one,) = compare(by_run(pairs([(0.6, 0.6)] * 3, entropy=0.3)), "QB", "shuffled")
+    assert not one.same
+    assert "+0.0 points at equal rollouts" in told(one)
+    assert verdict([one], "better", 0.02) == "inconclusive"
+
+
+def test_one_seed_that_differs_is_a_spread() -> None:
+    """Of four seeds three made the same runs: that is what a rare option does."""
+    (one,) = compare(by_run(pairs([(0.6, 0.6)] * 3 + [(0.601, 0.6)])), "QB", "shuffled")
+    assert not one.same
+    assert one.rollouts.low < 0 < one.rollouts.high < 0.02
+    assert verdict([one], "better", 0.02) == "not replicated"
 
 
 def test_nothing_to_compare_is_inconclusive() -> None:

@@ -17,12 +17,13 @@ from counterpoise.experiment.command import Part
 from counterpoise.experiment.curves import Runs, by_run, seconds_of
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import read_experiment
+from counterpoise.experiment.outlook import described
 from counterpoise.experiment.pieces import Piece, write_piece
 from counterpoise.experiment.run import Bench
 from counterpoise.experiment.runs import Fleet
 from counterpoise.store.folder import RunFolder
 from experiment.made_up import run
-from experiment.small_experiment import EXPERIMENT, write
+from experiment.small_experiment import EXPERIMENT, RUN, write
 
 
 def command(*words: object) -> str:
@@ -61,6 +62,17 @@ def test_in_two_pieces(tmp_path: Path) -> None:
     assert sum(h is not None for h in heldout) == 8  # before and after, for four runs
     starts = {tuple(c[0]["heldout"] for k, c in bench.runs.items() if k.seed == s) for s in (0, 1)}
     assert all(len(set(pair)) == 1 for pair in starts)  # both arms of a seed start alike
+
+
+def test_a_function_beside_the_file_is_found_when_the_folder_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    """The folder's copy of the file has no such neighbour."""
+    (tmp_path / "mine.py").write_text("def score(responses, answers):\n    return []\n")
+    file = write(tmp_path, run=RUN.replace("workers = 1", 'name = "mine.py:score"'))
+    for _ in range(2):
+        assert Bench.open(read_experiment(file), file, tmp_path / "out").runs == {}
+    assert (tmp_path / "out" / "small.toml").read_bytes() == file.read_bytes()
 
 
 def test_a_stopped_experiment_judges_what_there_is_and_says_130(
@@ -185,6 +197,26 @@ def test_a_dry_run_says_what_the_seeds_can_show(tmp_path: Path) -> None:
     assert "4 times in 5" in said
     assert "(std over seeds; one comparison)" in said
     assert "replicated when it is" in said
+
+
+def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: Path) -> None:
+    score = "def score(responses, answers):\n    return [float(r != '') for r in responses]\n"
+    compose = "def steps(rows, num_steps, seed):\n    return [[0, 1], list(range(2, len(rows)))]\n"
+    (tmp_path / "mine.py").write_text(score + compose)
+    run = RUN.replace("workers = 1", 'name = "mine.py:score"')
+    arms = EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:steps")
+    file = write(tmp_path, arms, run)
+    said = command(file, "--dry-run")
+    assert said.count("  own reward     mine.py:score: 1 for the answer in a box, 0 for noth") == 1
+    assert said.count("  own composer   mine.py:steps: steps of 2, 30 rows\n") == 1
+
+    (tmp_path / "mine.py").write_text(score + compose.replace("range(2,", "range(3,"))
+    with pytest.raises(PoiseError, match=r"^\[experiment\.arms\] QB: ") as fault:
+        described(read_experiment(file), [], None, 1)
+    assert "\n" not in str(fault.value)
+    (tmp_path / "mine.py").write_text(score.replace("return", "return [0.0] +") + compose)
+    with pytest.raises(PoiseError, match=r"mine\.py:score returned 5 numbers for 4 responses"):
+        described(read_experiment(file), [], None, 1)
 
 
 def made(keys: list[Key], seconds: float) -> Runs:

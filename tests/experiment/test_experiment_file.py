@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.experiment.file import read_experiment
+from counterpoise.experiment.shared import same_runs
 from counterpoise.runfile import load_config
 from experiment.small_experiment import EXPERIMENT, RUN, write
 
@@ -39,6 +41,28 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     more = EXPERIMENT.replace("seeds = 2", "seeds = 3")
     assert read_experiment(write(tmp_path, more)).digest != first
     assert read_experiment(write(tmp_path, run=RUN + "[update]\nclip_low = 0.1\n")).digest != first
+
+
+def test_a_function_of_the_users_counts_by_its_content(tmp_path: Path) -> None:
+    """For all arms, or one of them; where the file lies does not count."""
+    plain = read_experiment(write(tmp_path)).digest
+    for change in (
+        {"run": RUN.replace("workers = 1", 'name = "mine.py:f"')},
+        {"experiment": EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:f")},
+    ):
+        found = []
+        for text in ("f = max\n", "f = min\n", "f = max\n"):
+            (tmp_path / "mine.py").write_text(text)
+            found.append(read_experiment(write(tmp_path, **change)).digest)
+        assert found[0] == found[2]
+        assert len({plain, *found}) == 3
+
+
+def test_a_file_without_such_functions_keeps_its_digest() -> None:
+    """That of the runs that were made with it."""
+    name, data = "smollm2-interventions", Path(__file__).parents[2] / "docs" / "data"
+    stored = pq.read_schema(data / f"{name}.parquet").metadata[b"digest"]
+    assert read_experiment(name).digest == stored.decode() == "0b031ea447cfd4a7"
 
 
 def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
@@ -119,8 +143,11 @@ def test_waiting_is_asked_of_the_same_run() -> None:
     assert second.run.batch == replace(first.run.batch, composer="shuffled")
     for stage in ("loop", "task", "sample", "update", "evaluate", "monitor", "store"):
         assert getattr(second.run, stage) == getattr(first.run, stage)
-    assert set(second.design.seeds) < set(first.design.seeds)
-    assert len(second.design.runs()) == 3 * 2 * 8
+    known = same_runs({key: [key._asdict()] for key in first.design.runs()}, first, second)
+    assert [key for key in second.design.runs() if key not in known] == [
+        key for key in second.design.runs() if key.arm == "waits"
+    ]
+    assert len(known) == 2 * 2 * 16  # RB and shuffled are trained once
 
 
 def test_pilot_and_experiment_share_their_run_and_no_seed() -> None:

@@ -24,7 +24,8 @@ def test_collapse(heldout: list[float], fallen: bool) -> None:
 
 
 def test_costs_by_hand() -> None:
-    """100 rollouts an iteration, 4 steps in all, 30 dropped by the end, 20 + 10 without signal."""
+    """100 rollouts an iteration, 4 steps in all, 30 dropped by the end, 20 + 10 without signal; too
+    few of either for a gain per 10,000 or 100."""
     curve = [
         {"rollouts": 0, "updates": 0, "dropped": 0, "rows_without_signal": None, "heldout": 0.4},
         {"rollouts": 100, "updates": 0, "dropped": 10, "rows_without_signal": 20, "heldout": None},
@@ -34,10 +35,23 @@ def test_costs_by_hand() -> None:
     assert found["per_update"] == 50
     assert found["dropped"] == 7.5
     assert found["silent"] == 7.5
-    assert found["gain_rollouts"] == pytest.approx(0.1 / 200 * 10_000)
-    assert found["gain_updates"] == pytest.approx(0.1 / 4 * 100)
+    assert found["gain_rollouts"] is None
+    assert found["gain_updates"] is None
     assert found["along"] == pytest.approx(0.45)
     assert found["entropy"] is None
+
+
+def test_a_gain_is_of_what_was_spent() -> None:
+    """20,000 rollouts and 125 updates for 0.1; half of the rollouts is just enough."""
+    curve = [
+        {"rollouts": 0, "updates": 0, "heldout": 0.4},
+        {"rollouts": 20_000, "updates": 125, "heldout": 0.5},
+    ]
+    assert MEASURES["gain_rollouts"].of(curve) == pytest.approx(0.05)
+    assert MEASURES["gain_updates"].of(curve) == pytest.approx(0.08)
+    curve[1] |= {"rollouts": 10_000, "updates": 99}
+    assert MEASURES["gain_rollouts"].of(curve) == pytest.approx(0.1)
+    assert MEASURES["gain_updates"].of(curve) is None
 
 
 def test_a_run_without_updates_has_no_cost_per_update() -> None:

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
+from counterpoise.experiment.about import heading
 from counterpoise.experiment.compare import differences
 from counterpoise.experiment.curves import Runs, by_run
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment
+from counterpoise.experiment.finding import judge
+from counterpoise.experiment.outlook import described
 from counterpoise.experiment.pieces import NAME, Piece, read_piece, read_pieces, starts, write_piece
+from counterpoise.experiment.run import Bench
+from counterpoise.experiment.shared import origins, shared_told
 from experiment.made_up import run
 from experiment.small_experiment import EXPERIMENT, write
 
@@ -59,7 +64,8 @@ def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment)
     folder.mkdir()
     write_piece(folder / "a.parquet", Piece(runs_of("QB", 0), {}), experiment)
     other = read_experiment(write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3")))
-    with pytest.raises(PoiseError, match=r"a\.parquet was made by another experiment file"):
+    said = r"a\.parquet was made by another experiment file .* or name that file in experiment\.sha"
+    with pytest.raises(PoiseError, match=said):
         read_pieces(tmp_path, other)
     write_piece(folder / "b.parquet", Piece(runs_of("QB", 1, "another"), {}), experiment)
     with pytest.raises(PoiseError, match="begins with other weights"):
@@ -127,4 +133,37 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     taken = read_pieces(tmp_path, experiment)
     assert list(taken.runs) == [Key("whole", 1e-4, 0)]
     write_piece(tmp_path / NAME, taken, experiment)  # and from now on they are this one's
-    assert list(read_piece(tmp_path / NAME, experiment).runs) == [Key("whole", 1e-4, 0)]
+    kept = read_piece(tmp_path / NAME, experiment).runs
+    assert list(kept) == [Key("whole", 1e-4, 0)]
+    assert origins(taken.runs) == origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
+    said = (
+        f"1 run shared with another experiment and trained for it, theirs {other.digest}: whole 1."
+    )
+    assert shared_told(kept) == [said]
+    assert said in judge(kept, experiment).notes
+    assert said in heading(experiment, kept)
+    told = described(experiment, experiment.design.runs(), tmp_path, 1)
+    assert f"1 of 4 are finished in {tmp_path}, 3 left\n  {said}\n" in told
+
+
+def test_more_seeds_take_the_runs_that_are_there(tmp_path: Path) -> None:
+    """As the refusal of the old folder says: shares = [its copy of the file], its table a piece."""
+    file, old, new = write(tmp_path), tmp_path / "old", tmp_path / "new"
+    experiment = read_experiment(file)
+    Bench.open(experiment, file, old)
+    write_piece(old / NAME, Piece(runs_of("QB", 0) | runs_of("shuffled", 1), {}), experiment)
+    more = f'[experiment]\nshares = ["{old / file.name}"]'
+    file = write(
+        tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3").replace("[experiment]", more, 1)
+    )
+    with pytest.raises(PoiseError) as fault:
+        Bench.open(read_experiment(file), file, old)
+    assert str(fault.value) == (
+        f"{old} holds the experiment of another small.toml: choose another --out; to keep its runs "
+        f'(more seeds, say) write shares = ["{old}/small.toml"] into the file and put '
+        f"{old}/curves.parquet into pieces/ of the new folder"
+    )
+    (new / "pieces").mkdir(parents=True)
+    (new / "pieces" / "old.parquet").write_bytes((old / NAME).read_bytes())
+    found = Bench.open(read_experiment(file), file, new).runs
+    assert list(found) == [Key("QB", 1e-4, 0), Key("shuffled", 1e-4, 1)]

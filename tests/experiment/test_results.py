@@ -13,7 +13,7 @@ from counterpoise.experiment.curves import Runs, by_run
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.failed import BIAS
 from counterpoise.experiment.file import Experiment, read_experiment
-from counterpoise.experiment.finding import judge, markdown, power
+from counterpoise.experiment.finding import judge, markdown, power, verdicts
 from counterpoise.experiment.results import results
 from counterpoise.report.figures import write_figures
 from counterpoise.statistics.finding import Record
@@ -114,6 +114,29 @@ def test_verdicts(experiment: Experiment, gain: dict[str, float], verdict: str, 
     assert any("RB is better at 0.6/0.95" in note for note in finding.notes)
     assert any("shuffled 4 of 8" in note for note in finding.notes)
     assert any("drops 3 of them" in note for note in finding.notes)
+
+
+def test_every_hypothesis_has_its_verdict(experiment: Experiment) -> None:
+    assert verdicts(made({"RB": 0.05}), experiment) == [
+        {"hypothesis": "RB > shuffled", "verdict": "replicated"},
+        {"hypothesis": "by_sign < shuffled", "verdict": "inconclusive"},
+    ]
+
+
+def test_the_same_runs_are_said_in_the_table_and_have_no_interval(experiment: Experiment) -> None:
+    records = [
+        r
+        for seed in range(3)
+        for arm in ("shuffled", "RB")
+        for r in run(arm, seed, [0.4, 0.5 + 0.1 * seed], 4)
+    ]
+    finding = judge(by_run(records), experiment)
+    assert finding.verdict == "inconclusive"
+    text = markdown(by_run(records), experiment)
+    assert "| RB | 3 | 60.0 % [35.2, 84.8] | same runs | same runs |  |" in text
+    assert "could have shown" not in text
+    minus = [n for n in finding.numbers if n.name.startswith("RB minus")]
+    assert [(n.value, n.low, n.high) for n in minus] == [(0.0, None, None)] * 2
 
 
 def test_half_an_experiment_says_so(experiment: Experiment) -> None:
@@ -239,8 +262,25 @@ def test_figures(experiment: Experiment) -> None:
     ]
     (grid,) = (f.chart.to_dict(validate=False) for f in drawn["curves"][1:2])
     assert [c["title"]["text"] for c in grid["concat"]] == ["RB"]  # the only one with fewer updates
-    assert len(drawn["costs"]) == 6
     assert len(drawn["mechanism"]) == 2
+    costs = [
+        "Runs that collapsed",
+        "Held-out success along the run, mean",
+        "Sampled rollouts per update",
+        "Rollouts dropped per update",
+    ]
+    assert [f.title for f in drawn["costs"]] == costs  # 192 rollouts, 9 to 12 updates
+    gains = ["Success gained per 10,000 sampled rollouts", "Success gained per 100 updates"]
+    longer = {
+        key: [{**r, "rollouts": 100 * r["rollouts"], "updates": 10 * r["updates"]} for r in curve]
+        for key, curve in made({"RB": 0.05}).items()
+    }  # RB takes 90 updates, the others 120
+    drawn = figures(longer, experiment)
+    assert [f.title for f in drawn["costs"]] == [*costs[:2], *gains, *costs[2:]]
+    found = {one.arm: one.measures for one in results(longer, experiment) if one.rate == 1e-4}
+    assert {arm: "gain_updates" in m for arm, m in found.items()} == {
+        "shuffled": True, "RB": False, "by_sign": True,
+    }  # fmt: skip
 
 
 def test_figures_of_the_first_run(experiment: Experiment, tmp_path: Path) -> None:

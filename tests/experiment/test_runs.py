@@ -57,6 +57,16 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_edit_does_not_reach_runs_that_are_yet_to_start(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def rule(rows, num_steps, seed):\n    return []\n")
+    fleet = Fleet({"a": (*SMALL, f"batch.composer={path}:rule")}, tmp_path / "runs")
+    path.write_text("def rule(rows, num_steps, seed):\n    return [[]]\n")
+    fleet.train(jobs=1)
+    assert fleet.failures["a"].startswith(f"{path} has changed since the run began")
+
+
+@pytest.mark.slow
 def test_a_fault_of_a_run_is_told(tmp_path: Path) -> None:
     missing = f"model.name={tmp_path / 'nowhere'}"
     with pytest.raises(PoiseError, match=r"the run in .*/a failed: .*nowhere"):

@@ -194,6 +194,22 @@ def test_only_options_that_differ_are_shown(runs: list[Path], tmp_path: Path):
     assert "Those in which the runs differ; all others are equal." in text
 
 
+def test_functions_of_the_users_are_told_apart(runs: list[Path], tmp_path: Path):
+    """By the file's name; by what is stored where two runs had other files of one name."""
+    names = [f"/home/ana/{file}.py:rule@{digit * 16}" for file, digit in (("a", "1"), ("b", "2"))]
+    again = "/home/ana/a.py:rule@3333333333333333"
+    first, second, third = (
+        with_options(runs[0], tmp_path / f"run{i}", batch={"composer": name})
+        for i, name in enumerate([*names, again])
+    )
+    (option,) = options_that_differ(read_compared([first, second]))
+    assert option.values == ['"a.py:rule"', '"b.py:rule"']
+    (option,) = options_that_differ(read_compared([runs[0], first, first.parent / "run1"]))
+    assert option.values == ['"grouped"', '"a.py:rule"', '"b.py:rule"']
+    (option,) = options_that_differ(read_compared([first, third]))
+    assert option.values == [f'"{names[0]}"', f'"{again}"']
+
+
 def test_runs_of_one_design_are_not_averaged(runs: list[Path], tmp_path: Path):
     other = with_options(runs[0], tmp_path / "other", loop={"seed": 7})
     page = Page(write_comparison([runs[0], other], tmp_path / "page.html"))
@@ -241,6 +257,34 @@ def test_other_problems_are_said_to_be_others(runs: list[Path], tmp_path: Path):
     assert said not in Page(write_comparison(runs, tmp_path / "page.html")).text
     fewer = with_options(runs[0], tmp_path / "fewer", evaluate={"prompts": 3})
     assert said in Page(write_comparison([runs[0], fewer], tmp_path / "page.html")).text
+
+
+@pytest.mark.parametrize(
+    ("names", "same"),
+    [
+        (("math", "math"), True),
+        (("math", "exact"), False),
+        (("math", f"/a/mine.py:score@{'0' * 16}"), False),
+        ((f"/a/mine.py:score@{'0' * 16}", f"/b/mine.py:score@{'0' * 16}"), True),
+        ((f"/a/mine.py:score@{'0' * 16}", f"/a/mine.py:other@{'0' * 16}"), False),
+        ((f"/a/mine.py:score@{'0' * 16}", f"/a/mine.py:score@{'1' * 16}"), False),
+    ],
+    ids=["one", "two of ours", "ours and own", "a copy", "another function", "an edited file"],
+)
+def test_another_reward_is_said_to_be_another(
+    names: tuple[str, str], same: bool, runs: list[Path], tmp_path: Path
+):
+    """In the sentence at the top, over the bars, and under both curves of success."""
+    told = [
+        with_options(runs[0], tmp_path / run, verify={"name": name})
+        for run, name in zip("ab", names, strict=True)
+    ]
+    text = " ".join(Page(write_comparison(told, tmp_path / "page.html")).text.split())
+    said = "They were not judged by the same reward (verify.name): the success of one cannot be "
+    assert text.count(said + "held against another's.") == (not same)
+    assert text.count("with 95 % intervals, not all by the same reward") == (not same)
+    under = "Not all were judged by the same reward: verify.name differs."
+    assert text.count(under) == (0 if same else 2)
 
 
 # -- what is missing ------------------------------------------------------------------------------

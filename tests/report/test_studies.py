@@ -10,7 +10,7 @@ from synthetic import Page
 from counterpoise.errors import PoiseError
 from counterpoise.report.page import write_report
 from counterpoise.report.studies import FIRST, MARKS, found_in, write_studies, written
-from counterpoise.statistics.finding import Finding, Number
+from counterpoise.statistics.finding import Finding, Number, as_json
 from counterpoise.study.records import write_records
 from counterpoise.study.run import write_finding
 from counterpoise.study.study import Study, load_study
@@ -143,6 +143,52 @@ def test_numbers_as_text():
     assert written(-0.00123, "nats") == "−0.00123"
     assert written(88312.0, "") == "88,312"
     assert written(None, "") == "–"
+
+
+def write_experiment(folder: Path, **changes: Any) -> None:
+    """NAME.json as experiment/run.py writes it."""
+    about = {
+        "study": "clip", "title": "Clip higher or not", "shows": "", "claim": "",
+        "rule": "My words.", "executed": "The rule.",
+        "hypotheses": [{"hypothesis": "a > b", "verdict": "inconclusive"}],
+        **changes,
+    }  # fmt: skip
+    finding = Finding("inconclusive", "So.", (Number("of a share", 0.4, 0.3, 0.5, unit="share"),))
+    (folder / "clip.json").write_text(as_json(about, finding, 5.0))
+
+
+def test_an_experiment_of_ones_own_speaks_of_no_paper(tmp_path: Path):
+    write_experiment(tmp_path)
+    page = Page(write_report(tmp_path))
+    text = " ".join(page.text.split())
+    assert "Counterpoise experiment Clip higher or not ? inconclusive Here So." in text
+    assert "paper" not in text
+    assert "value, 95 % interval of a share 40.0 % 30.0 % to 50.0 % The rule, fixed" in text
+    assert "The rule. In the author's words, which decide nothing: My words." in text
+    assert 'class="shows"' not in page.source
+    assert 'class="claim"' not in page.source
+
+
+def test_a_claim_is_the_papers_where_a_paper_is_named(tmp_path: Path):
+    write_experiment(tmp_path, claim="It is so.")
+    assert "Claim It is so. Here So." in " ".join(Page(write_report(tmp_path)).text.split())
+    write_experiment(tmp_path, claim="It is so.", shows="Fig. 3")
+    text = " ".join(Page(write_report(tmp_path)).text.split())
+    assert "Fig. 3 ? inconclusive The paper It is so. Here So." in text
+
+
+def test_every_hypothesis_has_its_badge(folder: Path, tmp_path: Path):
+    stated = [("a > b", "replicated"), ("c < b", "not replicated")]
+    several = [{"hypothesis": name, "verdict": verdict} for name, verdict in stated]
+    (tmp_path / "alone").mkdir()
+    badges = "✓ a > b replicated ✗ c < b not replicated"
+    write_experiment(tmp_path / "alone", hypotheses=several)
+    text = " ".join(Page(write_report(tmp_path / "alone")).text.split())
+    assert f"Counterpoise experiment Clip higher or not {badges} Here So." in text
+    write_experiment(folder, hypotheses=several)  # among studies: in the overview as well
+    text = " ".join(Page(write_report(folder)).text.split())
+    assert text.count(badges) == 2
+    assert f"Clip higher or not {badges} 5 s" in text
 
 
 def test_many_numbers_unfold(tmp_path: Path):

@@ -14,7 +14,9 @@ from counterpoise.study.lab import Lab
 
 def test_success_at_the_end() -> None:
     runs = by_run([*run("QB", 0, [0.4, 0.5, 0.6], 4), *run("QB", 1, [0.4, 0.7, 0.8], 4)])
-    assert after(runs, "QB", 1e-4).value == pytest.approx(0.7)
+    found = after(runs, "QB", 1e-4)
+    assert found.value == pytest.approx(0.7)
+    assert (found.low, found.high) == (0.0, 1.0)  # two seeds say that all is possible, and no more
 
 
 def test_numbers_leave_out_what_was_not_measured() -> None:

@@ -96,6 +96,11 @@ def test_what_a_function_may_return(returned: Any):
             "mine.py:score returned -inf for response 3 of 3: a reward is a finite",
         ),
         ([None, 0, 1], "mine.py:score returned None for response 1 of 3: a reward is a finite"),
+        (
+            [0, "1", 1],
+            "mine.py:score returned '1' for response 2 of 3: a reward is a finite number",
+        ),
+        (np.array([b"1"] * 3, object), "mine.py:score returned b'1' for response 1 of 3: a reward"),
         ([1e200, 0, 1], "mine.py:score returned 1e+200 for response 1 of 3: a reward is a finite"),
         ([10**400, 0, 1], "mine.py:score returned [1000"),
     ],

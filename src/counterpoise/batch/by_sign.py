@@ -43,7 +43,8 @@ def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
         return num_steps if positive else 0
     if num_steps == 1:
         raise PoiseError(
-            "one step cannot keep positive and negative rows apart: raise batch.steps to 2 or more"
+            "one step cannot keep positive and negative rows apart: raise batch.steps (poise plan: "
+            "--steps) to 2 or more"
         )
     share = round(num_steps * positive / (positive + negative))
     return min(max(share, 1), num_steps - 1)

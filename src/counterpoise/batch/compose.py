@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from counterpoise.batch import COMPOSERS, PROMISES
 from counterpoise.errors import PoiseError
+from counterpoise.own import shown
 from counterpoise.types import BatchPlan, Row
 
 
@@ -26,32 +27,39 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
     composer = COMPOSERS.load(rule)
     if num_steps < 1:
         raise PoiseError(
-            f"a plan of {num_steps} steps updates nothing: set batch.steps to 1 or more"
+            f"a plan of {num_steps} steps updates nothing: set batch.steps (poise plan: --steps) "
+            "to 1 or more"
         )
     if len(rows) < num_steps:
+        many = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
         raise PoiseError(
-            f"{len(rows)} rows cannot fill {num_steps} steps: "
-            "lower batch.steps or raise sample.prompts"
+            f"{many} cannot fill {num_steps} steps: lower batch.steps (poise plan: --steps) or "
+            "sample more prompts"
         )
     steps = composer(rows, num_steps, seed)
     plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
-    check(rows, plan, num_steps)
+    if fault := _fault(rows, plan, num_steps):
+        raise PoiseError(f"{fault}. The composer is at fault")
     return plan
 
 
 def check(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
     """Raise unless the plan is a partition of the rows that keeps its rule's promise.
 
-    Also for plans that were not made here: one read from a file, or a host framework's.
+    For plans that were not made here: one read from a file, or a host framework's.
     """
-    fault = _not_a_partition(len(rows), plan, num_steps or len(plan.steps))
+    if fault := _fault(rows, plan, num_steps or len(plan.steps)):
+        raise PoiseError(
+            f"{fault}. A plan must belong to these very rows; if it was composed from them, the "
+            "composer is at fault"
+        )
+
+
+def _fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
+    fault = _not_a_partition(len(rows), plan, num_steps)
     if not fault and plan.rule in PROMISES:
         fault = PROMISES.load(plan.rule)(rows, plan.steps)
-    if fault:
-        raise PoiseError(
-            f"not a plan of rule '{plan.rule}': {fault}. A plan must belong to these very rows; "
-            "if it was composed from them, the composer is at fault"
-        )
+    return f"not a plan of rule '{shown(plan.rule)}': {fault}" if fault else ""
 
 
 def _not_a_partition(num_rows: int, plan: BatchPlan, num_steps: int) -> str:

@@ -29,9 +29,10 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
         members.setdefault(row.group, []).append(i)
     groups = list(members.values())
     if len(groups) < num_steps:
+        many = "1 whole group" if len(groups) == 1 else f"{len(groups)} whole groups"
         raise PoiseError(
-            f"{len(groups)} whole groups cannot fill {num_steps} steps: "
-            "lower batch.steps or raise sample.prompts"
+            f"{many} cannot fill {num_steps} steps: lower batch.steps (poise plan: --steps) or "
+            "sample more prompts"
         )
     loads = [sum(rows[i].num_tokens for i in group) for group in groups]
     parts = partition(loads, num_steps, np.random.default_rng(seed), UNEVEN)

@@ -17,13 +17,21 @@ from counterpoise import own
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
+NO_ROLLOUT = "TRL keeps its own, and a file without response_tokens has none"
+
 
 def composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
     """What a table of composers holds."""
     function, said = own.load(name, "rows", "num_steps", "seed"), str(own.read(name))
 
     def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-        returned = function(list(rows), num_steps, seed)
+        try:
+            returned = function(list(rows), num_steps, seed)
+        except PoiseError as fault:
+            bare = any(row.rollout is None for row in rows)
+            if bare and isinstance(fault.__cause__, AttributeError):
+                raise PoiseError(f"{fault} (here row.rollout is None: {NO_ROLLOUT})") from fault
+            raise
         try:
             return [[index(i) for i in step] for step in returned]
         except TypeError as fault:

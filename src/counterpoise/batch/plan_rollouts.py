@@ -10,6 +10,7 @@ the other, and any other tool's export will do.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Rollout, Row
 
 LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
+FEW = 8  # fields that a message names
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 
@@ -85,8 +87,9 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         raise PoiseError(f"{where}: not a JSON object: write {{...}} with prompt_id and reward")
     for name in ("prompt_id", "reward"):
         if name not in record:
-            present = ", ".join(sorted(record)) or "none"
-            raise PoiseError(f"{where}: no '{name}' (fields: {present}): every rollout needs one")
+            raise PoiseError(
+                f"{where}: no '{name}' (fields: {_few(sorted(record))}): every rollout needs one"
+            )
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
         raise PoiseError(f"{where}: prompt_id {prompt_id!r} is not a name: write a string")
@@ -107,6 +110,11 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         sampled_logprobs=_logprobs(record.get("sampled_logprobs"), len(tokens)),
     )
     return rollout, num_tokens
+
+
+def _few(fields: Sequence[str]) -> str:
+    more = f", and {len(fields) - FEW} more" if len(fields) > FEW else ""
+    return ", ".join(fields[:FEW]) + more or "none"
 
 
 def _logprobs(given: Any, length: int) -> Floats:

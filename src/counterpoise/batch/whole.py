@@ -12,6 +12,6 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     if num_steps != 1:
         raise PoiseError(
             f"rule 'whole' makes one step, not {num_steps}: "
-            "set batch.steps to 1 or choose another batch.composer"
+            "set batch.steps (poise plan: --steps) to 1 or choose another composer"
         )
     return [list(range(len(rows)))]

@@ -42,7 +42,10 @@ def experiment(
         ),
     ] = False,
 ) -> None:
-    """Train the arms of an experiment, seed by seed, and compare them by the file's rule.
+    """Train the arms of an experiment, seed by seed, and compare them.
+
+    What decides is the file's margin, level and hypotheses; --dry-run and every result say the rule
+    that they make in words. The words of `rule` are the author's, shown beside it and not executed.
 
     Every run is a process of its own and is taken up where it stopped. DIR/curves.parquet holds all
     finished runs; put that of another folder into DIR/pieces/ to add its runs. DIR/results.md has

@@ -73,11 +73,11 @@ def train(
     train_natively(run, out, resume=resume)
 
 
-def _describe(run: RunConfig) -> None:
+def _describe(run: RunConfig, engine: str = "native") -> None:
     from counterpoise.estimate import describe_run
     from counterpoise.rehearse import rehearse
 
-    typer.echo("\n".join([describe_run(run), *rehearse(run)]))
+    typer.echo("\n".join([describe_run(run), *rehearse(run, engine)]))
 
 
 def _train_by(
@@ -92,7 +92,7 @@ def _train_by(
 
         prepare(run, out)
     if dry_run:
-        _describe(run)
+        _describe(run, engine)
     if show:
         typer.echo(shown)
     if show or dry_run:

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 from counterpoise.engine import ENGINES
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, first_line, unknown
 
 NAME = "engine.json"  # in the run folder of any engine but the native one
+REMEDY = 'write {"engine": "trl"} or "verl" there, or remove it if the native engine made the run'
 
 
 def choose(asked: str | None, out: Path | None, *, resume: bool) -> str:
@@ -26,5 +27,11 @@ def stored_engine(out: Path) -> str:
     path = out / NAME
     if not path.is_file():
         return "native"
-    engine: str = json.loads(path.read_text(encoding="utf-8"))["engine"]
-    return engine
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise PoiseError(f"{path} cannot be read: {first_line(fault)}; {REMEDY}") from fault
+    engine = told.get("engine") if isinstance(told, dict) else None
+    if engine not in ENGINES:
+        raise PoiseError(f"{path} names no engine; {REMEDY}")
+    return str(engine)

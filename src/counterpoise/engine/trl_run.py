@@ -57,6 +57,8 @@ def train(
     prompts = encode(policy, task.train, config, watch)
     folder = _folder(config, out, resume=resume, main=main)
     with alone(out) if main else nullcontext():  # the first process writes for all
+        if resume:
+            check_unfinished(out, config)  # it may have ended while the model was loaded
         state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
         if main:
             _write_head(folder, config, policy)

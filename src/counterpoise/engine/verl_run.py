@@ -25,7 +25,7 @@ from counterpoise.engine.verl_command import asked, command
 from counterpoise.errors import PoiseError
 from counterpoise.policy.templates import written
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.load import load_task
+from counterpoise.task.load import check_enough, load_task
 from counterpoise.types import Prompt
 
 
@@ -33,11 +33,7 @@ def prepare(config: RunConfig, out: Path) -> RunFolder:
     """A folder with everything that the command names."""
     RunFolder.check_free(out)
     task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
-    if len(task.train) < config.sample.prompts:
-        raise PoiseError(
-            f"{len(task.train)} training prompts cannot fill an iteration of "
-            f"{config.sample.prompts}: lower sample.prompts"
-        )
+    check_enough(len(task.train), config.sample.prompts)
     folder = RunFolder.create(out, config)
     warn_of_overlap(task.train, benchmarks, folder, lambda line: print(line, file=sys.stderr))
     for name, prompts in (("train", task.train), ("heldout", task.heldout)):

@@ -78,8 +78,8 @@ def score(cell: Cell) -> Score | None:
 
 
 def solved(judged: Sequence[Judged]) -> list[float]:
-    """x_p: the mean reward of every problem."""
-    return [_mean(one.rewards) for one in judged]
+    """x_p: the share of a problem's samples that is right, of every problem."""
+    return [right(one) / len(one.rewards) for one in judged]
 
 
 def solved_once(judged: Sequence[Judged]) -> list[float]:
@@ -88,6 +88,7 @@ def solved_once(judged: Sequence[Judged]) -> list[float]:
 
 
 def right(one: Judged) -> int:
+    """Samples with a reward above 0: one of the user's may be any number."""
     return sum(reward > 0 for reward in one.rewards)
 
 

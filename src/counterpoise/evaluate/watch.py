@@ -83,7 +83,7 @@ class LiveWatch(Watch):
     def _numbers(self, cell: Cell) -> str:
         seconds = max(1e-9, time.monotonic() - self.start)
         rewards = [reward for one in cell.done.values() for reward in one.rewards]
-        mean = sum(rewards) / max(1, len(rewards))
+        mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
         left = _clock(self.left * seconds / max(1, self.drawn))
         return (
             f"{len(cell.done)}/{cell.header.problems} problems, {100 * mean:.1f} % so far, "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import altair as alt
 
-from counterpoise.experiment.compare import Cost
+from counterpoise.experiment.compare import Cost, bounded
 from counterpoise.experiment.curves import HELDOUT, Runs, end, of_seeds
 from counterpoise.experiment.file import Experiment, read_experiment
 from counterpoise.experiment.measures import MEASURES, wilson
@@ -95,6 +95,8 @@ def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
             for one in found
             if name in one.measures
         ]
+        if not points:
+            continue
         label, percent = MEASURES[name].label, MEASURES[name].percent
         drawn = forest(
             points, styles, label, f"{label} by arm", zero=True,
@@ -116,7 +118,7 @@ def _collapsed(one: Result) -> tuple[float, float, float]:
 
 
 def _bounds(mean: Mean) -> tuple[float, float | None, float | None]:
-    return (mean.value, mean.low, mean.high) if mean.n > 1 else (mean.value, None, None)
+    return (mean.value, mean.low, mean.high) if bounded(mean) else (mean.value, None, None)
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
         lines = {a: over_seeds(runs, a, rate, column, window=window) for a in arms}
         if not any(lines.values()):
             continue
-        frame = Frame.of(lines.values(), "rollouts", form, bands=False)
+        frame = Frame.of(lines.values(), "rollouts", form)
         above = sorted(arms, key=lambda a: a == experiment.baseline)  # the baseline is drawn last
         layers = [
             layer

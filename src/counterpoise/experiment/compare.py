@@ -10,13 +10,18 @@ updates, and the other way round. Therefore a verdict asks for both.
     better, replicated        at some rate both intervals lie above 0
     better, not replicated    at every rate both lie below the margin
     worse                     the same with the signs turned
-    inconclusive              otherwise, and with fewer than three seeds
+    inconclusive              otherwise, and with fewer than three seeds or without spread
+
+Without spread: all seeds have the very same difference. An interval of no width would exclude
+everything else, and nothing stands behind it: mostly the two arms made the same runs, because the
+option that tells them apart never acted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,6 +32,7 @@ from counterpoise.statistics.student import Mean, student, together
 
 LEVEL = 0.95  # of all intervals of a comparison together
 FEWEST_SEEDS = 3  # for a verdict
+ROUNDING = 1e-6  # of success, and of numbers as tables keep them (float32)
 Cost = Literal["rollouts", "updates", "seconds"]  # seconds: where the records have them
 Way = Literal["better", "worse"]
 
@@ -38,8 +44,9 @@ class Comparison:
     arm: str
     against: str
     rate: float
-    rollouts: Mean  # at equal rollouts
+    rollouts: Mean  # at equal rollouts; without spread it has no bounds (nan) and p = 1
     updates: Mean  # at equal updates
+    same: bool = False  # the runs of every pair are the same, iteration by iteration
 
     def above(self, bound: float) -> bool:
         """Both intervals lie above `bound`."""
@@ -51,7 +58,8 @@ class Comparison:
     @property
     def decisive(self) -> bool:
         """Two seeds may agree by chance: success is a multiple of 1 / samples."""
-        return self.rollouts.n >= FEWEST_SEEDS
+        spread = bounded(self.rollouts) and bounded(self.updates)
+        return spread and self.rollouts.n >= FEWEST_SEEDS
 
 
 def compare(
@@ -72,29 +80,67 @@ def compare(
             differences(runs, arm, against, rate, cost, column) for cost in ("rollouts", "updates")
         )
         if at_rollouts:
-            means = student(at_rollouts, each), student(at_updates, each)
-            found.append(Comparison(arm, against, rate, *means))
+            means = _paired(at_rollouts, each), _paired(at_updates, each)
+            found.append(Comparison(arm, against, rate, *means, _same(runs, arm, against, rate)))
     return found
+
+
+def _paired(values: Sequence[float], level: float) -> Mean:
+    mean = student(values, level)
+    if mean.n > 1 and max(values) - min(values) < ROUNDING:
+        return replace(mean, low=math.nan, high=math.nan, seen=math.nan, p=1.0)
+    return mean
+
+
+def bounded(mean: Mean) -> bool:
+    """It has an interval: one seed has none, nor a difference without spread."""
+    return math.isfinite(mean.low)
 
 
 def differences(
     runs: Runs, arm: str, against: str, rate: float, cost: Cost, column: str = HELDOUT
 ) -> list[float]:
     """Success of `arm` minus that of `against`, for every seed (and start) that both have."""
-    mine, theirs = (
-        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (who, rate)}
-        for who in (arm, against)
-    )
     found = []
-    for seed in sorted(mine.keys() & theirs.keys()):
-        pair = mine[seed], theirs[seed]
-        if pair[0][0].get("start") != pair[1][0].get("start"):  # of different warm-ups
-            continue
+    for pair in _pairs(runs, arm, against, rate):
         least = min(curve[-1][cost] for curve in pair)
         read = [read_at(curve, cost, least, column) for curve in pair]
         if read[0] is not None and read[1] is not None:
             found.append(read[0] - read[1])
     return found
+
+
+def _pairs(
+    runs: Runs, arm: str, against: str, rate: float
+) -> list[tuple[list[Record], list[Record]]]:
+    """The two curves of every seed that both have, from the same start."""
+    mine, theirs = (
+        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (who, rate)}
+        for who in (arm, against)
+    )
+    pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+    return [(a, b) for a, b in pairs if a[0].get("start") == b[0].get("start")]
+
+
+def _same(runs: Runs, arm: str, against: str, rate: float) -> bool:
+    """All that was measured is the same, but for the clock."""
+    return all(
+        len(a) == len(b) and all(_alike(r, q) for r, q in zip(a, b, strict=True))
+        for a, b in _pairs(runs, arm, against, rate)
+    )
+
+
+def _alike(r: Record, q: Record) -> bool:
+    for name in r.keys() | q.keys():
+        x, y = r.get(name), q.get(name)
+        if name.endswith("seconds") or isinstance(x or y, str):  # the clock; whose run it is
+            continue
+        if x is None or y is None:
+            if x is not y:
+                return False
+        elif not math.isclose(x, y, rel_tol=ROUNDING, abs_tol=ROUNDING):
+            return False
+    return True
 
 
 def read_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
@@ -121,16 +167,22 @@ def verdict(found: Sequence[Comparison], way: Way, margin: float) -> Verdict:
 
 def told(one: Comparison) -> str:
     """One comparison in words."""
-    a, b = one.rollouts, one.updates
-    seen = f" (could have shown {100 * a.seen:.1f})" if a.n > 1 else ""
+    a, b, seeds = one.rollouts, one.updates, counted(one.rollouts.n, "seed")
+    if one.same:
+        return (
+            f"at lr {one.rate:g} the arms made the same runs over {seeds}: the option never acted"
+        )
+    seen = f" (could have shown {100 * a.seen:.1f})" if bounded(a) else ""
+    if a.n > 1 and not (bounded(a) and bounded(b)):
+        seen += ", the same at every seed: without spread nothing is judged"
     return (
         f"at lr {one.rate:g} {points(a)} at equal rollouts and {points(b)} at equal updates over "
-        f"{counted(a.n, 'seed')}{seen}"
+        f"{seeds}{seen}"
     )
 
 
 def points(mean: Mean) -> str:
-    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if mean.n > 1 else ""
+    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if bounded(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 
 
@@ -144,6 +196,5 @@ def counted(n: int, noun: str) -> str:
 
 
 def as_number(name: str, mean: Mean, unit: str = "share") -> Number:
-    """One seed has no interval."""
-    low, high = (mean.low, mean.high) if mean.n > 1 else (None, None)
+    low, high = (mean.low, mean.high) if bounded(mean) else (None, None)
     return Number(name, mean.value, low, high, unit=unit)

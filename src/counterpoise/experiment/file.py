@@ -2,7 +2,7 @@
 
     [experiment]
     title = "..."
-    rule = "in words: what would count for the hypothesis, what against it"
+    rule = "in words: what would count for the hypothesis, what against it"  # only shown
     baseline = "shuffled"
     rates = [1e-5, 4e-5]
     hypotheses = ["QB+RB > shuffled", "by_sign < shuffled"]     # the first is the verdict
@@ -11,9 +11,11 @@
     shuffled = ["batch.composer=shuffled", "balance.tau=0"]
     QB = ["batch.composer=grouped", "balance.tau=0"]
 
-Everything that decides the outcome stands in the file before anything is trained. The file's digest
-goes with every result, so pieces that were made apart are put together only when they come from the
-same file. Comments do not count, nor does where the model lies: its weights have their own digest.
+Everything that decides the outcome stands in the file before anything is trained: `margin`, `level`
+and `hypotheses` (rule.py); the words of `rule` are the author's and decide nothing. The file's
+digest goes with every result, so pieces that were made apart are put together only when they come
+from the same file. Comments do not count, nor does where the model lies: its weights have their own
+digest. A function of the user's (own.py) counts by the content of its file.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from counterpoise import own
 from counterpoise.config import RunConfig, option
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.evaluate.settings import settings_of
 from counterpoise.experiment.compare import Way
 from counterpoise.experiment.curves import HELDOUT
 from counterpoise.experiment.design import Design
-from counterpoise.runfile import find_run, load_config, read_section, read_tables
+from counterpoise.experiment.judged import check_judged_alike
+from counterpoise.runfile import find_run, load_config, own_functions, read_section, read_tables
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,10 @@ class ExperimentConfig:
     title: str = option("", "one line, for the page")
     shows: str = option("", "figure or table of a paper")
     claim: str = option("", "what is put to the test, in words")
-    rule: str = option("", "in words: what counts for it and what against")
+    rule: str = option(
+        "",
+        "the author's words, shown and not executed: margin, level and hypotheses decide (rule.py)",
+    )
     baseline: str = option("", "the arm that the others are compared with; empty: the first")
     rates: list[float] = option([1e-5], "learning rates, each with all arms and seeds")
     first_seed: int = option(0, "loop.seed of the first", at_least=0)
@@ -150,9 +157,9 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     design = Design(path, common, arms, sorted(options.rates), seeds)
     _check(options, arms, where)
     run = load_config(path, list(common))
-    _check_runs(design, where)
+    _check_runs(design, options.baseline or next(iter(arms)), where)
     hypotheses = tuple(_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
-    return Experiment(path.stem, options, run, design, hypotheses, _digest(tables))
+    return Experiment(path.stem, options, run, design, hypotheses, _digest(tables, _pins(design)))
 
 
 def _arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
@@ -178,18 +185,23 @@ def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> No
         raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
 
 
-def _check_runs(design: Design, where: str) -> None:
-    """Every rate and every arm makes a run; a fault is told with its place in the file."""
+def _check_runs(design: Design, baseline: str, where: str) -> None:
+    """Every rate and every arm makes a run, and arms are judged alike; a fault is told with its
+    place in the file."""
     for rate in design.rates:
-        with _told_as(f"{where}: experiment.rates"):
+        with told_as(f"{where}: experiment.rates"):
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
+    configs = {}
     for key in design.runs()[: len(design.arms) * len(design.rates)]:
-        with _told_as(f"{where}: [experiment.arms] {key.arm}"):
-            load_config(design.base, list(design.overrides(key)))
+        with told_as(f"{where}: [experiment.arms] {key.arm}"):
+            configs[key.arm] = load_config(design.base, list(design.overrides(key)))
+    for arm, config in configs.items():
+        with told_as(f"{where}: [experiment.arms] {arm}"):
+            check_judged_alike(config, configs[baseline], baseline)
 
 
 @contextmanager
-def _told_as(place: str) -> Iterator[None]:
+def told_as(place: str) -> Iterator[None]:
     try:
         yield
     except PoiseError as fault:
@@ -213,7 +225,17 @@ def _hypothesis(
     return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
 
 
-def _digest(tables: Mapping[str, Any]) -> str:
+def _pins(design: Design) -> dict[str, dict[str, str]]:
+    """{arm: {option: digest of the user's file}}; an arm without such an option is left out."""
+    found = {}
+    for key in design.runs()[: len(design.arms)]:
+        mine = own_functions(load_config(design.base, list(design.overrides(key))))
+        if mine:
+            found[key.arm] = {option: own.read(name).digest for option, name in mine.items()}
+    return found
+
+
+def _digest(tables: Mapping[str, Any], pins: Mapping[str, Any]) -> str:
     model = {name: value for name, value in tables.get("model", {}).items() if name != "name"}
-    whole = json.dumps({**tables, "model": model}, sort_keys=True)
-    return sha256(whole.encode()).hexdigest()[:16]
+    whole = {**tables, "model": model} | ({"own functions": pins} if pins else {})
+    return sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

@@ -14,6 +14,8 @@ from counterpoise.experiment.failed import BIAS, Failures, failures_told
 from counterpoise.experiment.file import Experiment, Hypothesis
 from counterpoise.experiment.measures import MEASURES
 from counterpoise.experiment.results import Result, comparisons, numbers, results
+from counterpoise.experiment.rule import hypothesis
+from counterpoise.experiment.shared import shared_told
 from counterpoise.statistics.finding import Finding, Verdict
 from counterpoise.statistics.student import Mean, shown, together
 
@@ -41,6 +43,7 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
     ]
     notes += [_collapses(found, rate) for rate in experiment.design.rates]
     notes += [_costs(found), _missing(runs, experiment, failures)]
+    notes += shared_told(runs)
     if failed := failures_told(failures, found, experiment):
         notes += [*failed, BIAS]
     decided: Verdict = next(iter(verdicts.values()), "inconclusive")
@@ -50,6 +53,14 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
         said = _told(comparisons(runs, experiment, first.arm))
         because = f"{first.arm} minus {experiment.baseline}: {said}"
     return Finding(decided, because, numbers(found, experiment), tuple(n for n in notes if n))
+
+
+def verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, str]]:
+    """A verdict on every hypothesis, the deciding one first."""
+    return [
+        {"hypothesis": hypothesis(h, experiment), "verdict": verdict_on(h, runs, experiment)}
+        for h in experiment.hypotheses
+    ]
 
 
 def verdict_on(
@@ -158,12 +169,18 @@ def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
         for column in columns:
             row.append(_percent(one.success.get(column)))
             against = one.against.get(column)
-            row += [points(against.rollouts), points(against.updates)] if against else ["", ""]
+            row += _against(against)
             seen = against.rollouts.seen if against else math.nan
             row.append("" if math.isnan(seen) else f"{100 * seen:.1f}")
         row += [_p(one.p), f"{one.collapsed} of {one.seeds}", _p(one.collapse_p)]
         rows.append(row)
     return _table(head, rows)
+
+
+def _against(one: Comparison | None) -> list[str]:
+    if one is None:
+        return ["", ""]
+    return ["same runs"] * 2 if one.same else [points(one.rollouts), points(one.updates)]
 
 
 def _beside(found: list[Result]) -> list[str]:

@@ -6,7 +6,8 @@
     dropped per update    rollouts that RB gave up (surplus, or too old) / optimizer steps
     silent per update     rollouts without signal: all of their group right, or all wrong
     gain per 10,000       held-out success gained for 10,000 sampled rollouts
-    gain per 100          ... for 100 optimizer steps
+    gain per 100          ... for 100 optimizer steps; of a run that spent less, neither: it would
+                          be a guess at what comes next
 
 Near collapse the ends of runs lie far apart, and means over seeds say little: collapses are counted
 seed by seed, by the sign test over the seeds where one arm collapsed and the other did not.
@@ -31,6 +32,7 @@ class Measured(NamedTuple):
     of: Measure
     possible: Range = AMOUNT
     percent: bool = False  # how it is shown
+    of_all: bool = False  # left out of an arm unless all its runs have it: no choice of seeds
 
 
 def heldout(curve: Sequence[Record], column: str = HELDOUT) -> list[float]:
@@ -62,7 +64,7 @@ def _per(column: str, cost: str) -> Measure:
 def _gain(cost: str, unit: int) -> Measure:
     def of(curve: Curve) -> float | None:
         found, spent = heldout(curve), curve[-1][cost]
-        return unit * (found[-1] - found[0]) / spent if found and spent else None
+        return unit * (found[-1] - found[0]) / spent if found and spent >= unit else None
 
     return of
 
@@ -76,9 +78,11 @@ MEASURES = {
     "dropped": Measured("rollouts dropped per update", _per("dropped", "updates")),
     "silent": Measured("rollouts without signal per update", _per(SILENT, "updates")),
     "gain_rollouts": Measured(
-        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), ANY, True
+        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), ANY, True, True
     ),
-    "gain_updates": Measured("success gained per 100 updates", _gain("updates", 100), ANY, True),
+    "gain_updates": Measured(
+        "success gained per 100 updates", _gain("updates", 100), ANY, True, True
+    ),
     "cancellation": Measured("cancellation index", mean("cancellation"), SHARE),
     "flipped": Measured("tokens moved against their advantage", mean("flipped"), SHARE, True),
     "split": Measured("share of groups split", mean("split"), SHARE, True),

@@ -20,9 +20,13 @@ from counterpoise.estimate import data, memory
 from counterpoise.experiment.compare import counted
 from counterpoise.experiment.curves import read_run, seconds_of
 from counterpoise.experiment.design import Key
-from counterpoise.experiment.file import Experiment
+from counterpoise.experiment.file import Experiment, told_as
 from counterpoise.experiment.finding import power
 from counterpoise.experiment.pieces import read_pieces
+from counterpoise.experiment.rule import executed
+from counterpoise.experiment.shared import shared_told
+from counterpoise.rehearse import rehearse
+from counterpoise.runfile import load_config, own_functions
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder, check_no_run, is_run
 
@@ -36,6 +40,7 @@ class Done:
     failed: int  # so far
     left: int  # begun and failed ones among them
     seconds: list[float]  # of every run of the experiment that has ended
+    shared: list[str]  # what runs were trained for another experiment, in words
 
 
 def look(experiment: Experiment, keys: Sequence[Key], out: Path) -> Done:
@@ -57,6 +62,7 @@ def look(experiment: Experiment, keys: Sequence[Key], out: Path) -> Done:
         failed=sum(key in known.failures for key in left),
         left=len(left),
         seconds=[seconds for curve in curves.values() if (seconds := seconds_of(curve))],
+        shared=shared_told(known.runs),
     )
 
 
@@ -84,13 +90,28 @@ def described(
         *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seeds}; against "
         f"{experiment.baseline}",
-        *(f"  {line}" for line in (*memory(run), *data(run))),
+        *(f"  {line}" for line in (*memory(run), *data(run), *_rehearsed(experiment))),
         f"done: {_done(done, out)}",
+        *(f"  {line}" for line in (done.shared if done else ())),
         f"time: {_time(done, experiment, len(keys), jobs, minutes)}",
         power(experiment),
-        f"rule: {experiment.options.rule}",
+        f"rule: {executed(experiment)}",
+        f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]
     return "\n".join(lines)
+
+
+def _rehearsed(experiment: Experiment) -> list[str]:
+    """Functions of the user's, called once each: those of all runs, then those of single arms."""
+    run, design = experiment.run, experiment.design
+    lines = rehearse(run)
+    for key in design.runs()[: len(design.arms)]:
+        config = load_config(design.base, list(design.overrides(key)))
+        if own_functions(config).items() <= own_functions(run).items():
+            continue
+        with told_as(f"[experiment.arms] {key.arm}"):
+            lines += [line for line in rehearse(config) if line not in lines]
+    return [line.removeprefix("#").strip() for line in lines]
 
 
 def _done(done: Done | None, out: Path | None) -> str:

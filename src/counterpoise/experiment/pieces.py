@@ -31,7 +31,7 @@ from counterpoise.experiment.curves import Runs, by_run
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.failed import Failures
 from counterpoise.experiment.file import Experiment
-from counterpoise.experiment.shared import same_runs, shared_with
+from counterpoise.experiment.shared import ORIGIN, same_runs, shared_with
 from counterpoise.statistics.finding import Record
 from counterpoise.store.atomic import replacing
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
     rows = [{**key._asdict(), **r} for key, curve in piece.runs.items() for r in curve]
     names = [*EXACT, *dict.fromkeys(name for r in rows for name in r if name not in EXACT)]
-    kinds = EXACT | {name: pa.int32() for name in COUNTS}
+    kinds = EXACT | {name: pa.int32() for name in COUNTS} | {ORIGIN: pa.string()}
     table = pa.table(
         {n: pa.array([r.get(n) for r in rows], kinds.get(n, pa.float32())) for n in names}
     )
@@ -84,7 +84,8 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
         return Piece(same_runs(runs, other, experiment), {})
     raise PoiseError(
         f"{path} was made by another experiment file ({meta.get('experiment', '?')} {digest}, this "
-        f"one is {experiment.name} {experiment.digest}): choose another --out, or remove it"
+        f"one is {experiment.name} {experiment.digest}): remove it, choose another --out, or name "
+        "that file in experiment.shares to take the runs that both have"
     )
 
 

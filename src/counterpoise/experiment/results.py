@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from counterpoise.experiment.compare import Comparison, as_number, compare
+from counterpoise.experiment.compare import Comparison, as_number, bounded, compare
 from counterpoise.experiment.curves import HELDOUT, SHARE, Runs, end, of_seeds
 from counterpoise.experiment.file import Experiment
 from counterpoise.experiment.measures import MEASURES, collapsed, sign_test, wilson
@@ -66,6 +66,7 @@ def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result
         name: mean_over_seeds(list(values.values()), measure.possible)
         for name, measure in MEASURES.items()
         if (values := of_seeds(runs, arm, rate, measure.of))
+        and (len(values) == len(mine) or not measure.of_all)
     }
     p = max(main.rollouts.p, main.updates.p) if main and main.rollouts.n > 1 else math.nan
     fallen = _collapses(runs, experiment, arm, rate)
@@ -135,7 +136,7 @@ def _differences(one: Result, against: Comparison, setting: str) -> list[Number]
         as_number(f"{name}, equal rollouts", against.rollouts),
         as_number(f"{name}, equal updates", against.updates),
     ]
-    if against.rollouts.n > 1:
+    if bounded(against.rollouts):
         name += ": smallest difference these seeds would show"
         found.append(Number(name, against.rollouts.seen, unit="share"))
     return found

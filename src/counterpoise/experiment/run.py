@@ -21,6 +21,7 @@ from pathlib import Path
 from counterpoise.errors import PoiseError
 from counterpoise.experiment import finding as findings
 from counterpoise.experiment import pilot
+from counterpoise.experiment.about import about, heading
 from counterpoise.experiment.curves import Runs, read_run, seconds_of
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.failed import failures_of_a_pilot
@@ -35,6 +36,7 @@ from counterpoise.experiment.pieces import (
     write_piece,
 )
 from counterpoise.experiment.runs import Fleet, Standing
+from counterpoise.experiment.shared import origins
 from counterpoise.statistics.finding import Finding, as_json
 from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import RunFolder, check_no_run
@@ -54,15 +56,18 @@ class Bench:
     def open(cls, experiment: Experiment, source: Path, out: Path) -> Bench:
         """Read what is known; the file is copied, so that the folder explains itself."""
         check_no_run(out, "an experiment")
-        copy = out / f"{experiment.name}.toml"
-        if copy.is_file() and read_experiment(copy).digest != experiment.digest:
+        copy, text = out / f"{experiment.name}.toml", source.read_bytes()
+        edited = copy.is_file() and copy.read_bytes() != text
+        if edited and read_experiment(copy).digest != experiment.digest:
             raise PoiseError(
-                f"{out} holds the experiment of another {copy.name}: choose another --out"
+                f"{out} holds the experiment of another {copy.name}: choose another --out; to keep "
+                f'its runs (more seeds, say) write shares = ["{copy}"] into the file and put '
+                f"{out / NAME} into pieces/ of the new folder"
             )
         try:
             (out / "pieces").mkdir(parents=True, exist_ok=True)
             with replacing(copy) as temporary:
-                temporary.write_bytes(source.read_bytes())
+                temporary.write_bytes(text)
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         known = read_pieces(out, experiment)
@@ -117,37 +122,23 @@ class Bench:
         if self.experiment.options.pilot:
             choice = pilot.choose(self.runs, self.experiment)
             failed = failures_of_a_pilot(self.failures, self.runs)
-            self._write("results.md", pilot.markdown(choice, failed))
+            tables = pilot.markdown(choice, failed)
+            self._write("results.md", heading(self.experiment, self.runs) + tables)
             return str(choice)
         finding = findings.judge(self.runs, self.experiment, self.failures)
         tables = findings.markdown(self.runs, self.experiment, self.failures)
-        self._write("results.md", tables)
+        self._write("results.md", heading(self.experiment, self.runs) + tables)
         self._write(f"{self.experiment.name}.json", self._found(finding))
         return f"{finding.verdict}. {finding.because}"
 
     def _found(self, finding: Finding) -> str:
-        """As a study's, so that `poise report` shows it among them."""
-        options, run = self.experiment.options, self.experiment.run
+        """NAME.json."""
         seconds = sum(seconds_of(curve) for curve in self.runs.values())
-        about = {
-            "study": self.experiment.name,
-            "title": options.title or self.experiment.name,
-            "shows": options.shows,
-            "claim": options.claim,
-            "rule": options.rule,
-            "model": run.model.name,
-            "sizes": {
-                "arms": list(self.experiment.design.arms),
-                "rates": list(self.experiment.design.rates),
-                "seeds": options.seeds,
-                "iterations": run.loop.iterations,
-                "rollouts": f"{run.sample.prompts} x {run.sample.group_size}",
-                "steps": run.batch.steps,
-                "heldout": f"{run.evaluate.prompts} x {run.evaluate.samples}",
-                "digest": self.experiment.digest,
-            },
+        found = {
+            "hypotheses": findings.verdicts(self.runs, self.experiment),
+            "shared": origins(self.runs),
         }
-        return as_json(about, finding, seconds)
+        return as_json(about(self.experiment) | found, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.out / name) as temporary:

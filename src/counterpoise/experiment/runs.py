@@ -26,7 +26,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.interrupts import terminated_is_interrupted
-from counterpoise.runfile import load_config
+from counterpoise.runfile import load_config, own_functions
 from counterpoise.store.alone import alone
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder, is_run
@@ -148,7 +148,9 @@ class Fleet:
         if is_run(out):
             command.append("--resume")
         else:
-            command += [str(self.base), *(f"--set={each}" for each in self.options[name])]
+            mine = own_functions(self._configs[name])  # pinned: an edit does not reach later runs
+            options = (*self.options[name], *(f"{option}={mine[option]}" for option in mine))
+            command += [str(self.base), *(f"--set={each}" for each in options)]
             self._started[name] = time.monotonic()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self._log(name).open("wb") as log:

@@ -7,6 +7,9 @@ A baseline that was trained once need not be trained again. A piece of that expe
 arm by arm: a run is taken if all its options are those of a run of this experiment, whatever the
 two files call its arm, and however they judge it. Where the model lies does not count; its weights
 have their own digest, and only runs with the same start are paired.
+
+A shared run keeps the name and digest of the experiment that it was trained for (`origin`), and
+every result says so.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from counterpoise.config import RunConfig
+from counterpoise.experiment.compare import counted
 from counterpoise.experiment.curves import Runs
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment
 from counterpoise.runfile import load_config
+
+ORIGIN = "origin"  # column of curves.parquet; none for runs of the experiment itself
 
 
 def shared_with(experiment: Experiment, digest: str) -> Experiment | None:
@@ -33,8 +39,28 @@ def same_runs(theirs: Runs, other: Experiment, experiment: Experiment) -> Runs:
     for key in experiment.design.runs():
         twin = twins.get((key.arm, key.rate))
         if twin and (curve := theirs.get(key._replace(arm=twin))):
-            taken[key] = [{**r, "arm": key.arm} for r in curve]
+            origin = curve[0].get(ORIGIN) or f"{other.name} {other.digest}"
+            taken[key] = [{**r, "arm": key.arm, ORIGIN: origin} for r in curve]
     return taken
+
+
+def origins(runs: Runs) -> dict[str, dict[str, int]]:
+    """Experiment that runs were trained for, if not for this one -> arm -> how many."""
+    found: dict[str, dict[str, int]] = {}
+    for key, curve in runs.items():
+        if origin := curve[0].get(ORIGIN):
+            of_arms = found.setdefault(origin, {})
+            of_arms[key.arm] = of_arms.get(key.arm, 0) + 1
+    return found
+
+
+def shared_told(runs: Runs) -> list[str]:
+    """A sentence for every other experiment; none where all runs are its own."""
+    return [
+        f"{counted(sum(of_arms.values()), 'run')} shared with another experiment and trained for "
+        f"it, {origin}: {', '.join(f'{arm} {n}' for arm, n in of_arms.items())}."
+        for origin, of_arms in origins(runs).items()
+    ]
 
 
 def _twins(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:

@@ -8,10 +8,11 @@ from importlib.metadata import version
 
 from counterpoise import __version__
 from counterpoise.config import RunConfig
+from counterpoise.own import shown
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 from counterpoise.report.run_data import RunData
-from counterpoise.runfile import options, to_toml
+from counterpoise.runfile import options, own_functions, to_toml
 from counterpoise.store.resume import differences
 
 PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
@@ -19,8 +20,9 @@ PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 def panel(run: RunData) -> Panel:
     documented = {name: doc for name, _, doc in options()}
+    own = {name: shown(function) for name, function in own_functions(run.config).items()}
     changed = [
-        (name, json.dumps(value), json.dumps(default), documented[name])
+        (name, json.dumps(own.get(name, value)), json.dumps(default), documented[name])
         for name, default, value in differences(RunConfig(), run.config)
     ]
     return Panel(

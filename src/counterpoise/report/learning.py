@@ -39,7 +39,7 @@ SMALL = (
     Quantity(
         "Mixed groups",
         "mixed_groups",
-        "Share of prompts with both right and wrong responses: only these carry signal.",
+        "Share of prompts whose responses' rewards are not all equal: others tell nothing apart.",
         ".1%",
         "%",
         [0.0, 1.0],

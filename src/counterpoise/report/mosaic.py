@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from counterpoise.own import shown
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import packed, render
 from counterpoise.report.run_data import RunData
@@ -63,7 +64,7 @@ def compact(plan: dict[str, Any]) -> dict[str, Any]:
         for row in step:
             step_R[row] = number
     return {
-        "rule": plan["rule"],
+        "rule": shown(plan["rule"]),
         "steps": len(plan["steps"]),
         "step": step_R,
         "groups": [visible(name, EXCERPT) for name in plan["groups"]],

@@ -33,16 +33,11 @@ class Frame:
     form: str  # "%" or ""
 
     @classmethod
-    def of(cls, lines: Iterable[Line], cost: str, form: str, *, bands: bool = True) -> Frame:
-        """Room for all lines, and for bands as far as half of that beyond: a wide band of two
-        seeds shall not squeeze the rest."""
+    def of(cls, lines: Iterable[Line], cost: str, form: str) -> Frame:
+        """Room for all lines, and for their bands: one that is cut off looks like any other."""
         points = [p for line in lines for p in line]
-        values = [p["value"] for p in points] or [0.0, 1.0]
-        low, high = min(values), max(values)
-        if bands and points:
-            room = 0.5 * (high - low) or 0.05
-            low = max(min(p["low"] for p in points), low - room)
-            high = min(max(p["high"] for p in points), high + room)
+        low = min((min(p["value"], p["low"]) for p in points), default=0.0)
+        high = max((max(p["value"], p["high"]) for p in points), default=1.0)
         margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
         last = max((p["at"] for p in points), default=1.0)
         return cls((low - margin, high + margin), last or 1.0, cost, form)

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from counterpoise.own import shown
 from counterpoise.report.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.series import MANY, chart, line, over_iterations, x_axis, y_axis
@@ -14,7 +15,7 @@ from counterpoise.report.series import MANY, chart, line, over_iterations, x_axi
 def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
-    rules = sorted({plan["rule"] for plan in run.plans})
+    rules = sorted({shown(plan["rule"]) for plan in run.plans})
     figures = (_split(run), _sums(run), _cross(run), _signs(run), _load(run), _shared(run))
     return Panel(
         "Batch plans",

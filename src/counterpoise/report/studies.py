@@ -1,9 +1,14 @@
-"""A folder of studies as one page: what the paper says, what we found, and by which rule."""
+"""A folder of studies as one page: what the paper says, what we found, and by which rule.
+
+An experiment (experiment/) is a study of one's own: it may have several hypotheses, each with a
+verdict, and no paper behind it. Alone in its folder it is the page, under its title.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,12 @@ def write_studies(folder: Path, out: Path, only: str | None = None) -> Path:
     if not found:
         wanted = f"no study {only}" if only else "no studies"
         raise PoiseError(f"{folder} holds {wanted}: run `poise study` with --out {folder} first")
+    if only is None and len(found) == 1 and "hypotheses" in found[0]:
+        (one,) = found
+        panel = replace(study_panel(folder, one), title="")
+        return write_page(
+            out, whole_page("Counterpoise experiment", one["title"], {one["study"]: panel})
+        )
     panels = {one["study"]: study_panel(folder, one) for one in found}
     if only is None:
         panels = {"overview": overview(found), **panels}
@@ -62,9 +73,22 @@ def overview(found: list[Found]) -> Panel:
     return Panel(
         "",
         "",
-        render("studies_overview.html", found=found, marks=MARKS, tally=tally, duration=duration),
+        render(
+            "studies_overview.html",
+            found=[(one, hypotheses(one)) for one in found],
+            marks=MARKS,
+            tally=tally,
+            duration=duration,
+            papers=any(one["shows"] for one in found),
+        ),
         assets=ASSETS,
     )
+
+
+def hypotheses(one: Found) -> list[tuple[str, str]]:
+    """(hypothesis, its verdict), the deciding one first; one without a name where there is one."""
+    stated = [(h["hypothesis"], h["verdict"]) for h in one.get("hypotheses") or ()]
+    return stated if len(stated) > 1 else [("", one["verdict"])]
 
 
 def study_panel(folder: Path, one: Found) -> Panel:
@@ -75,7 +99,7 @@ def study_panel(folder: Path, one: Found) -> Panel:
         one["title"],
         "",
         figures,
-        before=render("study_head.html", one=one, mark=MARKS[one["verdict"]]),
+        before=render("study_head.html", one=one, hypotheses=hypotheses(one), marks=MARKS),
         after=render(
             "study_numbers.html",
             one=one,
@@ -84,6 +108,7 @@ def study_panel(folder: Path, one: Found) -> Panel:
             settings=[(name, _plain(value)) for name, value in settings.items()],
             took=duration(one.get("seconds") or 0.0),
             why_none=why_none,
+            papers=any(number.get("paper") is not None for number in one["numbers"]),
         ),
         label=one["study"].replace("_", " "),
         assets=ASSETS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from counterpoise.own import is_own, shown
 from counterpoise.report.buffer import fates
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
@@ -18,6 +19,8 @@ def panel(run: RunData) -> Panel:
         render(
             "summary.html",
             config=run.config,
+            rule=shown(run.config.batch.composer),
+            reward=shown(run.config.verify.name) if is_own(run.config.verify.name) else "",
             last=run.last,
             before=ordered[0] if ordered else None,
             after=ordered[-1] if len(ordered) > 1 else None,

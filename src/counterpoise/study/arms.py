@@ -29,13 +29,15 @@ from counterpoise.experiment.curves import (
     end,
     mean,
     of_seeds,
+    possible,
     rates,
     read_run,
 )
 from counterpoise.experiment.design import Design
+from counterpoise.experiment.over_seeds import mean_over_seeds
 from counterpoise.experiment.runs import train_runs
 from counterpoise.statistics.finding import Number, Record, Records
-from counterpoise.statistics.student import Mean, student
+from counterpoise.statistics.student import Mean
 from counterpoise.store.folder import RunFolder
 from counterpoise.study.lab import Lab
 
@@ -109,7 +111,7 @@ def measure_arms(
 
 def after(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> Mean:
     """Held-out success at the end, over seeds."""
-    return student(list(of_seeds(runs, arm, rate, end(column)).values()))
+    return mean_over_seeds(list(of_seeds(runs, arm, rate, end(column)).values()), possible(column))
 
 
 def beside(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:

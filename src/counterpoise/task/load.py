@@ -6,6 +6,7 @@ import inspect
 from dataclasses import asdict
 
 from counterpoise.config import TaskConfig
+from counterpoise.errors import PoiseError
 from counterpoise.task import TASKS
 from counterpoise.task.prompts import Task
 
@@ -16,3 +17,11 @@ def load_task(config: TaskConfig) -> Task:
     wanted = inspect.signature(load).parameters
     task: Task = load(**{k: v for k, v in asdict(config).items() if k in wanted})
     return task
+
+
+def check_enough(train: int, wanted: int) -> None:
+    """Every iteration asks `wanted` different problems."""
+    if train < wanted:
+        raise PoiseError(
+            f"{train} training prompts cannot fill an iteration of {wanted}: lower sample.prompts"
+        )

@@ -63,7 +63,8 @@ def rewards_of(returned: Any, wanted: int, name: str) -> list[float]:
             if rewards_R.ndim == 1
             else f"{name} returned {_short(returned)}: return {_list(wanted)}"
         )
-    (wrong,) = np.nonzero(~(np.abs(rewards_R) <= LARGEST))  # nan too
+    text_R = np.array([isinstance(reward, str | bytes) for reward in returned], dtype=bool)
+    (wrong,) = np.nonzero(text_R | ~(np.abs(rewards_R) <= LARGEST))  # nan too
     if len(wrong):
         first = int(wrong[0])
         raise PoiseError(

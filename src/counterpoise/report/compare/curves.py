@@ -9,7 +9,7 @@ from functools import partial
 from markupsafe import Markup
 
 from counterpoise.report.buffer import wasted
-from counterpoise.report.compare.heldout import Judged, same_problems, settings
+from counterpoise.report.compare.heldout import Judged, same_problems, same_reward, settings
 from counterpoise.report.compare.overlay import SMOOTH, Line, intervals, overlay
 from counterpoise.report.compare.runs import Compared, listed
 from counterpoise.report.learning import SMALL, Quantity, says_nothing
@@ -38,6 +38,7 @@ def learning(compared: Sequence[Compared], last: Last) -> Panel | None:
     if not any(one.run.metrics for one in compared):
         return None
     heldout = {f"held-out{j.how}": _heldout(compared, j, last) for j in settings(compared)}
+    training = TRAINING._replace(note=_judged_apart(compared))
     small = [q for q in SMALL if _says_something(compared, q.metric)]
     return _panel(
         "Learning",
@@ -46,7 +47,7 @@ def learning(compared: Sequence[Compared], last: Last) -> Panel | None:
         "where its iteration ended." + _smoothing(compared) + _without_steps(compared),
         {
             **(heldout or {"held-out success": None}),
-            TRAINING.title: _figure(compared, last, TRAINING, wide=True),
+            TRAINING.title: _figure(compared, last, training, wide=True),
             **{q.title: _figure(compared, last, q) for q in small},
         },
     )
@@ -154,8 +155,13 @@ def _heldout(compared: Sequence[Compared], judged: Judged, last: Last) -> Figure
     note = "With 95 % intervals, drawn side by side where runs share a place. "
     if not same_problems(compared):
         note += "Not all were judged by the same problems: task or evaluate.prompts differ. "
-    note += _without(compared, lines)
+    note += f"{_judged_apart(compared)} {_without(compared, lines)}"
     return Figure(intervals(compared, lines, last, title), title, note.strip(), wide=True)
+
+
+def _judged_apart(compared: Sequence[Compared]) -> str:
+    said = "Not all were judged by the same reward: verify.name differs."
+    return "" if same_reward(compared) else said
 
 
 def _without(compared: Sequence[Compared], lines: Sequence[Line]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.evaluate.settings import Setting, by_setting
+from counterpoise.own import is_own, read
 from counterpoise.report.compare.runs import Compared
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
@@ -61,3 +62,12 @@ def same_problems(compared: Sequence[Compared]) -> bool:
         if one.run.evaluations and (config := one.config)
     ]
     return all(one == sets[0] for one in sets)
+
+
+def same_reward(compared: Sequence[Compared]) -> bool:
+    """Whether one reward decided what success is; a function of the user's by its content.
+
+    Held-out problems and training prompts are judged by it alike.
+    """
+    rewards = [config.verify.name for one in compared if (config := one.config)]
+    return len({read(name)[1:] if is_own(name) else name for name in rewards}) < 2

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from counterpoise.engine.choose import stored_engine
+from counterpoise.own import shown
 from counterpoise.report.compare.runs import Compared, listed
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
-from counterpoise.runfile import options
+from counterpoise.runfile import options, own_functions
 from counterpoise.store.resume import differences
 
 
@@ -33,7 +34,7 @@ def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
     configs = [one.run.config for one in known]
     differ = {name for other in configs[1:] for name, _, _ in differences(configs[0], other)}
     found = [
-        Option(name, [_value(one, name) for one in compared], meaning)
+        Option(name, _values(compared, name), meaning)
         for name, meaning in documented.items()
         if name in differ
     ]
@@ -43,11 +44,20 @@ def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
     return found
 
 
-def _value(one: Compared, name: str) -> str | None:
-    if one.config is None:
-        return None
+def _values(compared: Sequence[Compared], name: str) -> list[str | None]:
+    """Functions of the user's by their file's name; where that is the same, pinned, as stored."""
     section, _, option = name.partition(".")
-    return json.dumps(getattr(getattr(one.config, section), option))
+    values: list[str | None] = []
+    short: list[str | None] = []
+    for one in compared:
+        if one.config is None:
+            values.append(None)
+            short.append(None)
+            continue
+        value = getattr(getattr(one.config, section), option)
+        values.append(json.dumps(value))
+        short.append(json.dumps(shown(value) if name in own_functions(one.config) else value))
+    return short if len(set(short)) == len(set(values)) else values
 
 
 def options_panel(compared: Sequence[Compared], differ: Sequence[Option]) -> Panel:

@@ -11,7 +11,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.compare.curves import batches, cancellation, learning
-from counterpoise.report.compare.heldout import same_problems, settings
+from counterpoise.report.compare.heldout import same_problems, same_reward, settings
 from counterpoise.report.compare.numbers import numbers
 from counterpoise.report.compare.options import Option, options_panel, options_that_differ
 from counterpoise.report.compare.overlay import ALONG, ends
@@ -65,6 +65,7 @@ def summary(compared: Sequence[Compared], differ: Sequence[Option]) -> Panel:
             by_seed=[option.name for option in differ] == [SEED],
             judgements=settings(compared),
             same_problems=same_problems(compared),
+            same_reward=same_reward(compared),
             begun=any(one.run.metrics for one in compared),
             lines=numbers(compared),
         ),
