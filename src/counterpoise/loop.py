@@ -288,7 +288,7 @@ def update(
         if state.skipped_in_a_row >= MAX_SKIPPED:
             raise PoiseError(
                 f"{MAX_SKIPPED} optimizer steps in a row had a loss or gradient that is not "
-                "finite: lower update.lr; the run can be resumed from its last checkpoint"
+                "finite: start anew with a lower update.lr; what the run wrote before is whole"
             )
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
@@ -82,8 +84,9 @@ def save(folder: RunFolder, state: State, keep: int) -> None:
 
 def check_finite(state: State, now: int) -> None:
     """Weights that are not finite sample nothing: the run ends before any of them is stored."""
-    edges = [edge for weight in state.optimizer.weights for edge in weight.detach().aminmax()]
-    if edges and not torch.stack(edges).isfinite().all():
+    with torch.no_grad():
+        largest = get_total_norm(state.optimizer.weights, norm_type=math.inf)
+    if not largest.isfinite():
         raise PoiseError(
             f"the weights are not finite after the update of iteration {now}: start anew with a "
             "lower update.lr or update.weight_decay; what the run wrote before is whole"

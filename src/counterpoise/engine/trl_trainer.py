@@ -178,7 +178,7 @@ class _Bells(TrainerCallback):
         if trainer.skipped_in_a_row >= MAX_SKIPPED:
             raise PoiseError(
                 f"{MAX_SKIPPED} optimizer steps in a row had a gradient that is not finite: "
-                "lower update.lr; the run can be resumed from its last checkpoint"
+                "start anew with a lower update.lr; what the run wrote before is whole"
             )
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:

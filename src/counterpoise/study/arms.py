@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from counterpoise.experiment.compare import as_number, compare
+from counterpoise.experiment.compare import as_number, bounded, compare
 from counterpoise.experiment.curves import (
     HELDOUT,
     Runs,
@@ -132,7 +132,7 @@ def numbers(runs: Runs, against: str = BASELINE) -> tuple[Number, ...]:
                 name = f"{arm} minus {against}, {at}"
                 found.append(as_number(f"{name}, equal rollouts", one.rollouts))
                 found.append(as_number(f"{name}, equal updates", one.updates))
-                if one.rollouts.n > 1:
+                if bounded(one.rollouts):
                     name = f"{name}: smallest difference these seeds would show"
                     found.append(Number(name, one.rollouts.seen, unit="share"))
             for key, (label, _) in BESIDE.items():
