@@ -182,7 +182,8 @@ def test_five_in_a_row_stop_the_run(state: State) -> None:
     assert MAX_SKIPPED == 5
     before = weights(state.policy)
     with pytest.raises(
-        PoiseError, match=r"5 optimizer steps in a row .* not finite: lower update\.lr"
+        PoiseError,
+        match=r"5 optimizer steps in a row .* not finite: start anew with a lower update\.lr",
     ):
         take(state, "bbbbb")
     assert torch.equal(weights(state.policy), before)
