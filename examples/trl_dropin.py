@@ -13,7 +13,12 @@ r"""TRL's GRPOTrainer with whole groups and balanced batches: two imports, two o
     +     tau=0.25,            # RB: update only when neither sign is rare
       )
 
-Everything else is a TRL script as it stands. Two processes on a CPU:
+Everything else is a TRL script as it stands. What it did, batch by batch and token by token:
+
+    python examples/trl_dropin.py --run-folder out/dropin --monitor-every 1
+    poise report out/dropin
+
+Two processes on a CPU:
 
     ACCELERATE_USE_CPU=true python -m torch.distributed.run --nproc_per_node 2 \
         examples/trl_dropin.py --rows 8
@@ -58,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--composer", default="grouped", help="'shuffled' is what TRL does")
     parser.add_argument("--tau", type=float, default=0.25)
     parser.add_argument("--monitor-every", type=int, default=0)
+    parser.add_argument("--run-folder", default="", help="kept for `poise report` and `poise look`")
     given = parser.parse_args(argv)
 
     problems = [problem("train", i, levels=[1]) for i in range(256)]
@@ -83,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
             composer=given.composer,  # QB
             tau=given.tau,  # RB
             monitor_every=given.monitor_every,
+            run_folder=given.run_folder,
         )
         trainer = GRPOTrainer(
             model=str(MODEL), reward_funcs=reward, args=args, train_dataset=dataset

@@ -27,8 +27,8 @@ ROLLOUT = '{"prompt_id": "p", "reward": 1, "num_tokens": 3}'
 
 MINE = """
 def score(responses, answers): return [float(a in r) for r, a in zip(responses, answers)]
-def one(response): return 1.0
-def with_prompts(prompts, responses, answers): return []
+def one(text): return 1.0
+def with_tests(responses, answers, test): return []
 def short(responses, answers): return [1.0]
 def number(responses, answers): return 1.0
 def nothing(responses, answers): pass
@@ -42,6 +42,7 @@ def one_more(rows, num_steps, seed): return [range(4), range(4, 9)]
 def one_step(rows, num_steps, seed): return [range(8)]
 def flat(rows, num_steps, seed): return list(range(8))
 def halves(rows, num_steps, seed): return [[0.5]] * num_steps
+def tests(responses, answers, tests): return [0.0] * len(responses)
 not_a_function = 3
 """
 
@@ -58,6 +59,7 @@ FILES: dict[str, str | bytes] = {
     "newer.toml": "schema = 99\n",
     "gone.jsonl/keep": "",
     "good.jsonl": "\n".join(GOOD.replace('"a"', f'"{k}"').replace("1 +", f"{k} +") for k in "1234"),
+    "tests.jsonl": GOOD.replace("}", ', "tests": [1, 0.5]}'),
     "empty.jsonl": "",
     "cut.jsonl": GOOD + '\n{"id": "b", "problem"\n',
     "field.jsonl": GOOD + '\n{"id": "b", "problem": "2 + 2 = ?"}\n',
@@ -137,6 +139,12 @@ JSONL = SMALL_RUN + " -s task.name=jsonl -s task.heldout=0 -s task.path={w}/"
 MODEL = SMALL_RUN + " -s model.name="
 REWARD = SMALL_RUN + " -s verify.name={w}/"
 REWARD_DRY = "train {w}/small.toml --dry-run -s verify.name={w}/"
+DRY_RUN = "train {w}/small.toml --dry-run"
+TESTS = " -s task.name=jsonl -s task.path={w}/tests.jsonl -s task.heldout=0 -s sample.prompts=2"
+HELD = TESTS + " -s task.heldout_path={w}/good.jsonl -s verify.name={w}/mine.py:"
+TESTS += " -s verify.name={w}/mine.py:"
+EVAL = "eval embedded --bench tests --data {w} --out {o} --verifier {w}/mine.py:"
+ALSO, ALSO_DRY = (run + ' -s verify.also=["{w}/' for run in (SMALL_RUN, DRY_RUN))
 RULE_DRY = "train {w}/small.toml --dry-run -s batch.composer={w}/"
 ODD = " -s balance.tau=0.5 -s balance.target=7"
 EXPERIMENT = "experiment smollm2-interventions --out {o}"
@@ -208,8 +216,18 @@ FAULTS: list[tuple[str, str, str]] = [
     ("own: syntax", REWARD + "syntax.py:score", r"syntax.py:2: SyntaxError: '\[' was never closed"),
     ("own: fails", REWARD + "fails.py:score", "fails.py:2: KeyError: 'first'"),
     ("own: a script", REWARD + "script.py:score", "script.py:1: SystemExit$"),
-    ("own: few arguments", REWARD + "mine.py:one", r"one\(responses, answers\): too many"),
-    ("own: many arguments", REWARD + "mine.py:with_prompts", "missing a required argument"),
+    ("own: no responses", REWARD + "mine.py:one", r"mine.py: one\(text\) asks for no responses: "),
+    ("own: no columns", REWARD + "mine.py:with_tests", "have no columns, and .* asks for 'test'"),
+    ("own: no columns, dry", REWARD_DRY + "mine.py:with_tests", "have no columns, and a reward"),
+    ("own: column", SMALL_RUN + TESTS + "with_tests", r"'test': did you mean 'tests'\? \(choices"),
+    ("own: column, dry", DRY_RUN + TESTS + "with_tests", "problem, tests.*, and a reward asks for"),
+    ("own: column, held out", SMALL_RUN + HELD + "tests", "/good.jsonl: unknown column 'tests'"),
+    ("own: column, eval", EVAL + "with_tests", "/tests.jsonl: unknown column 'test': did you mean"),
+    ("own: also, no file", ALSO + "none.py:f=0.5\"]", "verify.also: .*/none.py cannot be read: No"),
+    ("own: also, function", ALSO + "mine.py:scor\"]", "mine.py: .*'scor': did you mean 'score'"),
+    ("own: also, share", ALSO + "mine.py:score=no\"]", r"mine.py:score@\w+=no' has no share above"),
+    ("own: also, short", ALSO_DRY + "mine.py:short\"]", "short returned 1 numbers for 4 responses"),
+    ("own: share alone", REWARD + "mine.py:score=0.5", r"score@\w+=0.5' names no function: write"),
     ("own: short", REWARD_DRY + "mine.py:short", "short returned 1 numbers for 4 responses"),
     ("own: a number", REWARD_DRY + "mine.py:number", "returned 1.0: return a list of 4 numbers"),
     ("own: nothing", REWARD_DRY + "mine.py:nothing", "returned None: return a list of 4 numbers"),
@@ -302,6 +320,14 @@ FAULTS: list[tuple[str, str, str]] = [
     ("plan: rows", "plan {w}/rows.jsonl -k 5 -c shuffled", "4 rows cannot fill 5 steps"),
     ("plan: no steps", "plan {w}/rows.jsonl -k 0", "0 steps"),
     ("plan: seed", "plan {w}/rows.jsonl -k 2 -c shuffled --seed -1", "seed"),
+    ("track: a tracker", SMALL_RUN + " -s track.to=[tensorbord]", "did you mean 'tensorboard'"),
+    ("track: twice", SMALL_RUN + " -s track.to=[wandb,wandb]", "track.to names wandb twice"),
+    ("track: a word", SMALL_RUN + " -s track.to=wandb", r"not 'wandb': write \[wandb\]"),
+    ("track: missing", "track {w}/nowhere --to tensorboard", "does not exist"),
+    ("track: no metrics", "track {w}/run --to tensorboard", "there is nothing to send"),
+    ("track: bad log", "track {w}/damaged_log --to tensorboard", "metrics.jsonl is damaged"),
+    ("track: nobody", "track {w}/run --to tensorbord", "did you mean 'tensorboard'"),
+    ("track: nowhere", "track {w}/run", "missing option '--to'"),
     ("report: missing", "report {w}/nowhere", "does not exist"),
     ("report: no run", "report {w}/full", "holds no run"),
     ("report: a file", "report {w}/a_file", "is a file"),

@@ -270,6 +270,7 @@ HELP = {
     "warmup": ["--out", "--set", "solutions"],
     "plan": ["--composer", "--steps", "--credit", "--seed", "--json", "prompt_id", "num_tokens"],
     "report": ["--out", "HTML"],
+    "track": ["--to", "--out", "tensorboard", "wandb"],
     "credit": ["--settings", "--iteration", "--model", "--out", "--json", "NAME"],
     "options": ["option"],
     "doctor": ["machine"],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from counterpoise import metrics
+from counterpoise import loop, metrics
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe
 from counterpoise.credit.assign import assign
 from counterpoise.metrics import Iteration
 from counterpoise.microscope.iteration import NUMBERS
+from counterpoise.runfile import load_config
 from counterpoise.types import BatchPlan, Group, Rollout, StepResult
 from counterpoise.verify.scores import Scores
 
@@ -241,3 +245,36 @@ def test_a_run_that_was_always_right_took_no_step() -> None:
         "no optimizer step was taken: every response was right: check the reward, or take harder "
         "problems"
     )
+
+
+def test_the_documents_name_every_field() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    pages = "".join((docs / name).read_text("utf-8") for name in ("design.md", "microscope.md"))
+    named = set(re.findall(r"`(\w+)`", pages))
+    signed = {name.replace("_positive", "_negative") for name in named}  # "the same with _negative"
+    assert set(made([step()])) <= named | signed
+
+
+def test_credit_counts_as_scoring_and_not_as_composing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, credit = [0.0], loop.credit
+
+    def tick(seconds: float = 1.0) -> float:
+        now[0] += seconds
+        return now[0]
+
+    def slow(*args: object) -> object:
+        tick(1000.0)
+        return credit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(perf_counter=tick))
+    monkeypatch.setattr(loop, "credit", slow)
+    small = [
+        "loop.iterations=1", "model.device='cpu'", "task.size=8", "sample.prompts=2",
+        "sample.group_size=4", "sample.max_new_tokens=8", "batch.steps=1", "evaluate.prompts=0",
+        "balance.tau=0",
+    ]  # fmt: skip
+    (record,) = loop.train(load_config("demo", small), tmp_path / "run").read("metrics")
+    assert record["score_seconds"] >= 1000 > record["compose_seconds"]
+    assert record["iteration_seconds"] < 1100

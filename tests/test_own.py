@@ -7,12 +7,14 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from counterpoise import own
 from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
 from counterpoise.credit import ADVANTAGES
+from counterpoise.credit.gather import gather
 from counterpoise.errors import PoiseError
 from counterpoise.estimate import describe_run
 from counterpoise.loop import train
@@ -22,8 +24,12 @@ from counterpoise.report.page import write_report
 from counterpoise.runfile import from_tables, load_config, to_toml
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import config_to_resume
-from counterpoise.types import Row
+from counterpoise.task.load import load_problems
+from counterpoise.task.word_problems import load
+from counterpoise.types import Prompt, Response, Row
 from counterpoise.verify import VERIFIERS
+from counterpoise.verify.boxed import boxed
+from counterpoise.verify.scores import verified
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_reward_and_composer.py"
 SCORE = "def score(responses, answers):\n    return [{} for _ in responses]\n"
@@ -318,3 +324,118 @@ def test_a_dry_run_fetches_nothing(task: str) -> None:
     assert rehearse(config) == [
         f"#   own reward     {EXAMPLE.name}:nearness: not tried: the problems are not here"
     ]
+
+
+# -- what a reward asks for, and rewards beside it --------------------------------------------
+
+FACTS = """
+from counterpoise.verify.boxed import boxed
+
+def score(prompts, responses, facts):
+    return [f["scale"] * (1 if boxed(r) == str(f["gold"]) else -1)
+            for r, f in zip(responses, facts, strict=True)]
+
+def length(completions, prompts, **_):
+    return [len(c) / len(p) for c, p in zip(completions, prompts, strict=True)]
+"""
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(the folder, its run): a reward that reads a column, and one beside it, in episodes."""
+    folder = tmp_path_factory.mktemp("asking")
+    (folder / "mine.py").write_text(FACTS)
+    problems = load(levels=[1], size=16, heldout=0).train
+    records = [
+        {"id": p.id, "problem": p.problem, "answer": "?", "facts": {"gold": p.answer, "scale": 0.5}}
+        for p in problems
+    ]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (folder / "run.toml").write_text(
+        f'[task]\nname = "jsonl"\npath = "{folder}/data.jsonl"\nenvironment = "tries"\n'
+        '[verify]\nname = "mine.py:score"\nalso = ["mine.py:length=0.1", "equations"]\n'
+    )
+    sets = [each for each in SMALL if not each.startswith("balance")]
+    train(load_config(folder / "run.toml", sets), folder / "run")
+    return folder, folder / "run"
+
+
+def test_rewards_get_the_columns_and_the_problem(asking: tuple[Path, Path]) -> None:
+    folder, out = asking
+    gold = {r["id"]: r["facts"]["gold"] for r in lines(folder / "data.jsonl")}
+    rollouts = [r for file in sorted(out.glob("rollouts/*")) for r in lines(file)]
+    for r in rollouts:
+        right = boxed(r["response"]) == gold[r["prompt_id"]]
+        assert r["reward"] == (0.5 if right else -0.5)
+        assert set(r["further"]) == {"mine.py:length", "equations"}
+        assert r["further"]["mine.py:length"] == len(r["response"]) / len(r["prompt"])
+        assert "facts" not in json.dumps(r)
+    assert {r["reward"] for r in rollouts} == {0.5, -0.5}
+    first, records = rollouts[:16], lines(out / "metrics.jsonl")
+    mean = sum(r["further"]["mine.py:length"] for r in first) / 16
+    assert records[0]["reward_mine.py:length"] == pytest.approx(mean)
+    for record in lines(out / "evaluations.jsonl"):
+        assert record["reward"] == record["mean"] - 0.5
+
+
+def test_rewards_beside_the_verifier_are_pinned(asking: tuple[Path, Path]) -> None:
+    folder, out = asking
+    path, config = folder / "mine.py", RunFolder.open(out).config()
+    pinned = f"{path}:length@{digest(path)}=0.1"
+    assert config.verify.also == [pinned, "equations"]
+    page = write_report(out).read_text(encoding="utf-8")
+    assert "<code>[&#34;mine.py:length=0.1&#34;, &#34;equations&#34;]</code>" in page
+    train(config_to_resume(out, None, ["loop.iterations=3"]), out, resume=True)
+    assert [line["iteration"] for line in lines(out / "metrics.jsonl")] == [1, 2, 3]
+    other = written(folder / "other.py", 1)
+    changed = load_config("demo", [f"verify.also=['{other}:score=2']"])
+    written(other, 2)
+    with pytest.raises(PoiseError, match=r"other\.py has changed since the run began"):
+        check_loads(changed)
+
+
+def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
+    folder, _ = asking
+    config = load_config(folder / "run.toml")
+    first = json.loads((folder / "data.jsonl").read_text().splitlines()[0])
+    ratio = f"{len(chr(92) + 'boxed{?}') / len(first['problem']):g}"
+    assert rehearse(config) == [
+        "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: no step "
+        "is taken where rewards are all equal",
+        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing",
+    ]
+
+
+def test_a_reward_beside_the_verifier_may_be_always_the_same(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", 0.5)
+    assert rehearse(load_config("demo", [f"verify.also=['{path}:score=2']"])) == [
+        "#   own reward     mine.py:score: 0.5 for the answer in a box, 0.5 for nothing"
+    ]
+
+
+def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def score(responses, tests):\n    return [float(t in r) for r, t in zip(responses, tests)]"
+    )
+    assert rehearse(load_config("demo", [f"verify.name={tmp_path}/mine.py:score"])) == [
+        "#   own reward     mine.py:score: 1 for the answer in a box, 0 for nothing (tests: the "
+        "answers)"
+    ]
+
+
+def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, Path]) -> None:
+    task = load_problems(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
+    assert all(set(p.columns) == {"facts"} for p in (*task.train, *task.heldout))
+    tokens = np.array([1], dtype=np.int32)
+    answered = Response(tokens, np.zeros(1, np.float32), "", finished=True)
+    prompt = task.train[0]
+    (group,) = gather([(prompt, tokens)], [[answered] * 2], [0.0, 1.0], now=1)
+    assert all(rollout.columns is prompt.columns for rollout in group.rollouts)
+    assert group.rollouts[0].problem == prompt
+
+
+def test_the_example_counts_the_numbers_of_the_problem(asking: tuple[Path, Path]) -> None:
+    prompt = Prompt("1", "Ana has 3 pens and 12 books.", "15")
+    verifier = VERIFIERS.load(f"{EXAMPLE}:numbers_used")()
+    rewards = verified(verifier, ["3 + 12 = 15", "3 pens", "123"], [prompt] * 3).rewards
+    assert rewards == [1.0, 0.5, 0.0]

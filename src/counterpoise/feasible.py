@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, counted, unknown
 from counterpoise.evaluate.settings import settings_of
+from counterpoise.track import TRACKERS
 
 FLOAT32 = 3.4e38  # its largest number
 
@@ -28,6 +29,7 @@ def checked(config: RunConfig) -> RunConfig:
         _environment,
         _vllm,
         _scratch,
+        _track,
     ):
         if reason := check(config):
             raise PoiseError(reason)
@@ -50,17 +52,18 @@ def _steps(config: RunConfig) -> str:
     if rule == "by_sign" and steps == 1:
         return "batch.composer=by_sign keeps the signs apart: raise batch.steps to 2"
     if rows < steps:
-        return f"{rows} rows cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
+        many = counted(rows, "row")
+        return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
     whole_groups = rule in ("grouped", "coupled")
     if whole_groups and prompts < steps:
         return (
-            f"{prompts} groups cannot fill {steps} steps without being split: "
+            f"{counted(prompts, 'group')} cannot fill {steps} steps without being split: "
             "lower batch.steps or raise sample.prompts"
         )
     if whole_groups and tau and fewest_groups < steps:
         return (
-            f"balance.target={target} may be {fewest_groups} groups, which cannot fill {steps} "
-            "steps without being split: lower batch.steps or raise balance.target"
+            f"balance.target={target} may be {counted(fewest_groups, 'group')}, which cannot fill "
+            f"{steps} steps without being split: lower batch.steps or raise balance.target"
         )
     return ""
 
@@ -231,4 +234,13 @@ def _scratch(config: RunConfig) -> str:
             f"warmup.hidden={hidden} does not make {heads} heads of even width: "
             f"choose a multiple of {2 * heads}"
         )
+    return ""
+
+
+def _track(config: RunConfig) -> str:
+    for name in config.track.to:
+        if name not in TRACKERS:
+            return f"track.to: {unknown('tracker', name, TRACKERS)}"
+        if config.track.to.count(name) > 1:
+            return f"track.to names {name} twice"
     return ""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, ranges, unknown
+from counterpoise.report.imported import read_imported
 from counterpoise.report.quantities import (
     QUANTITIES,
     Quantity,
@@ -32,6 +33,7 @@ from counterpoise.report.traces import (
     read_vocabulary,
     stored_iterations,
 )
+from counterpoise.store.folder import is_imported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +71,9 @@ def find(
     token: int | None = None,
 ) -> Sight:
     """By default the first row of the last iteration; with `token`, what is known of that one."""
-    run = RunData.read(path)
-    iteration = _iteration(run, step)
+    planned = is_imported(path) and (path / "plans.jsonl").is_file()  # by our adapter for TRL
+    run = read_imported(path)[0] if planned else RunData.read(path)
+    iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
     row = _row(trace, row)
@@ -91,13 +94,13 @@ def find(
     )
 
 
-def _iteration(run: RunData, step: int | None) -> int:
+def _iteration(run: RunData, step: int | None, remedy: str) -> int:
     planned = {plan["iteration"] for plan in run.plans}
     stored = [i for i in stored_iterations(run.path) if i in planned]
     if not stored and stored_iterations(run.path):
         raise PoiseError(f"{run.path} kept no rows of its plans: train with store.report=true")
     if not stored:
-        raise PoiseError(f"{run.path} stored no tokens: train with --set store.tokens=true")
+        raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
     if step is None:
         return stored[-1]
     if step not in stored:

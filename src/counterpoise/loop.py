@@ -46,7 +46,9 @@ from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
-from counterpoise.task.load import check_enough, load_task
+from counterpoise.task.load import check_enough, load_problems
+from counterpoise.track.installed import check_installed
+from counterpoise.track.sending import tracked
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
@@ -70,10 +72,11 @@ def train(
     else:
         RunFolder.check_free(out)
     check_loads(config)
+    check_installed(config.track.to)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
-    task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     check_generic(task.train, config.sample)
     prompts = encode(policy, task.train, config, watch)
     check_positions(policy, prompts, config.sample, watch.say)
@@ -94,16 +97,17 @@ def train(
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
         state.episodes = episodes_of(config.task, verifier)
-        try:
-            with explained(NO_MEMORY):
-                watch.started(config, policy.num_parameters, state.iteration)
-                evaluate(state, task.heldout, config, verifier, folder, watch)
-                while state.iteration < config.loop.iterations:
-                    advance(state, prompts, task.heldout, config, verifier, folder, watch)
-        finally:
-            verifier.close()
-            sampler.close()
-        conclude(policy, config, folder, watch)
+        with tracked(folder, config.track.to, watch.say):
+            try:
+                with explained(NO_MEMORY):
+                    watch.started(config, policy.num_parameters, state.iteration)
+                    evaluate(state, task.heldout, config, verifier, folder, watch)
+                    while state.iteration < config.loop.iterations:
+                        advance(state, prompts, task.heldout, config, verifier, folder, watch)
+            finally:
+                verifier.close()
+                sampler.close()
+            conclude(policy, config, folder, watch)
     return folder
 
 
@@ -150,6 +154,7 @@ def iterate(
 
     reader = reader_of(state, config)
     credited = credit(sampled.groups, config, reader)
+    clock.lap("score")  # some credit reads the rows, which spares old log-probabilities their pass
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
     batch = balance(state, credited, config, now)
     oldest = now - config.balance.max_age

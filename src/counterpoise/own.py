@@ -2,6 +2,7 @@
 
     my_rewards.py:score                                as it is asked for
     /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run keeps it
+    my_rewards.py:score=0.5                            with a share, in lists of several
 
 What stands behind the @ begins the file's sha256. A run is pinned to it when its options are read,
 and whoever loads the function later (the run that is resumed, another process) gets the one that
@@ -21,7 +22,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import iscoroutinefunction, isfunction, signature
+from inspect import Signature, iscoroutinefunction, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from counterpoise.errors import PoiseError, first_line, unknown
 
 OWN = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
 DIGITS = 16
-_FORM = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGITS}}}))?")
+_FORM = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGITS}}}))?(?:\s*=\s*(.*))?")
 
 
 class Asked(NamedTuple):
@@ -39,9 +40,32 @@ class Asked(NamedTuple):
     source: str  # a path that ends in .py, or a module
     function: str
     digest: str  # "": not pinned
+    share: str | None = None  # what stands behind an equals sign
 
     def __str__(self) -> str:
         return f"{self.source}:{self.function}"
+
+    @property
+    def name(self) -> str:
+        """Without the share."""
+        return f"{self}@{self.digest}" if self.digest else str(self)
+
+
+class Function(NamedTuple):
+    """One that is loaded. What `call` raises is one line with the file and the line of it."""
+
+    path: Path
+    name: str
+    signature: Signature
+    call: Callable[..., Any]
+
+    def check(self, *takes: str, **named: str) -> None:
+        """It must take so many arguments by place, and these by name."""
+        try:
+            self.signature.bind(*takes, **named)
+        except TypeError as fault:
+            called = f"{self.name}({', '.join((*takes, *named))})"
+            raise PoiseError(f"{self.path}: it cannot be called as {called}: {fault}") from fault
 
 
 def is_own(name: str) -> bool:
@@ -52,23 +76,28 @@ def is_own(name: str) -> bool:
 def read(name: str) -> Asked:
     found = _FORM.fullmatch(name)
     if found is None:
-        raise PoiseError(f"'{name}' names no function: write {OWN} or MODULE:FUNCTION")
-    source, function, digest = found.groups()
-    return Asked(source, function, digest or "")
+        raise _no_function(name)
+    source, function, digest, share = found.groups()
+    return Asked(source, function, digest or "", share)
 
 
 def shown(name: str) -> str:
     """Any name where people read it: the file without its folder and its pin; ours as it is.
 
     Example:
-        >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50"), shown("grouped")
-        ('my_rewards.py:score', 'grouped')
+        >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5"), shown("grouped")
+        ('my_rewards.py:score=0.5', 'grouped')
     """
     if not is_own(name):
         return name
     asked = read(name)
     source = Path(asked.source).name if _is_file(asked.source) else asked.source
-    return str(asked._replace(source=source))
+    return f"{asked._replace(source=source)}{_behind(asked)}"
+
+
+def shown_all(value: Any) -> Any:
+    """The same of an option that may be a list."""
+    return [shown(name) for name in value] if isinstance(value, list) else shown(value)
 
 
 def pinned(name: str, folder: Path) -> str:
@@ -83,21 +112,27 @@ def pinned(name: str, folder: Path) -> str:
     if _is_file(source):
         places = [(place / source).absolute() for place in (folder, Path())]
         source = str(next((place for place in places if place.exists()), places[0]))
-    return f"{source}:{asked.function}@{_digest(_text(_path(source)))}"
+    return f"{source}:{asked.function}@{_digest(_text(_path(source)))}{_behind(asked)}"
 
 
 def load(name: str, *takes: str) -> Callable[..., Any]:
-    """The function, which must take arguments of these names (its own may be others).
+    """The function, which must take arguments of these names (its own may be others)."""
+    found = function(name)
+    found.check(*takes)
+    return found.call
 
-    What it raises is one line with the file and the line of it.
-    """
+
+def function(name: str) -> Function:
+    """The function, whatever it takes."""
     asked = read(name)
+    if asked.share is not None:
+        raise _no_function(name)
     source = str(Path(asked.source).absolute()) if _is_file(asked.source) else asked.source
-    return _load(asked._replace(source=source), takes)
+    return _function(asked._replace(source=source))
 
 
 @cache
-def _load(asked: Asked, takes: tuple[str, ...]) -> Callable[..., Any]:
+def _function(asked: Asked) -> Function:
     path, module = _path(asked.source), _module(asked.source, asked.digest)
     found = vars(module).get(asked.function)
     if not callable(found):
@@ -107,16 +142,15 @@ def _load(asked: Asked, takes: tuple[str, ...]) -> Callable[..., Any]:
     if iscoroutinefunction(found):
         raise PoiseError(f"{path}: {asked.function} is an `async def`: write a plain `def`")
     try:
-        signature(found).bind(*takes)
+        parameters = signature(found)
     except (TypeError, ValueError) as fault:
-        called = f"{asked.function}({', '.join(takes)})"
-        raise PoiseError(f"{path}: it cannot be called as {called}: {fault}") from fault
+        raise PoiseError(f"{path}: what {asked.function} takes is not known: {fault}") from fault
 
-    def call(*given: Any) -> Any:
+    def call(*given: Any, **named: Any) -> Any:
         with blamed(path):
-            return found(*given)
+            return found(*given, **named)
 
-    return call
+    return Function(path, asked.function, parameters, call)
 
 
 @cache
@@ -159,6 +193,14 @@ def _line(fault: BaseException, path: Path) -> str:
     frames = traceback.extract_tb(fault.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f":{lines[-1]}" if lines else ""
+
+
+def _no_function(name: str) -> PoiseError:
+    return PoiseError(f"'{name}' names no function: write {OWN} or MODULE:FUNCTION")
+
+
+def _behind(asked: Asked) -> str:
+    return "" if asked.share is None else f"={asked.share}"
 
 
 def _is_file(source: str) -> bool:

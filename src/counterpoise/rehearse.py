@@ -1,8 +1,8 @@
 """Functions of the user's, before a run: loaded by every `poise train`, and called by --dry-run.
 
 A reward is asked about the task's first problems, answered in a box and not at all, unless they
-would have to be fetched; a composer gets rows made up to the sizes of the run, with rollouts
-where the engine has them.
+would have to be fetched: columns that it asks for are there, or missed in one line. A composer gets
+rows made up to the sizes of the run, with rollouts where the engine has them.
 """
 
 from __future__ import annotations
@@ -15,35 +15,33 @@ import numpy as np
 
 from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
-from counterpoise.config import RunConfig, TaskConfig
+from counterpoise.config import RunConfig
 from counterpoise.own import is_own, shown
-from counterpoise.task.load import load_task
+from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.verify import VERIFIERS
+from counterpoise.verify.further import own_rewards
+from counterpoise.verify.own import MEANT, wanted
+from counterpoise.verify.scores import verified
 
 PROBLEMS = 2
 
 
 def check_loads(config: RunConfig) -> None:
     """One line for a function that is not there, or cannot be called as it will be."""
-    for table, name in ((VERIFIERS, config.verify.name), (COMPOSERS, config.batch.composer)):
-        if is_own(name):
-            table.load(name)
+    for name in own_rewards(config.verify):
+        VERIFIERS.load(name)
+    if is_own(config.batch.composer):
+        COMPOSERS.load(config.batch.composer)
 
 
 def rehearse(config: RunConfig, engine: str = "native") -> list[str]:
     """Call them once; what was tried, for the end of a dry run."""
+    names = own_rewards(config.verify)
+    prompts = first_problems(config) if names else ()
     tried = []
-    if is_own(name := config.verify.name):
-        answers = [prompt.answer for prompt in first_problems(config.task)]
-        texts = [*(f"\\boxed{{{answer}}}" for answer in answers), *("" for _ in answers)]
-        told = "not tried: the problems are not here"
-        if answers:
-            rewards = VERIFIERS.load(name)(0, 0).score(texts, answers * 2).rewards
-            boxed, empty = (f"{rewards[k * len(answers)]:g}" for k in range(2))
-            told = f"{boxed} for the answer in a box, {empty} for nothing"
-            if len(set(rewards)) == 1:
-                told += ": no step is taken where rewards are all equal"
+    for name in names:
+        told = _asked(name, prompts, beside=name != config.verify.name)
         tried.append(f"#   own reward     {shown(name)}: {told}")
     if is_own(name := config.batch.composer):
         rows = made_up(config, rollouts=engine == "native")
@@ -53,12 +51,28 @@ def rehearse(config: RunConfig, engine: str = "native") -> list[str]:
     return tried
 
 
-def first_problems(task: TaskConfig) -> Sequence[Prompt]:
+def _asked(name: str, prompts: Sequence[Prompt], *, beside: bool) -> str:
+    """What a reward gives for right answers and for none; one beside others may be always equal."""
+    if not prompts:
+        return "not tried: the problems are not here"
+    texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
+    rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
+    boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
+    told = f"{boxed} for the answer in a box, {empty} for nothing"
+    if len(set(rewards)) == 1 and not beside:
+        told += ": no step is taken where rewards are all equal"
+    if (places := wanted(name).places) and places[1] not in MEANT:
+        told += f" ({places[1]}: the answers)"
+    return told
+
+
+def first_problems(config: RunConfig) -> Sequence[Prompt]:
     """None where they are not on this machine."""
+    task = config.task
     if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
         return ()
     few = replace(task, size=PROBLEMS, heldout=0, heldout_path="")
-    return load_task(few).train[:PROBLEMS]
+    return load_problems(replace(config, task=few)).train[:PROBLEMS]
 
 
 def made_up(config: RunConfig, *, rollouts: bool) -> list[Row]:

@@ -82,7 +82,7 @@ def from_tables(
 
 
 def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """ "update.lr=3e-4" -> ("update", "lr", 0.0003); a bare word is a string."""
+    """ "update.lr=3e-4" -> ("update", "lr", 0.0003); bare words are strings, [a, b] two of them."""
     name, equals, raw = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not equals or not dot or not key:
@@ -95,6 +95,8 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()
+        if value[:1] == "[" and value[-1:] == "]":  # shells take quotation marks away
+            value = [word.strip() for word in value[1:-1].split(",")]
     return section, key, value
 
 
@@ -111,7 +113,7 @@ def read_section(
             raise PoiseError(f"{place}: in [{name}]: {unknown('option', key, known)}")
         meta = known[key].metadata
         values[key] = _value(f"{name}.{key}", value, hints[key], meta, place)
-        if OWN in meta["choices"] and is_own(values[key]):
+        if OWN in meta["choices"]:
             folder = Path(where).parent if place == where else Path()
             values[key] = _pinned(f"{name}.{key}", values[key], folder, place)
     return kind(**values)
@@ -122,7 +124,10 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
         (item,) = get_args(kind)
         empty = value == [] and not meta["may_be_empty"]
         if not isinstance(value, list) or empty or any(type(v) is not item for v in value):
-            raise PoiseError(f"{where}: {name} must be a list of {item.__name__}, not {value!r}")
+            like = f": write [{value}]" if item is str and isinstance(value, str) else ""
+            raise PoiseError(
+                f"{where}: {name} must be a list of {item.__name__}, not {value!r}{like}"
+            )
         return value
     if kind is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
@@ -140,10 +145,12 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
     return value
 
 
-def _pinned(name: str, value: str, folder: Path, where: str) -> str:
-    """A function of the user's; a run file means files beside it."""
+def _pinned(name: str, value: Any, folder: Path, where: str) -> Any:
+    """Functions of the user's, in a list or alone; a run file means files beside it."""
+    if isinstance(value, list):
+        return [_pinned(name, item, folder, where) for item in value]
     try:
-        return pinned(value, folder)
+        return pinned(value, folder) if is_own(value) else value
     except PoiseError as fault:
         raise PoiseError(f"{where}: {name}: {fault}") from fault
 
@@ -167,15 +174,23 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def own_functions(config: RunConfig) -> dict[str, str]:
-    """Options that name a function of the user's -> its name: {"verify.name": "/a/b.py:f@..."}."""
+def own_functions(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """Options that name functions of the user's -> these: {"verify.name": ("/a/b.py:f@...",)}."""
     found = {}
     for section in dataclasses.fields(config):
         table = getattr(config, section.name)
         for f in dataclasses.fields(table):
-            if OWN in f.metadata["choices"] and is_own(name := getattr(table, f.name)):
-                found[f"{section.name}.{f.name}"] = name
-    return found
+            if OWN in f.metadata["choices"]:
+                value = getattr(table, f.name)
+                names = value if isinstance(value, list) else [value]
+                found[f"{section.name}.{f.name}"] = tuple(filter(is_own, names))
+    return {option: names for option, names in found.items() if names}
+
+
+def pins(config: RunConfig) -> list[str]:
+    """Options that name functions of the user's, as --set takes them, with the files' content."""
+    options = (option.partition(".")[::2] for option in own_functions(config))
+    return [f"{s}.{key}={_toml(getattr(getattr(config, s), key))}" for s, key in options]
 
 
 def options() -> list[tuple[str, str, str]]:

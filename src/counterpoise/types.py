@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Columns = Mapping[str, Any]  # further columns of a problem's row, by name
+
+NO_COLUMNS: Columns = {}  # one for all problems that have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Prompt:
     """A worked solution, where the task has one; only `poise warmup` reads it."""
     generic: str = ""
     """The problem without what makes it this one, where the task has it; anchors answer it."""
+    columns: Columns = field(default_factory=lambda: NO_COLUMNS, repr=False, hash=False)
+    """Of its row, those that a reward of the user's asks for; None where the row has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +100,12 @@ class Rollout:
     further: Mapping[str, float] = field(default_factory=dict)  # rewards beside the verifier's
     anchor: bool = False  # drawn after the prompt's generic text, and trained after its own
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
+    columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
+
+    @property
+    def problem(self) -> Prompt:
+        """What it answers, to ask for a reward again."""
+        return Prompt(self.prompt_id, self.prompt, self.answer, columns=self.columns)
 
     @property
     def told(self) -> list[tuple[int, Ints]]:

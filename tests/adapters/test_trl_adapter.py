@@ -89,6 +89,7 @@ def test_private_methods_are_as_we_know_them() -> None:
     ("options", "said"),
     [
         ({"composer": "groupd"}, "unknown composer 'groupd': did you mean 'grouped'"),
+        ({"composer": "coupled"}, "compares tokens, and a plan has none: use 'grouped'"),
         ({"gradient_accumulation_steps": 3}, "no multiple of gradient_accumulation_steps=3"),
         ({"scale_rewards": "none"}, "set credit='trl', or credit='dr_grpo'"),
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
@@ -101,6 +102,8 @@ def test_private_methods_are_as_we_know_them() -> None:
             "did you mean 'share'",
         ),
         ({"credit_weights": "gtpo", "mask_truncated_completions": True}, "truncated ones too"),
+        ({"tau": 0.7}, r"tau=0.7 is no share of the rarer sign: choose one from 0 to 0.5"),
+        ({"run_folder": "x", "num_iterations": 2}, "and num_iterations=2 makes several"),
     ],
 )
 def test_options_that_cannot_be_honoured_stop(
@@ -116,9 +119,10 @@ def test_options_that_cannot_be_honoured_stop(
         PoiseConfig(output_dir=str(tmp_path), **{**plan, **options})
 
 
-def under_peft(out: Path, **options: Any) -> Any:
-    """A trainer of a LoRA over the embedded model; peft is nobody's dependency here."""
-    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+def small_trainer(
+    out: Path, reward: Any = None, dataset: Any = None, peft_config: Any = None, **options: Any
+) -> Any:
+    """Two optimizer steps of the embedded model on eight prompts."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
     from trl_run import by_sum
@@ -131,13 +135,54 @@ def under_peft(out: Path, **options: Any) -> Any:
         use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
         disable_tqdm=True, save_strategy="no", learning_rate=1e-2, **options,
     )  # fmt: skip
+    prompts = Dataset.from_dict({"prompt": [f"What is {i} + 1?" for i in range(8)]})
     return PoiseGRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32),
-        reward_funcs=by_sum(2),
+        reward_funcs=reward or by_sum(2),
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": [f"What is {i} + 1?" for i in range(8)]}),
-        peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2),
+        train_dataset=dataset(prompts) if dataset else prompts,
+        peft_config=peft_config,
     )
+
+
+def under_peft(out: Path, **options: Any) -> Any:
+    """A trainer of a LoRA over the embedded model; peft is nobody's dependency here."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    lora = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2)
+    return small_trainer(out, peft_config=lora, **options)
+
+
+@needs_trl
+def test_balance_needs_a_dataset_with_a_length(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match="a dataset without a length does not give: load it whole"):
+        small_trainer(tmp_path, dataset=lambda prompts: prompts.to_iterable_dataset(), tau=0.25)
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            {"reward": lambda completions, **_: [0.0] * len(completions)},
+            "^no rollout to learn from after 2 generations: in the last one the rewards of every "
+            "group are equal; check the reward, or choose other problems$",
+        ),
+        (
+            {"balance_target": 400},
+            r"^no balanced batch in 2 generations: \d+ positive and \d+ negative rollouts wait, "
+            "and it takes 400 with a share of 0.25 of each; lower tau or balance_target",
+        ),
+    ],
+)
+def test_a_run_that_finds_no_balance_says_what_there_is(
+    tmp_path: Path, ask: dict[str, Any], said: str
+) -> None:
+    folder = tmp_path / "poise"
+    trainer = small_trainer(tmp_path, tau=0.25, max_refills=1, run_folder=str(folder), **ask)
+    with pytest.raises(PoiseError, match=said):
+        trainer.train()
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2  # both can be looked at
 
 
 @needs_trl

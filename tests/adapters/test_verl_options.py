@@ -84,6 +84,7 @@ OURS = "algorithm.adv_estimator=poise_grpo"
         (["poise.seed=1", "critic.enable=True"], "a critic has none"),
         (["poise.seed=1", "actor_rollout_ref.actor.shuffle=True"], "composer=shuffled"),
         (["poise.composer=by_sign"], "set algorithm.adv_estimator=poise_grpo"),
+        (["poise.composer=coupled"], r"set \+poise.composer=grouped"),
         (["poise.composer=whole"], "set ppo_mini_batch_size=train_batch_size"),
         (["poise.seed=1", "data.train_batch_size=7"], "is no multiple of"),
         (["poise.seed=1", "actor_rollout_ref.rollout.n=1"], "set it to 2 or more"),

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import by_autograd as by
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -116,6 +117,22 @@ def test_only_right_rollouts_and_only_known_answers() -> None:
         assert by.relative(found, expected) < 1e-5
         told = [row for row in rows[1:] if row.advantage > 0 or not right_only]
         assert result.chosen_share == pytest.approx(tokens_of(told) / tokens_of(rows))
+
+
+def test_rows_whose_tokens_all_weigh_nothing_keep_their_term() -> None:
+    """As `high_entropy` and `gtpo` leave them: L is 0 there, D is not."""
+    policy, rows = tiny.policy(), list(ROWS)
+    _, added = literal(policy, rows, 0.5, 0.2)
+    expected = by.gradient(added, policy)
+    silent = [replace(row, weights_T=np.zeros(row.num_tokens, np.float32)) for row in rows]
+    result, found = by.stepped(policy, silent, bound(policy, **STRONG))
+    assert by.relative(found, expected) < 1e-5
+    assert result.loss == result.added_loss == pytest.approx(float(added), rel=1e-5)
+    mixed = [silent[0], *rows[1:]]
+    result, _ = by.stepped(policy, mixed, bound(policy, **STRONG))
+    assert result.added_loss == pytest.approx(float(added), rel=1e-5)
+    spared, _ = by.stepped(policy, mixed, None)
+    assert spared.rows == tuple(range(1, len(rows)))
 
 
 def tokens_of(rows: list[Row]) -> int:

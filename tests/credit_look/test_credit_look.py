@@ -105,7 +105,7 @@ def test_several_at_once_are_as_each_alone(run: Path) -> None:
 def test_another_model_may_read(run: Path) -> None:
     found = look("high_entropy", run, model="embedded", iteration=4)
     assert found.read_by is not None
-    assert found.read_by.startswith("the model that was named")
+    assert found.read_by.startswith("model that was named")
     assert found.off is not None
     assert found.off > 1e-3  # four updates away
 
@@ -157,7 +157,7 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     found = look("high_entropy", tmp_path / "out", model="embedded")
     assert found.weighed[0].read
     assert found.read_by is not None
-    assert found.read_by.startswith("the model that was named; log-probabilities are off by")
+    assert found.read_by.startswith("model that was named; log-probabilities are off by")
     assert found.vocabulary.texts  # the model's
 
 

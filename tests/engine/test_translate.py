@@ -34,7 +34,7 @@ OTHER: dict[str, Any] = {  # another value for what has no number or choice to c
     "task.levels": [1], "task.benchmarks": ["b.jsonl"], "balance.tau": 0.5, "balance.target": 64,
     "batch.composer": "shuffled", "batch.steps": 2, "sample.prompts": 32, "sample.group_size": 4,
     "model.device": "cpu", "model.template": "boxed", "update.max_grad_norm": 0.0,
-    "update.micro_tokens": 2000,
+    "update.micro_tokens": 2000, "track.to": ["wandb"],
 }  # fmt: skip
 
 
@@ -152,6 +152,12 @@ def test_what_is_not_written_is_said_and_refused_when_asked_for() -> None:
     assert refused(with_option("monitor.watch", 5), verl.OPTIONS) == [
         "monitor.watch=5 (no table of pushes)"
     ]
+
+
+@pytest.mark.parametrize("engine", [trl, verl])
+def test_a_composer_that_compares_tokens_is_refused(engine: Any) -> None:
+    with pytest.raises(PoiseError, match=r"batch\.composer=coupled"):
+        engine.checked(with_option("batch.composer", "coupled"))
 
 
 @pytest.mark.parametrize("preset", ["qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b"])

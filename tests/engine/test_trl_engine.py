@@ -30,6 +30,7 @@ from counterpoise.runfile import load_config
 from counterpoise.state import new_state
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
+from counterpoise.task.word_problems import load
 from counterpoise.types import BatchPlan, Group, Rollout
 from counterpoise.watch import Watch
 
@@ -333,6 +334,75 @@ def test_iterations_are_sampling_rounds_with_reward_balance_too(tmp_path: Path) 
     lines = run(config, tmp_path / "trl").read("metrics")
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     assert lines[0]["steps"] == 0  # 24 rollouts make no batch of 48
+
+
+@needs_trl
+@pytest.mark.slow
+def test_an_empty_buffer_still_tells_what_was_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from counterpoise.batch.buffer import RewardBalancedBuffer
+
+    monkeypatch.setattr(RewardBalancedBuffer, "__bool__", lambda self: False, raising=False)
+    config = small("balance.tau=0.5", "balance.target=480", "balance.max_age=0", "monitor.every=0")
+    first, second = run(config, tmp_path / "out").read("metrics")
+    assert first["dropped_aged"] == 0
+    assert second["dropped_aged"] == first["buffer_positive"] + first["buffer_negative"] > 0
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
+    path, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    path.write_text(
+        "def score(prompts, completions, marks):\n"
+        "    return [m['worth'] * (len(c) % 2) - len(p)\n"
+        "            for p, c, m in zip(prompts, completions, marks)]\n"
+    )
+    problems = load(levels=[1], size=16, heldout=0).train
+    records = [
+        {"id": k, "problem": p.problem, "answer": p.answer, "marks": {"worth": k + 0.5}}
+        for k, p in enumerate(problems)
+    ]
+    data.write_text("\n".join(map(json.dumps, records)))
+    sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=4", f"verify.name={path}:score"]
+    folder = run(small(*sets, "monitor.every=0"), tmp_path / "out")
+    seen = [r for iteration in (1, 2) for r in folder.rollouts(iteration)]
+    assert len(seen) == 48
+    for r in seen:
+        odd = len(r["response"]) % 2
+        assert r["reward"] == (int(r["prompt_id"]) + 0.5) * odd - len(r["prompt"])
+    assert len({r["reward"] for r in seen}) > 12
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [0, 1])
+def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """As `test_resume.py` has it: the last step of iteration 2 leaves one weight at infinity."""
+    from counterpoise.engine.trl_record import Recorder
+
+    after = Recorder.after
+
+    def diverging(self: Recorder) -> None:
+        after(self)
+        if self.open and self.open.number == 2 and len(self.open.logs) == 1:
+            with torch.no_grad():
+                self.state.optimizer.weights[-1].view(-1)[-1] = torch.inf
+
+    config = small(f"monitor.every={every}", "evaluate.prompts=0", "loop.checkpoint_every=1")
+    monkeypatch.setattr(Recorder, "after", diverging)
+    with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
+        run(config, tmp_path / "out")
+    folder = RunFolder.open(tmp_path / "out")
+    assert [line["iteration"] for line in folder.read("metrics")] == [1]
+    assert [path.name for path in checkpoint.available(folder.checkpoints)] == ["iteration_00001"]
+    assert not (tmp_path / "out" / "model").exists()
+    monkeypatch.setattr(Recorder, "after", after)
+    run(config, tmp_path / "out", resume=True)
+    assert [line["iteration"] for line in folder.read("metrics")] == [1, 2]
 
 
 @needs_trl

@@ -20,6 +20,7 @@ from counterpoise.engine import verl, verl_command, verl_run
 from counterpoise.engine.verl_reward import compute_score
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
+from counterpoise.types import Prompt
 
 needs_verl = pytest.mark.skipif(
     host.installed() is None or not host.supported(host.installed() or ""),
@@ -125,6 +126,34 @@ def test_the_reward_may_be_a_function_of_the_users() -> None:
     assert compute_score(solution_str="so \\boxed{12}", **asked) == -0.2
     given = words(load_config("demo", [f"verify.name={name}"]))
     assert given["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
+
+
+def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
+    """To verl's reward workers: the problem's text and columns of any form."""
+    path, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    path.write_text(
+        "def score(prompts, responses, marks):\n"
+        "    asked = zip(prompts, responses, marks)\n"
+        "    return [m['worth'] * (p in r) if m else -1 for p, r, m in asked]\n"
+    )
+    marks = [{"worth": 0.5}, None, {"worth": 2, "more": [1]}]
+    records = [{"id": k, "problem": f"{k}?", "answer": k, "marks": m} for k, m in enumerate(marks)]
+    data.write_text("\n".join(map(json.dumps, records)))
+    sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=0", "sample.prompts=3"]
+    config = load_config("demo", [*sets, f"verify.name={path}:score", "batch.steps=3"])
+    verl_run.prepare(config, tmp_path / "run")
+    rows = pq.read_table(tmp_path / "run" / "train.parquet").to_pylist()
+    rewards = [
+        compute_score(
+            row["data_source"], f"I read {k}?", row["reward_model"]["ground_truth"],
+            row["extra_info"], verifier=config.verify.name,
+        )
+        for k, row in enumerate(rows)
+    ]  # fmt: skip
+    assert rewards == [0.5, -1.0, 2.0]
+    odd = Prompt("7", "?", "1", columns={"marks": {1, 2}})
+    with pytest.raises(PoiseError, match=r"^problem '7': .* as JSON: Object of type set is not"):
+        verl_run.table([odd], config)
 
 
 def test_a_missing_verl_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -181,6 +181,37 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
         evaluate(asked)
 
 
+def test_a_function_of_the_users_gets_the_columns_of_the_file(data: Path, tmp_path: Path) -> None:
+    """They are part of what an evaluation is of: other columns are other problems."""
+    path, folder = tmp_path / "mine.py", tmp_path / "data"
+    folder.mkdir()
+    path.write_text(
+        "def score(prompts, completions, marks):\n"
+        "    return [m['worth'] + len(p) for p, m in zip(prompts, marks)]\n"
+    )
+    records = [json.loads(line) for line in (data / "words1.jsonl").read_text().splitlines()]
+    file = folder / "words1.jsonl"
+
+    def write(worth: float) -> None:
+        lines = [{**r, "marks": {"worth": k + worth}} for k, r in enumerate(records)]
+        file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+
+    write(0.5)
+    asked = options(folder, tmp_path / "out", benchmarks=["words1"], verifier=f"{path}:score")
+    evaluate(asked)
+    (cell,) = read_cells(tmp_path / "out")
+    assert [one.rewards for one in cell.done.values()] == [
+        [k + 0.5 + len(record["problem"])] * SAMPLES for k, record in enumerate(records)
+    ]
+    write(0.25)
+    with pytest.raises(PoiseError, match="was made with problems_digest="):
+        evaluate(asked)
+    asked = options(data, tmp_path / "other", benchmarks=["words1"], verifier=f"{path}:score")
+    with pytest.raises(PoiseError, match=r"words1\.jsonl: unknown column 'marks' \(choices: a"):
+        evaluate(asked)
+    assert not (tmp_path / "other").exists()
+
+
 def test_nothing_is_loaded_when_all_is_there(
     data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ class Parity:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def score(self, responses, answers) -> Scores:
+    def score(self, responses, answers, prompts=()) -> Scores:
         self.asked += zip(responses, answers, strict=True)
         return Scores([float(sum(map(int, text.split())) % 2 == 0) for text in responses])
 

@@ -48,6 +48,7 @@ def test_a_function_of_the_users_counts_by_its_content(tmp_path: Path) -> None:
     plain = read_experiment(write(tmp_path)).digest
     for change in (
         {"run": RUN.replace("workers = 1", 'name = "mine.py:f"')},
+        {"run": RUN.replace("workers = 1", 'also = ["overlong", "mine.py:f=0.5"]')},
         {"experiment": EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:f")},
     ):
         found = []

@@ -57,11 +57,12 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_edit_does_not_reach_runs_that_are_yet_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["batch.composer={}:f", "verify.also=['overlong', '{}:f=0.5']"])
+def test_an_edit_does_not_reach_runs_that_are_yet_to_start(option: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("def rule(rows, num_steps, seed):\n    return []\n")
-    fleet = Fleet({"a": (*SMALL, f"batch.composer={path}:rule")}, tmp_path / "runs")
-    path.write_text("def rule(rows, num_steps, seed):\n    return [[]]\n")
+    path.write_text("def f(responses, *others):\n    return []\n")
+    fleet = Fleet({"a": (*SMALL, option.format(path))}, tmp_path / "runs")
+    path.write_text("def f(responses, *others):\n    return [[]]\n")
     fleet.train(jobs=1)
     assert fleet.failures["a"].startswith(f"{path} has changed since the run began")
 

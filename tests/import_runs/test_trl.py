@@ -8,6 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from counterpoise.errors import PoiseError
+from counterpoise.import_runs.groups import group_rows
 from counterpoise.import_runs.rewards import as_named, choose_columns
 from counterpoise.import_runs.trl import as_text
 from counterpoise.import_runs.write import import_run
@@ -50,6 +51,40 @@ def test_a_generation_that_is_logged_again_is_read_once(tmp_path: Path) -> None:
     names = sorted(file.name for file in (tmp_path / "out" / "rollouts").iterdir())
     assert names == ["step_00001.jsonl", "step_00003.jsonl"]
     assert "left out, as they repeat the generation before them: 1 file" in notes
+
+
+def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
+    """Only then do the advantages follow the sum of both columns in every group."""
+    prompts = ["a"] * 4 + ["b"] * 4 + ["a"] * 4
+    correct = [1.0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0]
+    form = [0.1, 0.3, 0, 0.2, 0, 0.1, 0.2, 0.3, 0.3, 0, 0.1, 0.2]
+    whole = [a + b for a, b in zip(correct, form, strict=True)]
+    trl_file(
+        tmp_path / "run",
+        prompts=prompts,
+        completions=[str(i) for i in range(12)],
+        rewards={"correct": correct, "form": form},
+        advantage=advantages(whole, 4),
+    )
+    notes = imported(tmp_path / "run", tmp_path / "out")
+    assert notes[0] == "reward = correct + form (--reward for others)"
+    assert "of a prompt that was drawn before in its step: 1 group" in notes
+    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")
+    groups = [line["group"] for line in lines]
+    assert groups == [name for name in dict.fromkeys(groups) for _ in range(4)]
+    assert len(set(groups)) == 3
+    assert lines[0]["prompt_id"] == lines[8]["prompt_id"] != lines[4]["prompt_id"]
+    assert groups[8] == f"{groups[0]}#2"
+
+
+def test_rows_stay_together_where_halves_are_no_groups() -> None:
+    centred = np.array([1.0, -1.0])
+    assert group_rows("aabbcccc", np.tile(centred, 4)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    of_four = np.array([3.0, -1.0, -1.0, -1.0])
+    mixed = np.concatenate([centred, centred, of_four])
+    assert group_rows("aabbcccc", mixed) == [[0, 1], [2, 3], [4, 5, 6, 7]]
+    assert group_rows("aabbccc", np.zeros(7)) == [[0, 1], [2, 3], [4, 5, 6]]
+    assert group_rows("", np.zeros(0)) == []
 
 
 def test_completions_that_nothing_scored_are_left_out(tmp_path: Path) -> None:

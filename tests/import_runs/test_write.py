@@ -154,3 +154,11 @@ def test_a_damaged_import_says_so(tmp_path: Path) -> None:
     (tmp_path / "out" / "imported.json").write_text("{}")
     with pytest.raises(PoiseError, match="import the run again"):
         write_report(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_report_of_what_was_not_imported_says_how(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / "run")
+    said = f"run holds rollouts that {name} wrote: bring them in by poise import .* --out DIR"
+    with pytest.raises(PoiseError, match=said):
+        write_report(tmp_path / "run")

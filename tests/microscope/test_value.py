@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -17,7 +18,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope import value as values
 from counterpoise.microscope.value import Branch, branch_rewards, forced, mixed, token_values
 from counterpoise.policy.load import Policy
-from counterpoise.types import Rollout, Row
+from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.verify.scores import Scores
 
 WORDS, END, LIMIT = 9, 1, 3
@@ -34,9 +35,13 @@ class Judge:
     """Scores by `reward`, reading the tokens back from the text; counts what it is asked."""
 
     asked = 0
+    about: Sequence[Prompt] = ()
 
-    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
         self.asked += len(responses)
+        self.about = [*self.about, *prompts]
         return Scores([reward([int(word) for word in text.split()]) for text in responses])
 
     def close(self) -> None:
@@ -133,6 +138,17 @@ def test_a_state_is_sampled_once() -> None:
     assert (rewards[0] == rewards[1]).all()
     assert (rewards[1] == rewards[2]).all()
     assert (rewards[5] == rewards[6]).all()
+
+
+def test_a_reward_may_ask_for_the_problem_of_a_continuation() -> None:
+    rows, judge = [], Judge()
+    for name, each in zip("ab", (ROWS[0], ROWS[2]), strict=True):
+        content = replace(each.content, prompt=name, answer=name * 2, columns={"tests": name})
+        rows.append(replace(each, rollout=content))
+    branches = [Branch(1, 2, "taken"), Branch(0, 2, "free"), Branch(1, 2, "free")]
+    branch_rewards(policy(), rows, branches, judge, CONFIG, continuations=4)
+    known = [Prompt("p", name, name * 2, columns={"tests": name}) for name in "ab"]
+    assert judge.about == [known[0]] * 4 + [known[1]] * 4
 
 
 def test_rewards_do_not_depend_on_what_else_is_asked_for() -> None:

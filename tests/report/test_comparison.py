@@ -305,10 +305,24 @@ def test_an_imported_run_is_drawn_as_far_as_it_tells(runs: list[Path], tmp_path:
         (10, 32, None, 0.1), (20, 64, None, 0.2),
     ]  # fmt: skip
     assert {r["run"] for r in records(drawn["Entropy"])} == {0}
-    assert "2 runs, of which theirs was imported." in text
+    assert "2 runs, of which theirs is another trainer's." in text
     assert "Mean over the trained tokens, in nats. Missing in theirs." in text
     assert "Along optimizer steps there is nothing of theirs." in text
     assert "What the trainer of theirs was told is not known here: there is nothing" in text
+
+
+def test_a_run_that_the_adapter_planned_tells_its_steps(tmp_path: Path):
+    ours, theirs = write_run(tmp_path / "ours"), write_run(tmp_path / "theirs")
+    (theirs / "config.toml").unlink()
+    (theirs / "imported.json").write_text(json.dumps({"source": "TRL 1.16.0", "notes": []}))
+    found, own = table([ours, theirs]), table([ours])
+    assert found["iterations"][1] == Cell("4", ("made by TRL 1.16.0",))
+    for label in ("iterations with an update", "optimizer steps", "wasted rollouts"):
+        assert found[label] == [own[label][0]] * 2
+    compared = read_compared([ours, theirs])
+    assert compared[0].costs == compared[1].costs
+    page = Page(write_comparison([ours, theirs], tmp_path / "page.html"))
+    assert "Along optimizer steps" not in page.text
 
 
 def test_two_imported_runs_have_no_axis_of_steps(tmp_path: Path):

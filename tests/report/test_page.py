@@ -112,6 +112,29 @@ def test_a_run_that_kept_no_rows_of_its_plans(tmp_path: Path):
         find(run)
 
 
+def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path: Path):
+    """As `run_folder` of adapters/trl leaves it: imported.json tells the few options pages read."""
+    run = write_run(tmp_path / "run")
+    (run / "config.toml").unlink()
+    known = {"source": "TRL 1.16.0", "notes": ["composer=grouped"], "tokenizer": None}
+    options = {"balance": {"tau": 0.4, "max_age": 3}, "update": {"max_grad_norm": 0.0}}
+    (run / "imported.json").write_text(json.dumps({**known, "options": options}))
+    page = Page(write_report(run))
+    panels = ["learning", "mosaic", "tokens", "monitor", "buffer", "plans", "rollouts"]
+    assert page.sections == panels
+    text = " ".join(page.text.split())
+    assert "A run of TRL 1.16.0. An iteration is a generation." in text
+    assert "at least 40 % of each sign. Until then they wait, at most 3 iterations" in text
+    assert find(run).quantity.name == "displacement"
+    for file in (run / "tokens").iterdir():
+        file.unlink()
+    with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
+        find(run)
+    (run / "imported.json").write_text(json.dumps({**known, "options": {"balance": {"tao": 1}}}))
+    with pytest.raises(PoiseError, match=r"is damaged: .*'tao'"):
+        write_report(run)
+
+
 def test_faults_are_told_in_a_line(tmp_path: Path):
     with pytest.raises(PoiseError, match="holds no run and no studies"):
         write_report(tmp_path)

@@ -113,3 +113,13 @@ def test_the_missing_package_is_named(monkeypatch, folder):
     monkeypatch.setattr(builtins, "__import__", without_datasets)
     with pytest.raises(PoiseError, match=r"pip install 'counterpoise\[hub\]'"):
         load(folder, **FIELDS)
+
+
+def test_columns_are_kept_where_they_are_asked_for(folder):
+    task = load(folder, heldout_split="test", keep=["final", "solution"], **FIELDS)
+    assert [p.columns for p in task.heldout[:2]] == [
+        {"final": 19, "solution": "19."}, {"final": 20, "solution": "20."}
+    ]  # fmt: skip
+    assert load(folder, heldout=5, **FIELDS).train[0].columns == {}
+    with pytest.raises(PoiseError, match=r"'finals': did you mean 'final'\? \(choices: final, que"):
+        load(folder, heldout=5, keep=["finals"], **FIELDS)

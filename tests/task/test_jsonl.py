@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.task import TASKS
 from counterpoise.task.jsonl import load
 from counterpoise.task.split import normal
-from counterpoise.types import Prompt
+from counterpoise.types import NO_COLUMNS, Prompt
 
 GOOD = '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}'
 
@@ -158,3 +159,27 @@ def test_the_generic_text_of_a_problem_is_kept_for_anchors(tmp_path):
     assert [p.generic for p in load(str(path), heldout=0).train] == ["Hi!", ""]
     renamed = load(str(path), heldout=0, generic_field="short").train
     assert [p.generic for p in renamed] == ["Hi?", ""]
+
+
+def test_columns_are_kept_where_they_are_asked_for(tmp_path):
+    rows = [{**row, "marks": [0.50, 1], "level": k} for k, row in enumerate(records(3))]
+    del rows[1]["marks"]
+    path = write(tmp_path / "a.jsonl", rows)
+    kept = load(path, heldout=0, keep=["marks", "level"]).train
+    marks = [[0.5, 1], None, [0.5, 1]]
+    assert [p.columns for p in kept] == [{"marks": m, "level": k} for k, m in enumerate(marks)]
+    bare = load(path, heldout=0).train
+    assert all(p.columns is NO_COLUMNS for p in bare)  # one for all of them
+    assert [replace(p, columns=NO_COLUMNS) for p in kept] == bare
+    assert len({hash(p) for p in kept}) == 3
+
+
+def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{**records(1)[0], "marks": 1}])
+    other = write(tmp_path / "b.jsonl", records(2))
+    with pytest.raises(PoiseError) as fault:
+        load(path, heldout_path=other, keep=["marks"])
+    assert str(fault.value) == (
+        f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward asks for "
+        "it: its parameters may be responses, answers, prompts and columns"
+    )

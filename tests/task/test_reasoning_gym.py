@@ -43,6 +43,13 @@ class TestWithThePackage:
         texts = [normal(p.problem) for p in [*task.train, *task.heldout]]
         assert len(texts) == len(set(texts))
 
+    def test_a_reward_may_ask_for_what_the_generator_says(self):
+        task = load("chain_sum", size=3, heldout=2, keep=["metadata"])
+        for prompt in (*task.train, *task.heldout):
+            assert prompt.columns["metadata"]["source_dataset"] == "chain_sum"
+        with pytest.raises(PoiseError, match=r"'meta'.*\(choices: answer, metadata, question\)"):
+            load("chain_sum", size=3, heldout=2, keep=["meta"])
+
     def test_no_held_out_problems(self):
         assert load("chain_sum", size=5, heldout=0).heldout == []
 

@@ -15,7 +15,8 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
 from counterpoise.verify import REWARDS, VERIFIERS
-from counterpoise.verify.own import rewards_of
+from counterpoise.verify.own import Wanted, rewards_of, wanted
+from counterpoise.verify.scores import verified
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 BLOCKS = re.findall(
@@ -51,6 +52,75 @@ def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     verifier = VERIFIERS.load("mentioned.py:score")(5.0, 2)
     assert verifier.score(["It is 4.", "It is 5."], ["4", "4"]).rewards == [1.0, -0.1]
     verifier.close()
+
+
+def test_the_function_of_the_page_that_asks_for_a_column(tmp_path: Path):
+    (tmp_path / "passes_tests.py").write_text(source("passes_tests.py"), encoding="utf-8")
+    name = f"{tmp_path}/passes_tests.py:score"
+    assert wanted(name) == Wanted((), {"completions": "responses", "tests": "tests"})
+    tests = [{"expected": "4"}, {"expected": "5"}]
+    prompt = Prompt("1", "?", "4", columns={"tests": tests})
+    rewards = verified(VERIFIERS.load(name)(), ["4", "4, 5", ""], [prompt] * 3).rewards
+    assert rewards == [0.5, 1.0, 0.0]
+
+
+R, A, P, T = ["R1", "R2"], ["A", "A"], ["P", "P"], [[0.5], [0.5]]
+FORMS: dict[str, dict[str, Any]] = {  # parameters -> what they hold
+    "responses, answers": {"responses": R, "answers": A},
+    "texts, golds": {"texts": R, "golds": A},
+    "texts, golds, scale=2": {"texts": R, "golds": A, "scale": 2},
+    "responses, tests": {"responses": R, "tests": A},  # of two, the second is the answers
+    "responses, *, tests": {"responses": R, "tests": T},
+    "responses": {"responses": R},
+    "completions, tests": {"completions": R, "tests": T},
+    "completions, answer, **others": {"completions": R, "answer": A, "others": {}},
+    "completions, tests=None": {"completions": R, "tests": None},
+    "completions, answer=None": {"completions": R, "answer": A},
+    "prompts, completions": {"prompts": P, "completions": R},
+    "answers, responses": {"answers": A, "responses": R},
+    "response, answer, prompt": {"response": R, "answer": A, "prompt": P},
+    "tests, prompts, responses": {"tests": T, "prompts": P, "responses": R},
+    "responses, answers, prompts=None": {"responses": R, "answers": A, "prompts": P},
+    "*both": {"both": (R, A)},
+    "text, *others": {"text": R, "others": (A,)},
+}
+
+
+@pytest.mark.parametrize("taken", FORMS)
+def test_a_function_gets_what_its_parameters_are_called(taken: str, tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"def score({taken}):\n    assert locals() == {FORMS[taken]}, locals()\n    return [1, 2]\n"
+    )
+    prompt = Prompt("1", "P", "A", columns={"tests": [0.5]})
+    verifier = VERIFIERS.load(f"{path}:score")(5.0, 2)
+    assert verified(verifier, R, [prompt] * 2).rewards == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        ("", r"score() asks for no responses: call one of its parameters `responses`; others may"),
+        ("text", r"score(text) asks for no responses"),
+        ("a: str, b, c=3, *, d", "score(a, b, c, d) asks for no responses"),
+        ("prompts, tests", "score(prompts, tests) asks for no responses"),
+        ("responses, prompts, /", "it cannot be called as score(responses, prompts): 'responses' "),
+    ],
+)
+def test_one_that_asks_for_no_responses_is_refused(taken: str, said: str, tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def score({taken}):\n    return []\n")
+    with pytest.raises(PoiseError) as fault:
+        VERIFIERS.load(f"{path}:score")
+    assert str(fault.value).startswith(f"{path}: {said}")
+
+
+def test_problems_without_the_column_are_one_line(tmp_path: Path):
+    """Those of stored rollouts; a task has been asked for the column before."""
+    path = tmp_path / "mine.py"
+    path.write_text("def score(responses, answers, tests):\n    return []\n")
+    with pytest.raises(PoiseError, match=r"mine\.py:score asks for 'tests', which these problems"):
+        verified(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
 
 
 def test_the_line_of_the_table_names_what_the_file_defines():

@@ -19,6 +19,8 @@ COMPOSERS = Registry(
     own="counterpoise.batch.own:composer",
 )
 
+NEED_TOKENS = ("coupled",)  # composers that compare tokens, which rows have in a native run only
+
 # What a rule guarantees beyond a partition: (rows, steps) -> what is broken, "" when nothing is.
 PROMISES = Registry(
     "promise",

@@ -97,7 +97,9 @@ def alternate(count: int) -> list[float]:
 class Alternating:
     """A verifier that costs nothing."""
 
-    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
         return Scores(alternate(len(responses)))
 
     def close(self) -> None:

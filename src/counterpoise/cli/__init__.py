@@ -25,6 +25,7 @@ from counterpoise.cli import (
     plan,
     report,
     study,
+    track,
     train,
     verify_check,
     warmup,
@@ -38,6 +39,7 @@ app.command()(train.train)
 app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command()(track.track)
 app.command("import")(import_rollouts.import_rollouts)
 app.command()(study.study)
 app.command()(experiment.experiment)

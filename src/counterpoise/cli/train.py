@@ -45,6 +45,7 @@ def train(
     from counterpoise.engine.choose import choose
     from counterpoise.rehearse import check_loads
     from counterpoise.runfile import load_config
+    from counterpoise.track.installed import check_installed
 
     chosen = choose(engine, out, resume=resume)
     if resume:
@@ -64,6 +65,7 @@ def train(
     if show:
         raise PoiseError("--print shows what another engine is given: add --engine verl")
     if dry_run:
+        check_installed(run.track.to)
         _describe(run)
         return
     if out is None:

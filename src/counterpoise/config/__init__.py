@@ -12,6 +12,7 @@ from counterpoise.config.around import (
     LoopConfig,
     MonitorConfig,
     StoreConfig,
+    TrackConfig,
     WarmupConfig,
 )
 from counterpoise.config.option import option
@@ -28,8 +29,8 @@ from counterpoise.config.stages import (
 
 __all__ = [
     "BalanceConfig", "BatchConfig", "CreditConfig", "EvaluateConfig", "LoopConfig", "ModelConfig",
-    "MonitorConfig", "RunConfig", "SampleConfig", "StoreConfig", "TaskConfig", "UpdateConfig",
-    "VerifyConfig", "WarmupConfig", "option",
+    "MonitorConfig", "RunConfig", "SampleConfig", "StoreConfig", "TaskConfig", "TrackConfig",
+    "UpdateConfig", "VerifyConfig", "WarmupConfig", "option",
 ]  # fmt: skip
 
 
@@ -50,6 +51,7 @@ class RunConfig:
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
 
     @property
     def target(self) -> int:

@@ -1,10 +1,11 @@
-"""Options of what goes on around the stages: the loop, judging, looking, storing."""
+"""Options of what goes on around the stages: the loop, judging, looking, storing, tracking."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from counterpoise.config.option import option
+from counterpoise.track import TRACKERS
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,13 @@ class StoreConfig:
     )
     report: bool = option(
         True, "write report.html, and for it vocabulary.json and the rows of every plan"
+    )
+
+
+@dataclass(frozen=True)
+class TrackConfig:
+    to: list[str] = option(
+        [],
+        "trackers that are sent every line of metrics.jsonl and evaluations.jsonl as it is written",
+        choices=tuple(TRACKERS),
     )

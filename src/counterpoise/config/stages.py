@@ -11,7 +11,7 @@ from counterpoise.policy.templates import AUTO, TEMPLATES
 from counterpoise.sample import SAMPLERS
 from counterpoise.task import ENVIRONMENTS, TASKS
 from counterpoise.update import AGGREGATIONS, IMPORTANCE, SURROGATES, TRAJECTORIES
-from counterpoise.verify import VERIFIERS
+from counterpoise.verify import REWARDS, VERIFIERS
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,10 @@ class VerifyConfig:
     workers: int = option(2, "verifier processes", at_least=1)
     also: list[str] = option(
         [],
-        'further rewards, each "name" or "name=share": overlong (DAPO, the last tokens cost) and '
-        "equations (the share of them that is true); credit.mixture says what is made of them",
+        'further rewards, each "name" or "name=share": overlong (DAPO, the last tokens cost), '
+        "equations (the share of them that is true) and functions of your own; credit.mixture says "
+        "what is made of them",
+        choices=REWARDS.choices,
     )
     overlong_tokens: int = option(
         0,
@@ -269,5 +271,7 @@ class UpdateConfig:
         False, "on a GPU: sums in a fixed order, so that equal runs give equal weights; slower"
     )
     checkpointing: bool = option(
-        False, "compute each layer again in the backward pass: far less memory, a third more time"
+        False,
+        "compute each layer again in the backward pass: far less memory, a third more time "
+        "(small models on a GPU: twice, for want of `capture`)",
     )

@@ -42,6 +42,7 @@ def gather(
                     further=further,
                     anchor=anchor,
                     turns=response.turns,
+                    columns=prompt.columns,
                 )
                 for response, further, anchor in zip(
                     responses, further_G, _last(anchors, len(responses)), strict=True

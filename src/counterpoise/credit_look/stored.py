@@ -33,7 +33,7 @@ class Weights:
 
     def told(self, iteration: int) -> str:
         if self.after is None:
-            return "the model that was named"
+            return "model that was named"
         which = f"weights after iteration {self.after}" if self.after else "weights before training"
         if self.after == iteration - 1:
             return f"{which}, which drew them"

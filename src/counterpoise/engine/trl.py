@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.adapters.trl.host import BY_TEXT
+from counterpoise.batch import NEED_TOKENS
 from counterpoise.config import RunConfig
 from counterpoise.credit import WEIGHTS
 from counterpoise.engine.translate import Option, check, idle, only, ours, section, to
@@ -127,6 +128,7 @@ OPTIONS: dict[str, Option] = {
     "store.tokens": FOLDER,
     "store.model": FOLDER,
     "store.report": FOLDER,
+    "track.to": FOLDER,
 }
 
 # What no option of a run says, and the native engine does: spelled out, whatever TRL's defaults.
@@ -150,6 +152,10 @@ def checked(config: RunConfig, processes: int = 1) -> None:
             f"sample.prompts={config.sample.prompts} x sample.group_size="
             f"{config.sample.group_size} in batch.steps={places}{over} (TRL cuts equal parts)"
         ]
+    if config.batch.composer in NEED_TOKENS:
+        odd.append(
+            f"batch.composer={config.batch.composer} (it compares tokens, and a plan has none)"
+        )
     check(config, OPTIONS, "trl", odd)
 
 

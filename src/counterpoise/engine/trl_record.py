@@ -32,7 +32,7 @@ from counterpoise.interrupts import postponed
 from counterpoise.loop import FINISHING, evaluate, look_at
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.sample.rounds import Encoded, pick_prompts
-from counterpoise.state import State, refill_buffer, save
+from counterpoise.state import State, check_finite, refill_buffer, save
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.iteration import write_iteration
 from counterpoise.types import Floats, Group, Prompt, Rollout, Row, StepResult
@@ -168,6 +168,8 @@ class Recorder(StepMonitor):
         if self.open is None:
             return
         now, config = self.open.number, self.run.config
+        if self.open.logs:
+            check_finite(self.state, now)
         self.state.iteration = now
         if self.main:
             self._write(self.open)
@@ -225,7 +227,8 @@ class Recorder(StepMonitor):
             views=opened.monitor.views if opened.monitor else [],
             drops=account([], rows, batch, self._buffered(), oldest),
         )
-        buffer = self.trainer.planner.buffer or self.state.buffer
+        buffer = self.trainer.planner.buffer
+        buffer = self.state.buffer if buffer is None else buffer  # an empty one has counts too
         record = metrics.record(made, buffer, clock)
         if not self.reads and opened.logs:
             means = {
@@ -285,6 +288,7 @@ class Recorder(StepMonitor):
             response_tokens=tokens,
             sampled_logprobs=np.full(len(tokens), np.nan, np.float32) if old_T is None else old_T,
             finished=int(tokens[-1]) in self.state.policy.end_tokens,
+            columns=prompt.columns,
         )
 
 

@@ -29,7 +29,9 @@ from counterpoise.state import State, new_state, restore
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.load import load_task
+from counterpoise.task.load import load_problems
+from counterpoise.track.installed import check_installed
+from counterpoise.track.sending import tracked
 from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.scores import Verifier
@@ -43,6 +45,7 @@ def train(
     rank, processes = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
     host.require()
     checked(config, processes)
+    check_installed(config.track.to)
     main, watch = rank == 0, (watch if rank == 0 and watch else Watch())
     if resume:
         check_unfinished(out, config)
@@ -53,7 +56,7 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = _load(config)
-    task, benchmarks = load_task(config.task), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     prompts = encode(policy, task.train, config, watch)
     folder = _folder(config, out, resume=resume, main=main)
     with alone(out) if main else nullcontext():  # the first process writes for all
@@ -71,16 +74,17 @@ def train(
         recorder = Recorder(
             Run(config, prompts, task.heldout, verifier, folder, watch), state, main=main
         )
-        try:
-            with explained(NO_MEMORY):
-                watch.started(config, policy.num_parameters, state.iteration)
-                recorder.judge()
-                if state.iteration < config.loop.iterations:
-                    _train(recorder, processes)
-        finally:
-            verifier.close()
-        if main:
-            conclude(policy, config, folder, watch)
+        with tracked(folder, config.track.to if main else [], watch.say):
+            try:
+                with explained(NO_MEMORY):
+                    watch.started(config, policy.num_parameters, state.iteration)
+                    recorder.judge()
+                    if state.iteration < config.loop.iterations:
+                        _train(recorder, processes)
+            finally:
+                verifier.close()
+            if main:
+                conclude(policy, config, folder, watch)
     return folder
 
 
@@ -122,14 +126,14 @@ def _train(recorder: Any, processes: int) -> None:
         processes=processes,
     )
     given["max_steps"] -= state.iteration * config.batch.steps
-    rows = [example(prompt.problem, prompt.answer, policy) for prompt, _ in run.train_set]
+    rows = [example(prompt, policy) for prompt, _ in run.train_set]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
         trainer = RunTrainer(
             config,
             run.train_set,
             recorder,
             model=policy.model,
-            reward_funcs=Judge(policy, run.verifier),
+            reward_funcs=Judge(policy, run.verifier, run.train_set),
             args=PoiseConfig(output_dir=folder, **given),
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,

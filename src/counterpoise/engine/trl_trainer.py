@@ -29,7 +29,8 @@ from counterpoise.policy.load import Policy
 from counterpoise.policy.templates import TEMPLATES, written
 from counterpoise.sample.rounds import Encoded, pick_prompts
 from counterpoise.seeds import seed_for
-from counterpoise.verify.scores import Scores, Verifier
+from counterpoise.types import Prompt
+from counterpoise.verify.scores import Scores, Verifier, verified
 
 
 class SampledEnough(Exception):  # noqa: N818  # no error: the last iteration is over
@@ -41,16 +42,18 @@ class Judge:
 
     __name__ = "reward"  # TRL logs it by this
 
-    def __init__(self, policy: Policy, verifier: Verifier) -> None:
+    def __init__(self, policy: Policy, verifier: Verifier, train_set: Sequence[Encoded]) -> None:
         self.policy, self.verifier = policy, verifier
+        self.prompts = {prompt.id: prompt for prompt, _ in train_set}
         self.scores = Scores([])
         self.seconds = 0.0
 
     def __call__(
-        self, completion_ids: Sequence[Sequence[int]], answer: Sequence[str], **_: Any
+        self, completion_ids: Sequence[Sequence[int]], problem: Sequence[str], **_: Any
     ) -> list[float]:
         start = time.perf_counter()
-        self.scores = self.verifier.score(self.policy.texts(completion_ids), answer)
+        asked = [self.prompts[name] for name in problem]
+        self.scores = verified(self.verifier, self.policy.texts(completion_ids), asked)
         self.seconds = time.perf_counter() - start
         return self.scores.rewards
 
@@ -102,7 +105,7 @@ class RunTrainer(PoiseGRPOTrainer):
         self.recorder.begin(now)
         torch.manual_seed(seed_for(self.run.loop.seed, "trl", now, process))
         asked = [
-            example(prompt.problem, prompt.answer, self.recorder.state.policy)
+            example(prompt, self.recorder.state.policy)
             for prompt, _ in pick_prompts(self.train_set, self.run, now)
             for _ in range(self.num_generations)
         ]
@@ -154,11 +157,12 @@ class RunTrainer(PoiseGRPOTrainer):
         return "" if bool(torch.isfinite(norm)) else "not finite"
 
 
-def example(problem: str, answer: str, policy: Policy) -> dict[str, Any]:
-    """A row of TRL's dataset: a conversation, or the plain text of `Policy.encode`."""
-    text = written(policy.template, problem)
+def example(prompt: Prompt, policy: Policy) -> dict[str, Any]:
+    """A row of TRL's dataset: a conversation, or the plain text of `Policy.encode`, and the
+    problem's id, by which the judge finds the rest."""
+    text = written(policy.template, prompt.problem)
     chat = TEMPLATES[policy.template].chat
-    return {"prompt": [{"role": "user", "content": text}] if chat else text, "answer": answer}
+    return {"prompt": [{"role": "user", "content": text}] if chat else text, "problem": prompt.id}
 
 
 class _Bells(TrainerCallback):

@@ -9,7 +9,7 @@ updates there, and sampling rounds in the native engine.
 
 from __future__ import annotations
 
-from counterpoise.batch import COMPOSERS
+from counterpoise.batch import COMPOSERS, NEED_TOKENS
 from counterpoise.config import RunConfig
 from counterpoise.engine.translate import (
     Option,
@@ -98,8 +98,8 @@ OPTIONS: dict[str, Option] = {
     "balance.max_age": to("+poise.max_age"),
     "batch.composer": to(
         "+poise.composer",
-        values=tuple(COMPOSERS),
-        why="a function of yours would see no advantages there",
+        values=tuple(name for name in COMPOSERS if name not in NEED_TOKENS),
+        why="a plan has no tokens there, and a function of yours would see no advantages",
     ),
     "batch.steps": to(f"{ACTOR}.ppo_mini_batch_size"),
     "update.lr": to(f"{OPTIM}.lr"),
@@ -136,6 +136,7 @@ OPTIONS: dict[str, Option] = {
     "store.tokens": lacks(True, why="no table of tokens"),
     "store.model": to(f"{ACTOR}.checkpoint.save_contents"),
     "store.report": lacks(True, why="no report of its own: `poise import` its rollouts first"),
+    "track.to": to("trainer.logger"),
 }
 
 

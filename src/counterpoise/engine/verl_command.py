@@ -25,8 +25,8 @@ PER_NODE = 8
 
 FIXED: dict[str, Any] = {
     "trainer.use_v1": True, "trainer.v1.trainer_mode": "sync", "trainer.total_epochs": 1000000,
-    "trainer.logger": ["console", "file"], "trainer.project_name": "counterpoise",
-    "trainer.critic_warmup": 0, "data.shuffle": True, "data.filter_overlong_prompts": True,
+    "trainer.project_name": "counterpoise", "trainer.critic_warmup": 0, "data.shuffle": True,
+    "data.filter_overlong_prompts": True,
     "data.truncation": "error", "algorithm.use_kl_in_reward": False,
     "actor_rollout_ref.model.use_remove_padding": True, f"{ACTOR}.strategy": "fsdp2",
     f"{ACTOR}.use_kl_loss": False, f"{ACTOR}.entropy_coeff": 0, f"{ACTOR}.ppo_epochs": 1,
@@ -54,6 +54,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
     judged, kept = config.evaluate, ["model", "optimizer", "extra"]
     found: dict[str, Any] = {
         "trainer.experiment_name": out.name,
+        "trainer.logger": ["console", "file", *config.track.to],
         "trainer.total_training_steps": config.loop.iterations,
         "trainer.default_local_dir": str(out / "checkpoints"),
         "trainer.save_freq": config.loop.checkpoint_every,
@@ -163,6 +164,8 @@ def shown(config: RunConfig, out: Path | None) -> str:
     told = checked(config)
     if fewer := _fewer(config):
         told.append(f"with --set update.checkpointing=true {fewer} GPUs of 80 GB would do")
+    if "tensorboard" in config.track.to:
+        told.append("event files go to TENSORBOARD_DIR: set it to DIR/tensorboard")
     if out is None:
         told.append("DIR stands for the run's folder: give --out, and its data files are written")
     head, *rest = _chunks(command(config, out or Path("DIR")))

@@ -6,12 +6,14 @@ and the run's time limit for an answer.
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import cache
 from typing import Any
 
+from counterpoise.types import Prompt
 from counterpoise.verify import VERIFIERS
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 
 _turn = threading.Lock()
 
@@ -26,11 +28,12 @@ def compute_score(
     timeout_seconds: float = 5.0,
     **_: Any,
 ) -> float:
-    """verl's names for: task, response, answer."""
+    """verl's names for: task, response, answer, and what our data files add (verl_run.py)."""
+    more = extra_info or {}
+    columns = json.loads(more.get("columns") or "{}")
+    prompt = Prompt(str(more.get("id")), more.get("problem", ""), ground_truth, columns=columns)
     with _turn:
-        (reward,) = (
-            _verifier(verifier, timeout_seconds).score([solution_str], [ground_truth]).rewards
-        )
+        (reward,) = verified(_verifier(verifier, timeout_seconds), [solution_str], [prompt]).rewards
     return reward
 
 

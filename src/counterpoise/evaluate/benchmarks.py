@@ -69,11 +69,15 @@ def find(name: str, data: Path | None) -> Benchmark:
 
 
 def load(
-    benchmark: Benchmark, data: Path | None, fields: Mapping[str, str] | None = None
+    benchmark: Benchmark,
+    data: Path | None,
+    fields: Mapping[str, str] | None = None,
+    keep: tuple[str, ...] = (),
 ) -> list[Prompt]:
-    """The problems in the order of the file; `fields` names those of a file that differ."""
+    """The problems in the order of the file; `fields` names those of a file that differ, `keep` the
+    columns that a reward of the user's asks for."""
     if data is None:
-        return from_hub(benchmark)
+        return from_hub(benchmark, keep)
     path = data / benchmark.file
     if not path.is_file():
         there = sorted(found.name for found in data.glob("*.jsonl")) if data.is_dir() else []
@@ -83,10 +87,10 @@ def load(
             + "; --data names a folder of JSON lines, and without it the hub is asked"
         )
     remedy = "name it by --fields {role}=NAME"
-    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), remedy=remedy))
+    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
 
 
-def from_hub(benchmark: Benchmark) -> list[Prompt]:
+def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
     if not benchmark.hub:
         raise PoiseError(
             f"{benchmark.name} is on no hub: give --data, a folder that holds {benchmark.file}"
@@ -99,6 +103,7 @@ def from_hub(benchmark: Benchmark) -> list[Prompt]:
             f"{benchmark.name}: {said}; or give --data, a folder that holds {benchmark.file}"
         ) from fault
     prompts = []
+    fields = jsonl.Fields(keep=keep)
     for index, row in enumerate(rows):
         if missing := [c for c in (benchmark.problem, benchmark.answer) if c not in row]:
             raise PoiseError(
@@ -111,7 +116,8 @@ def from_hub(benchmark: Benchmark) -> list[Prompt]:
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
-        prompts.append(jsonl.to_prompt(record, where))
+        fields.check_kept(row, benchmark.hub)
+        prompts.append(jsonl.to_prompt(record, where, fields, fields.columns(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts
@@ -132,8 +138,10 @@ def final_answer(value: Any) -> Any:
 
 
 def digest(problems: Sequence[Prompt]) -> str:
-    """Twelve hex digits that change with any id, text or answer."""
+    """Twelve hex digits that change with any id, text or answer, and with columns that are kept."""
     whole = blake2b(digest_size=6)
     for prompt in problems:
         whole.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
+        if prompt.columns:
+            whole.update(repr(sorted(prompt.columns.items())).encode())
     return whole.hexdigest()

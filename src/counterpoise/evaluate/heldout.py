@@ -22,7 +22,7 @@ from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,8 @@ def judge(
     asked = [(p, policy.encode(p.problem)) for p in prompts]
     responses = respond(policy, asked, seeds, config, sample, episodes)
     texts = [r.text for group in responses for r in group]
-    answers = [p.answer for p in prompts for _ in range(samples)]
-    return summarise(
-        np.array(verifier.score(texts, answers).rewards).reshape(len(prompts), samples)
-    )
+    rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
+    return summarise(np.array(rewards).reshape(len(prompts), samples))
 
 
 def summarise(rewards_PG: NDArray[np.float64]) -> Success:

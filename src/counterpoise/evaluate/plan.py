@@ -20,11 +20,13 @@ from counterpoise.evaluate.benchmarks import Benchmark
 from counterpoise.evaluate.cells import Cell, Header
 from counterpoise.evaluate.models import Source
 from counterpoise.evaluate.settings import Setting
+from counterpoise.own import is_own
 from counterpoise.policy import templates
 from counterpoise.policy.load import choose_device, choose_dtype
 from counterpoise.sample import SAMPLERS
 from counterpoise.types import Ints, Prompt
 from counterpoise.verify import VERIFIERS
+from counterpoise.verify.own import wanted
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses drawn together
 LONGEST = 8192  # new tokens, where the context has room for them: the paper's response length
@@ -141,8 +143,9 @@ def read_problems(options: Options) -> list[Asked]:
     if twice := {one.name for one in found if found.count(one) > 1}:
         raise PoiseError(f"benchmark '{min(twice)}' is named twice")
     asked = []
+    keep = wanted(options.verifier).columns if is_own(options.verifier) else ()
     for one in found:
-        prompts = benchmarks.load(one, options.data, options.fields)[: options.limit]
+        prompts = benchmarks.load(one, options.data, options.fields, keep)[: options.limit]
         asked.append(Asked(one, prompts, benchmarks.digest(prompts)))
     return asked
 

@@ -39,7 +39,7 @@ from counterpoise.types import Prompt, Response
 from counterpoise.update.fit import explained
 from counterpoise.verify import VERIFIERS
 from counterpoise.verify.boxed import boxed
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 
 NO_MEMORY = "give a lower --rows or --max-tokens; what is written so far is kept"
 ENGINE_MEMORY = 0.7  # of a GPU, where vLLM draws: nothing is trained beside it
@@ -151,8 +151,8 @@ def fill(work: Work, policy: Policy, sampler: Sampler, verifier: Verifier, watch
         drawn = sampler(policy, work.tokens[start : start + size], seeds, config)
         left = [pair for pair in zip(block, drawn, strict=True) if pair[0].id not in done]
         texts = [response.text for _, responses in left for response in responses]
-        answers = [prompt.answer for prompt, responses in left for _ in responses]
-        scores = verifier.score(texts, answers)
+        asked = [prompt for prompt, responses in left for _ in responses]
+        scores = verified(verifier, texts, asked)
         if scores.timeouts or scores.crashes:
             watch.say(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from counterpoise.errors import PoiseError, unknown
-from counterpoise.experiment.compare import counted
+from counterpoise.errors import PoiseError, counted, unknown
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment
 from counterpoise.experiment.outlook import described

@@ -26,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 
+from counterpoise.errors import counted
 from counterpoise.experiment.curves import HELDOUT, Runs, rates
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import Mean, student, together
@@ -184,15 +185,6 @@ def told(one: Comparison) -> str:
 def points(mean: Mean) -> str:
     interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if bounded(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
-
-
-def counted(n: int, noun: str) -> str:
-    """
-    Example:
-        >>> counted(1, "seed"), counted(12, "comparison")
-        ('1 seed', '12 comparisons')
-    """
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def as_number(name: str, mean: Mean, unit: str = "share") -> Number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from counterpoise.experiment.compare import counted
+from counterpoise.errors import counted
 from counterpoise.experiment.curves import Runs
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment

@@ -231,7 +231,10 @@ def _pins(design: Design) -> dict[str, dict[str, str]]:
     for key in design.runs()[: len(design.arms)]:
         mine = own_functions(load_config(design.base, list(design.overrides(key))))
         if mine:
-            found[key.arm] = {option: own.read(name).digest for option, name in mine.items()}
+            found[key.arm] = {
+                option: " ".join(own.read(name).digest for name in names)
+                for option, names in mine.items()
+            }
     return found
 
 

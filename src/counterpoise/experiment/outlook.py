@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from counterpoise.errors import counted
 from counterpoise.estimate import data, memory
-from counterpoise.experiment.compare import counted
 from counterpoise.experiment.curves import read_run, seconds_of
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, told_as

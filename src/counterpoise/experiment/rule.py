@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counterpoise.experiment.compare import FEWEST_SEEDS, Way, counted
+from counterpoise.errors import counted
+from counterpoise.experiment.compare import FEWEST_SEEDS, Way
 from counterpoise.experiment.file import Experiment, Hypothesis
 
 SIGNS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}

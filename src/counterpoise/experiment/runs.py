@@ -26,7 +26,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.interrupts import terminated_is_interrupted
-from counterpoise.runfile import load_config, own_functions
+from counterpoise.runfile import load_config, pins
 from counterpoise.store.alone import alone
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder, is_run
@@ -148,8 +148,8 @@ class Fleet:
         if is_run(out):
             command.append("--resume")
         else:
-            mine = own_functions(self._configs[name])  # pinned: an edit does not reach later runs
-            options = (*self.options[name], *(f"{option}={mine[option]}" for option in mine))
+            mine = pins(self._configs[name])  # an edit does not reach later runs
+            options = (*self.options[name], *mine)
             command += [str(self.base), *(f"--set={each}" for each in options)]
             self._started[name] = time.monotonic()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

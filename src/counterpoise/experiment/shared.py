@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from counterpoise.config import RunConfig
-from counterpoise.experiment.compare import counted
+from counterpoise.errors import counted
 from counterpoise.experiment.curves import Runs
 from counterpoise.experiment.design import Key
 from counterpoise.experiment.file import Experiment, read_experiment

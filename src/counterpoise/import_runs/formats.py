@@ -86,6 +86,11 @@ def recognise(path: Path, name: str | None = None) -> tuple[Source, list[Path]]:
     return every[only], files
 
 
+def wrote(path: Path) -> str:
+    """The trainer whose rollouts lie in the folder, by the names of its files; "": none's."""
+    return next((s.title for s in map(_load, SOURCES) if s.find(path)), "")
+
+
 def _load(name: str) -> Source:
     return cast(Source, SOURCES.load(name))
 

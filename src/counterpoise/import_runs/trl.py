@@ -4,8 +4,8 @@
     step | prompt | completion | one for each reward function | those of log_extra | advantage
 
 Prompts and completions are texts or lists of messages. Token ids, log-probabilities and whether a
-response was cut off are not written; rows are not told apart into groups, so equal prompts of a
-step are one. Read in TRL 1.16.0, trainer/grpo_trainer.py.
+response was cut off are not written; nor are groups, which groups.py finds. Read in TRL 1.16.0,
+trainer/grpo_trainer.py.
 
 Three traps. A file holds the last generation at the time of logging: with several optimizer steps
 for each generation the same rollouts come again in the next file, and are left out there. Reward
@@ -16,6 +16,7 @@ scored has NaN in all of them; TRL gives it no part in its group, and it is left
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from counterpoise.import_runs.formats import (
     counts,
     name_of,
 )
+from counterpoise.import_runs.groups import group_rows
 from counterpoise.import_runs.lines import check_step
 from counterpoise.import_runs.rewards import Scored, as_named, choose_columns, total
 
@@ -54,7 +56,7 @@ def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
     told = " + ".join(f"{w:g} * {name}" if w != 1 else name for name, w in weights.items())
     tell(f"reward = {told}" + ("" if reward or len(names) == 1 else " (--reward for others)"))
     tell("no group is named: completions with equal prompts in a step are taken as a group")
-    again = unscored = 0
+    again = unscored = drawn_again = 0
     before: pa.Table | None = None
     for file in files:
         table = _table(file)
@@ -66,7 +68,11 @@ def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
         rewards = total(table, weights)
         unscored += int(np.isnan(rewards).sum())
         if len(table) and not np.isnan(rewards).all():
-            yield _step(table, rewards, str(file))
+            step = _step(table, rewards, str(file))
+            drawn_again += sum("#" in name for name in {sample.group for sample in step.samples})
+            yield step
+    if drawn_again:
+        tell(f"of a prompt that was drawn before in its step: {counts(drawn_again, 'group')}")
     if again:
         tell(f"left out, as they repeat the generation before them: {counts(again, 'file')}")
     if unscored:
@@ -121,12 +127,28 @@ def _scored(files: Sequence[Path], names: list[str]) -> Iterator[Scored]:
         return
     for file in files:
         table = _table(file, ["prompt", *names, "advantage"])
-        members: dict[str, list[int]] = {}
-        for i, prompt in enumerate(table["prompt"].to_pylist()):
-            members.setdefault(_key(prompt), []).append(i)
         columns = {n: table[n].to_numpy().astype(float) for n in (*names, "advantage")}
-        for rows in members.values():
+        for rows in _groups(table):
             yield {name: values[rows] for name, values in columns.items()}
+
+
+def _groups(table: pa.Table) -> list[list[int]]:
+    keys = [_key(prompt) for prompt in table["prompt"].to_pylist()]
+    return group_rows(keys, table["advantage"].to_numpy().astype(float))
+
+
+def _names(table: pa.Table, step: int) -> list[tuple[str, str]]:
+    """(group, prompt id) of every row; a prompt's second group is `...#2`."""
+    prompts = [f"trl/{name_of(_key(prompt))}" for prompt in table["prompt"].to_pylist()]
+    named = [("", prompt) for prompt in prompts]
+    seen: Counter[str] = Counter()
+    for rows in _groups(table):
+        prompt = prompts[rows[0]]
+        seen[prompt] += 1
+        again = f"#{seen[prompt]}" if seen[prompt] > 1 else ""
+        for i in rows:
+            named[i] = (f"{step}:{prompt}{again}", prompt)
+    return named
 
 
 def _step(table: pa.Table, rewards: np.ndarray, where: str) -> Step:
@@ -136,13 +158,14 @@ def _step(table: pa.Table, rewards: np.ndarray, where: str) -> Step:
     step = check_step(numbers.pop(), where)
     samples = []
     texts = zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)
-    for (prompt, completion), reward in zip(texts, rewards, strict=True):
+    for (prompt, completion), (group, prompt_id), reward in zip(
+        texts, _names(table, step), rewards, strict=True
+    ):
         if np.isnan(reward):
             continue
-        prompt_id = f"trl/{name_of(_key(prompt))}"
         samples.append(
             Sample(
-                group=f"{step}:{prompt_id}",
+                group=group,
                 prompt_id=prompt_id,
                 reward=check_reward(float(reward), where),
                 prompt=as_text(prompt, where),

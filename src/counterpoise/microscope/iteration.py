@@ -7,7 +7,7 @@
     proxy_agreement    share of tokens whose displacement has the sign the output layer predicts
     exchangeability    |sum A w| / sum |A| w on the prefixes that rollouts of a group share
     learning_tax       mean KL(new || old), nats, where right and wrong rollouts share a place
-    solution_drift     mean change of the log-odds between right answers of one query
+    solution_drift     mean absolute change of the log-odds between right answers of one query
 
 Steps are looked at one by one, because what is in another step cannot cancel; their tokens are
 then pooled.

@@ -37,9 +37,9 @@ from counterpoise.microscope.tokens import check_rows
 from counterpoise.policy.load import Policy
 from counterpoise.sample.fork import Start, fork
 from counterpoise.seeds import seed_for
-from counterpoise.types import Row
+from counterpoise.types import Prompt, Row
 from counterpoise.update.forward import score
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 
 Kind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
 Rewards = NDArray[np.float64]  # [M]
@@ -179,13 +179,14 @@ def _continue(
     """Draw the continuations of every start and judge prefix and continuation as one response."""
     contents = [row.content for row in rows]
     sequences = [np.concatenate((c.prompt_tokens, c.response_tokens)) for c in contents]
-    texts, answers = [], []
+    texts: list[str] = []
+    asked: list[Prompt] = []
     for start, drawn in zip(starts, fork(policy, sequences, starts, config), strict=True):
         content = contents[start.sequence]
         prefix = sequences[start.sequence][len(content.prompt_tokens) : start.length]
         texts += [policy.decode(np.concatenate((prefix, response.tokens))) for response in drawn]
-        answers += [content.answer] * len(drawn)
-    rewards = iter(verifier.score(texts, answers).rewards)
+        asked += [content.problem] * len(drawn)
+    rewards = iter(verified(verifier, texts, asked).rewards)
     return [[next(rewards) for _ in start.seeds] for start in starts]
 
 

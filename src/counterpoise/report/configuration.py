@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from counterpoise import __version__
 from counterpoise.config import RunConfig
-from counterpoise.own import shown
+from counterpoise.own import shown_all
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 from counterpoise.report.run_data import RunData
@@ -20,9 +20,14 @@ PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 def panel(run: RunData) -> Panel:
     documented = {name: doc for name, _, doc in options()}
-    own = {name: shown(function) for name, function in own_functions(run.config).items()}
+    own = own_functions(run.config)
     changed = [
-        (name, json.dumps(own.get(name, value)), json.dumps(default), documented[name])
+        (
+            name,
+            json.dumps(shown_all(value) if name in own else value),
+            json.dumps(default),
+            documented[name],
+        )
         for name, default, value in differences(RunConfig(), run.config)
     ]
     return Panel(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.cells import is_evaluation
+from counterpoise.import_runs.formats import wrote
 from counterpoise.report import PANELS
 from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.evaluation import write_evaluation
@@ -31,6 +32,12 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     if found_in(folder):
         return write_studies(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
+    writer = wrote(folder)
+    if writer and not inside:
+        raise PoiseError(
+            f"{folder} holds rollouts that {writer} wrote: bring them in by poise import {folder} "
+            "--out DIR, then poise report DIR"
+        )
     raise PoiseError(
         f"{folder} holds no run and no studies, nor an evaluation: config.toml, NAME.json of a "
         "study, evaluation.json, none is there" + (f"; try {inside}" if inside else "")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
 from counterpoise.evaluate.settings import by_setting
 from counterpoise.report.texts import RolloutText, read_texts
 from counterpoise.store.folder import RunFolder
@@ -31,9 +30,9 @@ class RunData:
         return cls(
             path=path,
             config=folder.config(),
-            metrics=_log(folder, "metrics"),
-            plans=[plan for plan in _log(folder, "plans") if "steps" in plan],  # else short ones
-            evaluations=_log(folder, "evaluations"),
+            metrics=folder.read("metrics"),
+            plans=[plan for plan in folder.read("plans") if "steps" in plan],  # else short ones
+            evaluations=folder.read("evaluations"),
         )
 
     @property
@@ -69,10 +68,3 @@ class RunData:
             known.get((plan["groups"][group], index))
             for group, index in zip(plan["group"], plan["index"], strict=True)
         ]
-
-
-def _log(folder: RunFolder, log: str) -> list[dict[str, Any]]:
-    try:
-        return folder.read(log)
-    except ValueError as fault:  # not JSON, or not UTF-8
-        raise PoiseError(f"{folder.path / log}.jsonl is damaged: {fault}") from fault

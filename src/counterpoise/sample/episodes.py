@@ -23,7 +23,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.task import ENVIRONMENTS
 from counterpoise.task.environment import Environment
 from counterpoise.types import Ints, Prompt, Response, Turn
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 
 NOTHING: Ints = np.empty(0, dtype=np.int32)
 
@@ -102,8 +102,8 @@ class Episodes:
     def _judge(self, policy: Policy, episodes: Sequence[Episode]) -> None:
         """What the environment says of everyone's last turn."""
         last = [episode.drawn[-1] for episode in episodes]
-        answers = [episode.prompt.answer for episode in episodes]
-        rewards = self.verifier.score([response.text for response in last], answers).rewards
+        prompts = [episode.prompt for episode in episodes]
+        rewards = verified(self.verifier, [response.text for response in last], prompts).rewards
         split = pieces_of(policy, [response.tokens for response in last])
         for episode, response, reward, pieces in zip(episodes, last, rewards, split, strict=True):
             span = token_span(pieces, *self.environment.action("".join(pieces)))

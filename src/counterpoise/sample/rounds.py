@@ -21,7 +21,7 @@ from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Group, Ints, Prompt, Response
 from counterpoise.update.fit import NO_MEMORY, PROMPTS, MicroBatch
 from counterpoise.verify.further import further
-from counterpoise.verify.scores import Scores, Verifier
+from counterpoise.verify.scores import Scores, Verifier, verified
 
 Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
 
@@ -58,8 +58,8 @@ class Asked:
         responses_PG = draw(self.drawer, prompts, config, now, first=len(self.all))
         self.lap("sample")
         texts = [response.text for responses in responses_PG for response in responses]
-        answers = [prompt.answer for prompt, _ in prompts for _ in range(G)]
-        scores = self.verifier.score(texts, answers)
+        asked = [prompt for prompt, _ in prompts for _ in range(G)]
+        scores = verified(self.verifier, texts, asked)
         also_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
         groups = gather(prompts, responses_PG, scores.rewards, now, also_PG, config.sample.anchors)
         self.lap("verify")

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.atomic import remove, replacing
 from counterpoise.store.folder import RunFolder
 
@@ -29,8 +29,13 @@ def finished(path: Path, iterations: int) -> bool:
     mark = path / NAME
     if not mark.is_file():
         return False
-    ended: int = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
-    return ended == iterations
+    try:
+        ended = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise PoiseError(
+            f"{mark} is damaged ({first_line(fault)}): remove it, and the run is unfinished"
+        ) from fault
+    return bool(ended == iterations)
 
 
 def check_unfinished(path: Path, config: RunConfig) -> None:

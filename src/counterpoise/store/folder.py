@@ -9,7 +9,7 @@ anew, so a folder never holds two versions of an iteration, nor half a line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.runfile import load_config, to_toml
 from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
 from counterpoise.store.lines import rollout_lines
@@ -27,7 +27,7 @@ from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
 CONFIG = "config.toml"  # makes a folder a run
-IMPORTED = "imported.json"  # makes a folder one of `poise import`
+IMPORTED = "imported.json"  # makes a folder that of another trainer's run
 CHECKPOINTS = "checkpoints"
 LOGS = ("metrics", "plans", "drops", "evaluations")
 STEP_FILES = ("rollouts", "tokens", "pushes")
@@ -51,6 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []  # (log, what was appended)
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -86,12 +87,13 @@ class RunFolder:
         if not path.exists():
             raise PoiseError(f"{path} does not exist: name the folder of a run")
         if is_imported(path):
-            raise PoiseError(
-                f"{path} was imported: it has rollouts, but no config.toml and no token trace; "
-                f"poise report {path} shows them"
-            )
+            planned = (path / "plans.jsonl").is_file()
+            what = "was written by a script with TRL: it has no config.toml"
+            without = "was imported: it has rollouts, but no config.toml and no token trace"
+            raise PoiseError(f"{path} {what if planned else without}; poise report {path} shows it")
         if not is_run(path):
-            inside = next((child for child in sorted(path.glob("*")) if is_run(child)), None)
+            children = sorted(path.glob("*"))
+            inside = next((c for c in children if is_run(c) or is_imported(c)), None)
             hint = f"; {inside} holds one" if inside else ""
             raise PoiseError(f"{path} holds no run: {CONFIG} is missing{hint}")
         return cls(path)
@@ -120,6 +122,8 @@ class RunFolder:
         """One line of one of the LOGS."""
         with self.writing(f"{log}.jsonl"):
             append_line(self.path / f"{log}.jsonl", json.dumps({"schema": SCHEMA, **record}))
+        for hear in self.listeners:
+            hear(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         text = "".join(line + "\n" for line in rollout_lines(groups))
@@ -162,7 +166,11 @@ class RunFolder:
 
     def read(self, log: str) -> list[dict[str, Any]]:
         """Records of one log; a last line cut off by a crash is left out."""
-        return [json.loads(line) for line in whole_lines(self.path / f"{log}.jsonl")]
+        file = self.path / f"{log}.jsonl"
+        try:
+            return [json.loads(line) for line in whole_lines(file)]
+        except ValueError as fault:  # not JSON, or not UTF-8
+            raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

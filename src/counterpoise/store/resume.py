@@ -14,6 +14,7 @@ from counterpoise.store.folder import CONFIG, RunFolder
 FREE = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
+    "track.to",
 }  # fmt: skip
 
 

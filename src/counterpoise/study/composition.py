@@ -31,7 +31,8 @@ from counterpoise.study.gap import change, detectable, gap, pooled, told, verdic
 from counterpoise.study.gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.study.lab import GROUP, Lab
 from counterpoise.study.study import Study
-from counterpoise.types import Group, Prompt, Row
+from counterpoise.types import Group, Row
+from counterpoise.verify.scores import verified
 
 RIGHT = (1, 2, 4, 6, 7)  # of 8
 MOST, BALANCED = max(RIGHT), 4
@@ -62,15 +63,15 @@ def measure(lab: Lab) -> Records:
 def extended(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
     """The groups with `extra` more rollouts of the same prompts, at the end."""
     ones = [group.rollouts[0] for group in groups]
-    encoded = [(Prompt(r.prompt_id, r.prompt, r.answer), r.prompt_tokens) for r in ones]
+    encoded = [(rollout.problem, rollout.prompt_tokens) for rollout in ones]
     seeds_PG = [
         [seed_for(lab.seed, f"composition/{group.key}", index=g) for g in range(extra)]
         for group in groups
     ]
     drawn_PG = sample(lab.policy, [tokens for _, tokens in encoded], seeds_PG, lab.config.sample)
     texts = [response.text for drawn in drawn_PG for response in drawn]
-    answers = [rollout.answer for rollout in ones for _ in range(extra)]
-    rewards = lab.verifier.score(texts, answers).rewards
+    asked = [prompt for prompt, _ in encoded for _ in range(extra)]
+    rewards = verified(lab.verifier, texts, asked).rewards
     more = gather(encoded, drawn_PG, rewards, now=0)
     return [
         replace(old, rollouts=(*old.rollouts, *new.rollouts))

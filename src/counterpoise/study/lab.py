@@ -28,7 +28,7 @@ from counterpoise.sample.rounds import Drawer, Encoded, draw, pick_prompts
 from counterpoise.statistics.finding import Records
 from counterpoise.store.rollouts import check_vocabulary, read_groups
 from counterpoise.study.stored import batch_of
-from counterpoise.task.load import load_task
+from counterpoise.task.load import load_problems
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.lend import unchanged
@@ -36,7 +36,7 @@ from counterpoise.update.old_logprobs import scored
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 from counterpoise.verify import VERIFIERS
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import Verifier, verified
 from counterpoise.watch import Watch
 
 GROUP = 8  # rollouts of a prompt, where they are drawn
@@ -107,7 +107,7 @@ class Lab:
 
     @cached_property
     def task(self) -> Task:
-        return load_task(self.config.task)
+        return load_problems(self.config)
 
     @cached_property
     def encoded(self) -> list[Encoded]:
@@ -151,8 +151,8 @@ class Lab:
             chosen = pick_prompts(self.encoded, config, batch)
             responses_PG = draw(Drawer(self.policy), chosen, config, batch)
             texts = [r.text for responses in responses_PG for r in responses]
-            answers = [prompt.answer for prompt, _ in chosen for _ in range(GROUP)]
-            rewards = self.verifier.score(texts, answers).rewards
+            asked = [prompt for prompt, _ in chosen for _ in range(GROUP)]
+            rewards = verified(self.verifier, texts, asked).rewards
             self._groups[key] = gather(chosen, responses_PG, rewards, batch)
         return self._groups[key]
 

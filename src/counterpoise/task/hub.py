@@ -4,13 +4,15 @@ r"""A dataset of the Hugging Face hub, or a local folder of one, read with the `
     path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
                                                     or one written by `save_to_disk`
 
-Rows need a problem and an answer column; without an id column the row number is the id. Held-out
-problems come from a second split, or are taken out of the training split as `split.hold_out` does.
+Rows need a problem and an answer column; without an id column the row number is the id. Of other
+columns those are kept that a reward of the user's asks for. Held-out problems come from a second
+split, or are taken out of the training split as `split.hold_out` does.
 Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,16 @@ def load(
     id_field: str = "id",
     solution_field: str = "solution",
     generic_field: str = "generic",
+    keep: Sequence[str] = (),
 ) -> Task:
     """Both sides in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = Fields(problem_field, answer_field, id_field, solution_field, generic_field)
+    fields = Fields(
+        problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
+    )
     prompts = read(path, train_split, fields)
     if heldout_split:
         kept = read(path, heldout_split, fields)
@@ -56,11 +61,13 @@ def read(path: str, split: str, fields: Fields) -> list[Prompt]:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
+    fields.check_kept(columns, path)
     prompts = []
     for index, row in enumerate(rows):
         row_id = row[fields.id] if fields.id in columns else index
         record = {**row, fields.id: f"{split}/{row_id}"}
-        prompts.append(to_prompt(record, f"{path} [{split}] row {index}", fields))
+        where = f"{path} [{split}] row {index}"
+        prompts.append(to_prompt(record, where, fields, fields.columns(row)))
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
             f"{path}: column '{fields.id}' repeats values; set task.id_field to another"

@@ -1,9 +1,9 @@
 r"""A file of problems, one JSON object a line: {"id": ..., "problem": ..., "answer": ...}.
 
 Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept for
-`poise warmup`, an optional "generic" for anchors, other fields are ignored. A solution without a
-\boxed{} gets its answer in one, because that is what the verifier reads: a model must be shown the
-form it will be paid for.
+`poise warmup`, an optional "generic" for anchors; of other fields those that a reward of the user's
+asks for, any JSON (`keep`). A solution without a \boxed{} gets its answer in one, because that is
+what the verifier reads: a model must be shown the form it will be paid for.
 
 Held-out problems come from a second file, or are the `heldout` records whose ids hash lowest: the
 same ones however the file is ordered, and whatever is added to it moves few.
@@ -13,15 +13,15 @@ No problem text is on both sides: a training record that repeats a held-out one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, unknown
 from counterpoise.task.prompts import Task
 from counterpoise.task.split import hold_out, without
-from counterpoise.types import Prompt
+from counterpoise.types import NO_COLUMNS, Columns, Prompt
 from counterpoise.verify.boxed import boxed
 
 
@@ -37,7 +37,21 @@ class Fields:
     id: str = "id"
     solution: str = "solution"
     generic: str = "generic"
+    keep: tuple[str, ...] = ()  # further ones, for a reward that asks for them
     remedy: str = "set task.{role}_field"  # for a record without one of the first three
+
+    def columns(self, record: Mapping[str, Any]) -> Columns:
+        """What is kept of a record, None where it has none."""
+        return {name: record.get(name) for name in self.keep} if self.keep else NO_COLUMNS
+
+    def check_kept(self, there: Collection[str], where: str) -> None:
+        """`there`: every name that some record has."""
+        for name in self.keep:
+            if name not in there:
+                raise PoiseError(
+                    f"{where}: {unknown('column', name, there)}, and a reward asks for it: its "
+                    "parameters may be responses, answers, prompts and columns"
+                )
 
 
 USUAL = Fields()
@@ -53,11 +67,14 @@ def load(
     id_field: str = "id",
     solution_field: str = "solution",
     generic_field: str = "generic",
+    keep: Sequence[str] = (),
 ) -> Task:
     """Training problems in the order of the file, held-out ones in theirs or in hash order."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = Fields(problem_field, answer_field, id_field, solution_field, generic_field)
+    fields = Fields(
+        problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
+    )
     prompts = read(path, fields)
     if heldout_path:
         kept = read(heldout_path, fields)
@@ -70,19 +87,26 @@ def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
+    there: set[str] = set()
     for line, text in _lines(path):
         where = f"{path}:{line}"
-        prompt = to_prompt(_parse(text, where), where, fields)
+        record = _parse(text, where)
+        there |= record.keys()
+        kept = fields.columns(json.loads(text) if fields.keep else record)  # numbers as numbers
+        prompt = to_prompt(record, where, fields, kept)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = line
         prompts.append(prompt)
     if not prompts:
         raise PoiseError(f"{path}: no records; one JSON object a line is expected")
+    fields.check_kept(there, path)
     return prompts
 
 
-def to_prompt(record: Mapping[str, Any], where: str, fields: Fields = USUAL) -> Prompt:
+def to_prompt(
+    record: Mapping[str, Any], where: str, fields: Fields = USUAL, columns: Columns = NO_COLUMNS
+) -> Prompt:
     """A record's fields as a prompt, each checked.
 
     Example:
@@ -104,7 +128,8 @@ def to_prompt(record: Mapping[str, Any], where: str, fields: Fields = USUAL) -> 
     for role, name in (("solution", fields.solution), ("generic", fields.generic)):
         text = record.get(name)
         found[role] = text.strip() if isinstance(text, str) else ""
-    return Prompt(**{**found, "solution": with_box(found["solution"], found["answer"])})
+    solution = with_box(found.pop("solution"), found["answer"])
+    return Prompt(**found, solution=solution, columns=columns)
 
 
 def with_box(solution: str, answer: str) -> str:

@@ -3,44 +3,60 @@ r"""Procedurally generated problems of the `reasoning_gym` package: question and
 Training and held-out problems come from different seeds of one generator; a training problem that
 repeats a held-out one, or another training problem, is dropped, so small problem spaces give fewer
 than `size`. Rewards compare with the one reference answer by our verifiers (`exact`, or `math` for
-numbers): choose a dataset whose problems have one answer, and ask for it in a box.
+numbers): choose a dataset whose problems have one answer, and ask for it in a box. A reward of the
+user's may ask for `metadata`: what the generator says of a problem.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
+from counterpoise.task.jsonl import Fields
 from counterpoise.task.prompts import Task
 from counterpoise.task.split import normal, without
 from counterpoise.types import Prompt
 
 
-def load(dataset: str, *, size: int = 2000, heldout: int = 128, seed: int = 0) -> Task:
+def load(
+    dataset: str,
+    *,
+    size: int = 2000,
+    heldout: int = 128,
+    seed: int = 0,
+    keep: Sequence[str] = (),
+) -> Task:
     """`size` training and `heldout` held-out problems, less repetitions."""
     if not dataset:
         raise PoiseError("the reasoning_gym task needs the name of a dataset: set task.dataset")
-    kept = generate(dataset, "heldout", heldout, seed)
-    train = generate(dataset, "train", size, seed)
+    kept = generate(dataset, "heldout", heldout, seed, keep)
+    train = generate(dataset, "train", size, seed, keep)
     return Task(dataset, without(train, kept, dataset), kept)
 
 
-def generate(dataset: str, split: str, count: int, seed: int) -> list[Prompt]:
+def generate(
+    dataset: str, split: str, count: int, seed: int, keep: Sequence[str] = ()
+) -> list[Prompt]:
     """`count` problems of one split, each text once."""
     if count == 0:
         return []
     rows = _create(dataset, count, seed_for(seed, f"reasoning_gym/{split}") >> 32)
     prompts: dict[str, Prompt] = {}
+    fields = Fields(keep=tuple(keep))
+    fields.check_kept(rows[0].keys(), dataset)
     for index in range(count):
-        problem, answer = rows[index]["question"], rows[index]["answer"]
+        row = rows[index]
+        problem, answer = row["question"], row["answer"]
         if not isinstance(answer, str) or not answer.strip():
             raise PoiseError(
                 f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by rules "
                 "of its own; set task.dataset to another"
             )
-        prompt = Prompt(f"{dataset}/{split}/{index}", problem.strip(), answer.strip())
+        name, columns = f"{dataset}/{split}/{index}", fields.columns(row)
+        prompt = Prompt(name, problem.strip(), answer.strip(), columns=columns)
         prompts.setdefault(normal(problem), prompt)
     return list(prompts.values())
 

@@ -60,7 +60,9 @@ def accumulate(
     """
     coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, max_new_tokens)
     advantages = [row.advantages_T for row in rows]
-    signal = [i for i, advantages_T in enumerate(advantages) if advantages_T.any()]
+    signal = [  # without a loss of their own, rows with signal still have a rule's term
+        i for i, row in enumerate(rows) if advantages[i].any() or (term is not None and row.sign)
+    ]
     used, advantages = [rows[i] for i in signal], [advantages[i] for i in signal]
     old = [None if on_policy and row.scored_T is None else row.old_logprobs for row in used]
     walked = _Walked(used, keep_hidden)

@@ -17,4 +17,5 @@ REWARDS = Registry(  # beside the verifier's
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
     },
+    own="counterpoise.verify.own:verifier",
 )

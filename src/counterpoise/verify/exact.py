@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from counterpoise.types import Prompt
 from counterpoise.verify.boxed import boxed
 from counterpoise.verify.scores import Scores
 
@@ -19,7 +20,9 @@ class ExactVerifier:
     def __init__(self, timeout_seconds: float = 0.0, workers: int = 0) -> None:
         pass
 
-    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
         r"""One reward per (response, answer) pair.
 
         Example:

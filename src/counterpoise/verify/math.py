@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
+from counterpoise.types import Prompt
 from counterpoise.verify.boxed import boxed
 from counterpoise.verify.decide import decide
 from counterpoise.verify.pool import Pool
@@ -37,7 +38,9 @@ class MathVerifier:
         self._verdicts: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
-    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
         r"""One reward per (response, answer) pair, in order.
 
         Example:

@@ -1,8 +1,7 @@
 """DAPO's soft overlong punishment: the last tokens before the limit cost more and more.
 
     r = 0                           L <= Lmax - Lc
-    r = (Lmax - Lc - L) / Lc        Lmax - Lc < L <= Lmax
-    r = -1                          L > Lmax: an episode's turns together; a response is cut at Lmax
+    r = (Lmax - Lc - L) / Lc        Lmax - Lc < L <= Lmax, where a response is cut
 
 L counts the response's tokens, its end token included; Lmax is sample.max_new_tokens, Lc is
 verify.overlong_tokens. A response that was cut has r = -1 whatever it had in mind.

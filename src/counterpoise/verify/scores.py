@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from counterpoise.types import Prompt
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -29,8 +31,18 @@ class Scores:
 
 
 class Verifier(Protocol):
-    """Anything that scores responses; `close` ends what it started."""
+    """Anything that scores responses; `close` ends what it started.
 
-    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores: ...
+    Most need the answers alone; rewards of the user's may ask for more of the problems.
+    """
+
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores: ...
 
     def close(self) -> None: ...
+
+
+def verified(verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]) -> Scores:
+    """Of every response; prompts[i] is the problem of responses[i]."""
+    return verifier.score(responses, [prompt.answer for prompt in prompts], prompts)

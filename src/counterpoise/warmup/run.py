@@ -27,7 +27,7 @@ from counterpoise.policy.load import (
 )
 from counterpoise.sample.episodes import episodes_of
 from counterpoise.store.atomic import remove, replacing
-from counterpoise.task.load import load_task
+from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt
 from counterpoise.update.fit import MicroBatch
 from counterpoise.verify import VERIFIERS
@@ -46,7 +46,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     check_free(out)
     console = Console()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
-    task = load_task(config.task)
+    task = load_problems(config)
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]
     check_target(config, prompts)

@@ -13,6 +13,7 @@ plan: which rollouts share an optimizer step, and what each token's advantage is
     decide.py    credit, balance, plan   layout.py   a step's rows over passes and processes
     processes.py one decision for all    monitor.py  the microscope's numbers in TRL's logs
     native.py    TRL's model as read by us    checkpoint.py  RB's waiting rows in TRL's own
+    record.py    a folder for `poise report` and `poise look`
 """
 
 from __future__ import annotations

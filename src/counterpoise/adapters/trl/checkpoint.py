@@ -5,8 +5,9 @@ checkpoint-N holds weights, optimizer and random numbers. Two files are put besi
     poise.safetensors   what each waiting rollout is made of, as <row>/<name>
     poise.json          its plain values, the buffer's counts, and how often was generated
 
-A run that is resumed goes on with them. A checkpoint without them, as of a run without RB, starts
-with an empty buffer. What is left of a generation in the middle of which a checkpoint is made is
+A run that is resumed goes on with them; without RB no row waits, and only the count matters: plans
+and the record's iterations are numbered by it. A checkpoint without the files starts with an empty
+buffer. What is left of a generation in the middle of which a checkpoint is made is
 trained by nobody after it: TRL generates anew.
 """
 

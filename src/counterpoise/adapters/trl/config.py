@@ -9,7 +9,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from counterpoise.adapters.trl.host import BY_TEXT
-from counterpoise.batch import COMPOSERS, UNITS
+from counterpoise.batch import COMPOSERS, NEED_TOKENS, UNITS
 from counterpoise.credit import ADVANTAGES, WEIGHTS
 from counterpoise.credit.assign import UNIFORM, read_settings
 from counterpoise.errors import PoiseError, unknown
@@ -55,6 +55,11 @@ class PoiseConfig(GRPOConfig):
     monitor_every: int = _option(
         0, "optimizer steps between looks of the microscope, logged under poise/; 0 is off"
     )
+    run_folder: str = _option(
+        "",
+        "where plans, rollouts and what the microscope saw are kept, for `poise report` and "
+        "`poise look`; '' is nowhere",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,6 +94,8 @@ class PoiseConfig(GRPOConfig):
                 f"{groups} groups cannot fill {steps} optimizer steps whole: "
                 "lower steps_per_generation or raise per_device_train_batch_size"
             )
+        if self.composer in NEED_TOKENS:
+            return f"composer='{self.composer}' compares tokens, and a plan has none: use 'grouped'"
         if self.composer == "whole" and steps > 1:
             return (
                 "composer='whole' makes one step: set steps_per_generation as low as "
@@ -96,6 +103,13 @@ class PoiseConfig(GRPOConfig):
             )
         if min(self.balance_target, self.max_refills, self.max_age, self.monitor_every) < 0:
             return "balance_target, max_age, max_refills and monitor_every cannot be negative"
+        if not 0 <= self.tau <= 0.5:
+            return f"tau={self.tau} is no share of the rarer sign: choose one from 0 to 0.5"
+        if self.run_folder and self.num_iterations > 1:
+            return (
+                "run_folder keeps one update of a rollout, and num_iterations="
+                f"{self.num_iterations} makes several: set run_folder='' or num_iterations=1"
+            )
         return ""
 
     def _credit(self) -> str:

@@ -53,7 +53,7 @@ class Planner:
         self.buffer: RewardBalancedBuffer | None = None
         if options.tau:
             self.take_up((), None)
-        self._fresh: list[Row] = []  # without RB: the generation that waits for its plan
+        self.credited: list[list[Row]] = []  # the latest generation's groups
 
     def take_up(self, rows: Iterable[Row], counts: BufferCounts | None) -> None:
         """The buffer of a run that is resumed."""
@@ -76,11 +76,9 @@ class Planner:
     ) -> None:
         """The rollouts of generation `now`, group after group; a reward of NaN is none. `reader`
         is who reads them for token weights."""
-        credited = credit(samples, rewards_R, now, self.options, reader)
-        if self.buffer is None:
-            self._fresh = [row for group in credited for row in group]
-        else:
-            self.buffer.add(credited)
+        self.credited = credit(samples, rewards_R, now, self.options, reader)
+        if self.buffer is not None:
+            self.buffer.add(self.credited)
 
     def take(self, now: int, seed: int) -> Decision | None:
         rows, numbers = self._batch(now)
@@ -96,7 +94,7 @@ class Planner:
 
     def _batch(self, now: int) -> tuple[Sequence[Row], dict[str, float]]:
         if self.buffer is None:
-            return self._fresh, {}
+            return [row for group in self.credited for row in group], {}
         batch = self.buffer.take(now)
         if batch is None:
             return (), {}

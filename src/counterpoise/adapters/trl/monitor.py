@@ -3,7 +3,8 @@
 Just before a step its rows are read once more, to get hidden states and the pulls -dL/dlogp that
 the loss gives their tokens; just after it once more, for the displacement. Process 0 does both with
 the native forward (native.py). Losses: those that are our clipped surrogate under one of our
-averages.
+averages, times TRL's correction for vLLM. What else TRL can put into a loss is refused: pushes that
+leave a part of it out would look like those of the whole.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from counterpoise.adapters.trl.decide import Decision, rollout
 from counterpoise.adapters.trl.native import MICRO_TOKENS, check_whole
+from counterpoise.adapters.trl.samples import Sample
 from counterpoise.errors import PoiseError
+from counterpoise.microscope import looks
 from counterpoise.microscope.iteration import numbers
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.types import Floats, Row, StepResult
@@ -32,6 +36,12 @@ AVERAGES = {
     "dapo": "token_mean", "bnpo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant",
 }  # fmt: skip
 LEVELS = {"token": "grpo", "sequence": "gspo"}
+PLAIN = {  # options of TRL that put more into the loss, and the value at which they do not
+    "beta": 0.0, "entropy_coef": 0.0, "use_adaptive_entropy": False, "delta": None,
+    "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None,
+}  # fmt: skip
+WATCHED = 2  # groups of a step whose pushes are kept for `poise look`, as in the native engine
+CORRECTION = "importance_sampling_ratio"  # [T] or, by sequence, [1]
 
 
 class StepMonitor:
@@ -44,9 +54,15 @@ class StepMonitor:
                 f"monitor_every knows the losses {', '.join(AVERAGES)}, not '{options.loss_type}': "
                 "set it to 0"
             )
+        for name, plain in PLAIN.items():
+            if (value := getattr(options, name)) != plain:
+                raise PoiseError(
+                    f"monitor_every sees the clipped surrogate alone, not what {name}={value} does "
+                    f"to the loss: set {name}={plain}, or monitor_every=0"
+                )
         check_whole(trainer, "monitor_every", "set it to 0")
         self.trainer = trainer
-        self._monitor: Monitor | None = None
+        self._open: tuple[Monitor, int, list[int], StepResult] | None = None
 
     def before(self, decision: Decision, step: int) -> None:
         trainer = self.trainer
@@ -54,25 +70,30 @@ class StepMonitor:
             return
         if not trainer.accelerator.is_main_process:
             return
-        rows = self.rows(decision, step)
-        result = self.read(rows)
+        places, rows, samples = self._rows(decision, step)
+        result = self.read(rows, samples)
         if not result.rows:
             return
-        self._monitor = Monitor(trainer.temperature, MICRO_TOKENS, ())
-        self._monitor.before(trainer.policy, rows, result)
+        watched = looks.first_mixed(rows, WATCHED) if trainer.record else ()
+        monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
+        monitor.before(trainer.policy, rows, result)
+        self._open = (monitor, step, places, result)
 
     def after(self) -> None:
-        if self._monitor is None:
+        if self._open is None:
             return
-        self._monitor.after(self.trainer.policy)
-        for name, value in numbers(self._monitor.views).items():
+        (monitor, step, places, result), self._open = self._open, None
+        monitor.after(self.trainer.policy)
+        for name, value in numbers(monitor.views).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
-        self._monitor = None
+        if self.trainer.record:
+            self.trainer.record.looked(step, places, result, monitor.views[0])
 
-    def rows(self, decision: Decision, step: int) -> list[Row]:
-        """The step's rows with their tokens; those that are masked out have none to look at."""
-        rows = []
+    def _rows(self, decision: Decision, step: int) -> tuple[list[int], list[Row], list[Sample]]:
+        """The step's rows with their tokens, where in the batch they are and what they are made of;
+        rows that are masked out have no tokens to look at."""
+        places, rows, samples = [], [], []
         known = not self.trainer.on_policy(decision, step)  # else the pass gives them
         for i in decision.plan.steps[step]:
             row = decision.rows[i]
@@ -80,11 +101,14 @@ class StepMonitor:
             if row.num_tokens == len(sample.completion_T):
                 scored_T = sample.extra.get("old_per_token_logps") if known else None
                 old: Floats | None = None if scored_T is None else scored_T.float().numpy()
+                places.append(i)
                 rows.append(replace(row, rollout=rollout(sample), scored_T=old))
-        return rows
+                samples.append(sample)
+        return places, rows, samples
 
-    def read(self, rows: Sequence[Row]) -> StepResult:
-        """What `update/step.py` would report of these rows; no gradient reaches a weight."""
+    def read(self, rows: Sequence[Row], samples: Sequence[Sample] = ()) -> StepResult:
+        """What `update/step.py` would report of these rows; no gradient reaches a weight. `samples`
+        are asked for TRL's correction of vLLM's probabilities."""
         policy = self.trainer.policy
         options = self.trainer.args
         average = AGGREGATIONS.load(AVERAGES[options.loss_type])
@@ -96,7 +120,10 @@ class StepMonitor:
             part = [used[k] for k in batch]
             with torch.no_grad():
                 passed = forward(policy, [rows[i] for i in part], self.trainer.temperature)
-            found = self._lost(passed.logprobs_M, [rows[i] for i in part], coefficients_R[part])
+            corrections = [samples[i].extra.get(CORRECTION) for i in part] if samples else []
+            found = self._lost(
+                passed.logprobs_M, [rows[i] for i in part], coefficients_R[part], corrections
+            )
             pulls_M, loss, clipped = found[0], loss + found[1], clipped + found[2]
             tensors = (passed.logprobs_M, passed.entropies_M, pulls_M, passed.hidden_M)
             parts = [tensor.split(passed.lengths) for tensor in tensors]
@@ -120,8 +147,12 @@ class StepMonitor:
         )
 
     def _lost(
-        self, logprobs_M: Any, rows: Sequence[Row], coefficients_R: Any
-    ) -> tuple[Any, float, int]:
+        self,
+        logprobs_M: Tensor,
+        rows: Sequence[Row],
+        coefficients_R: Any,
+        corrections: Sequence[Tensor | None] = (),
+    ) -> tuple[Tensor, float, int]:
         """-dL/dlogp of every token by the surrogate itself, the loss, and tokens it clipped."""
         device, lengths = logprobs_M.device, [row.num_tokens for row in rows]
         index_M = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
@@ -144,7 +175,11 @@ class StepMonitor:
                 )
             )
             weights_R = torch.as_tensor(coefficients_R, device=device, dtype=leaf_M.dtype)
-            loss = (made.loss * weights_R[index_M]).sum()
+            weights_M = weights_R[index_M]
+            if known := [x for x in corrections if x is not None]:
+                parts = [x.expand(n) for x, n in zip(known, lengths, strict=True)]
+                weights_M = weights_M * torch.cat(parts).to(leaf_M)
+            loss = (made.loss * weights_M).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(made.clipped.sum())
 

@@ -33,7 +33,10 @@ def check_whole(trainer: PoiseGRPOTrainer, option: str, remedy: str) -> None:
         host = "PEFT"
     if host:
         raise PoiseError(f"{option} reads a whole model, not one under {host}: {remedy}")
-    check_architecture(trainer.model.config)
+    try:
+        check_architecture(trainer.model.config)
+    except PoiseError as fault:
+        raise PoiseError(f"{option}: {fault}, or {remedy}") from fault
 
 
 def native(trainer: PoiseGRPOTrainer) -> Policy:

@@ -16,6 +16,7 @@ those it had scored differ by the rounding of another layout.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ from counterpoise.adapters.trl.decide import Decision, Key, Planner
 from counterpoise.adapters.trl.layout import lay_out
 from counterpoise.adapters.trl.monitor import StepMonitor, callback
 from counterpoise.adapters.trl.native import MICRO_TOKENS, check_whole, native
+from counterpoise.adapters.trl.record import Record
+from counterpoise.adapters.trl.record import callback as bells
 from counterpoise.adapters.trl.samples import Batch, Sample, join, split
+from counterpoise.batch.buffer import BufferCounts
 from counterpoise.credit.assign import UNIFORM
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
@@ -61,6 +65,11 @@ class PoiseGRPOTrainer(GRPOTrainer):
             raise PoiseError("PoiseGRPOTrainer needs args=PoiseConfig(...), not TRL's GRPOConfig")
         if self.aux_loss_enabled and self.args.loss_type not in BY_TOKENS:
             raise PoiseError("a mixture of experts has an auxiliary loss: set loss_type='dapo'")
+        if self.args.tau and self.args.max_refills and not isinstance(self.train_dataset, Sized):
+            raise PoiseError(
+                "tau > 0 draws further prompts, which a dataset without a length does not give: "
+                "load it whole, or set tau=0"
+            )
         if self.args.credit_weights != UNIFORM:
             check_whole(self, "credit_weights", "use 'uniform'")
         self.planner = Planner(self.args)
@@ -73,6 +82,10 @@ class PoiseGRPOTrainer(GRPOTrainer):
         if self.args.monitor_every:
             self.monitor = StepMonitor(self)
             self.add_callback(callback(self.monitor))
+        self.record: Record | None = None
+        if self.args.run_folder and self.accelerator.is_main_process:
+            self.record = Record(self, Path(self.args.run_folder))
+            self.add_callback(bells(self.record))
 
     # -- TRL's private methods; host.py lists them ---------------------------------------------
 
@@ -104,19 +117,25 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return loss if scale is None else loss * scale
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.record and self._step % self.args.steps_per_generation == 0:
+            self.record.close()  # its last optimizer step is done
         super()._save_checkpoint(model, trial)
-        buffer = self.planner.buffer
-        if buffer is None or not self.accelerator.is_main_process:
+        if not self.accelerator.is_main_process:
             return
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        waiting = Waiting(self._generation, buffer.state(), buffer.counts, self.shelf)
-        save(folder, waiting)
+        buffer = self.planner.buffer
+        rows = buffer.state() if buffer is not None else ()
+        counts = buffer.counts if buffer is not None else BufferCounts()
+        save(folder, Waiting(self._generation, rows, counts, self.shelf))
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        saved = load(Path(checkpoint)) if checkpoint and self.planner.buffer is not None else None
-        if saved is not None:
-            self._generation, self.shelf = saved.generation, dict(saved.shelf)
+        saved = load(Path(checkpoint)) if checkpoint else None
+        if saved is None:
+            return
+        self._generation = saved.generation
+        if self.planner.buffer is not None:
+            self.shelf = dict(saved.shelf)
             self.planner.take_up(saved.rows, saved.counts)
 
     # -- a generation -> a decision ------------------------------------------------------------
@@ -128,6 +147,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
         for refills in range(self.args.max_refills + 1):
             prompts = self._next_prompts(generation_batch, refills)
             self._generation += 1
+            if self.record:
+                self.record.begin(self._generation)
             samples, rewards_R = self._generate_all(prompts)
 
             def plan(samples: Any = samples, rewards_R: Any = rewards_R) -> Decision | None:
@@ -138,10 +159,27 @@ class PoiseGRPOTrainer(GRPOTrainer):
             decision = processes.agree(plan, process, together)
             if decision is not None:
                 self._tell(decision, refills)
+                if self.record:
+                    self.record.decided(decision)
                 return decision
-        raise PoiseError(
-            f"no batch with a share of {self.args.tau} of each sign in {refills + 1} generations: "
-            "lower tau, raise max_refills and max_age, or choose problems of another difficulty"
+        if self.record:
+            self.record.close()  # the last generation, to see why
+        raise PoiseError(processes.agree(self._unbalanced, process, together))
+
+    def _unbalanced(self) -> str:
+        """Why no update can be made: what the last generations left in the buffer."""
+        buffer, tries = self.planner.buffer, self.args.max_refills + 1
+        assert buffer is not None  # else every generation is a batch
+        if not len(buffer):
+            return (
+                f"no rollout to learn from after {tries} generations: in the last one the rewards "
+                "of every group are equal; check the reward, or choose other problems"
+            )
+        return (
+            f"no balanced batch in {tries} generations: {buffer.waiting_positive} positive and "
+            f"{buffer.waiting_negative} negative rollouts wait, and it takes {buffer.target} with "
+            f"a share of {self.args.tau} of each; lower tau or balance_target, raise max_refills "
+            "and max_age, or choose problems of another difficulty"
         )
 
     @cached_property
@@ -175,6 +213,12 @@ class PoiseGRPOTrainer(GRPOTrainer):
         rewards_RF = self._rewards_RF.float().cpu()
         rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
         rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
+        if self.args.run_folder:
+            asked = processes.gather(
+                [line["prompt"] for line in prompts], self.accelerator.num_processes
+            )
+            if self.record:
+                self.record.sampled(asked, samples, rewards_R.tolist())
         return samples, rewards_R.tolist()
 
     def _score(self, batch: Batch) -> Tensor:
@@ -194,12 +238,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
 
     def _more_prompts(self, refill: int) -> list[dict[str, Any]]:
         """This process's part of a further generation: prompts drawn anew from the dataset."""
-        try:
-            size = len(self.train_dataset)
-        except TypeError as fault:
-            raise PoiseError("tau > 0 draws further prompts: give a dataset with a length") from (
-                fault
-            )
+        size = len(self.train_dataset)
         G, together = self.num_generations, self.accelerator.num_processes
         wanted = self.args.generation_batch_size // G
         rng = rng_for(self.args.seed, "refill", self.state.global_step, refill)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from counterpoise.batch import COMPOSERS, UNITS
+from counterpoise.batch import COMPOSERS, NEED_TOKENS, UNITS
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError, unknown
@@ -149,6 +149,11 @@ def _sizes(config: Config, options: Options) -> str:
         return (
             f"data.train_batch_size={prompts} is no multiple of "
             f"actor_rollout_ref.actor.ppo_mini_batch_size={mini}: choose one that divides it"
+        )
+    if options.composer in NEED_TOKENS:
+        return (
+            f"+poise.composer={options.composer} compares tokens, and a plan has none: "
+            "set +poise.composer=grouped"
         )
     if options.composer == "whole" and steps(config) > 1:
         return "+poise.composer=whole makes one step: set ppo_mini_batch_size=train_batch_size"

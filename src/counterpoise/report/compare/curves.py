@@ -113,7 +113,7 @@ def _smoothing(compared: Sequence[Compared]) -> str:
 
 def _without_steps(compared: Sequence[Compared]) -> str:
     """An imported run cannot be drawn along what it does not tell."""
-    names = [one.name for one in compared if one.source]
+    names = [one.name for one in compared if not one.tells_steps]
     return f" Along optimizer steps there is nothing of {listed(names)}." if names else ""
 
 

@@ -61,7 +61,8 @@ def _percent(share: float) -> str:
 
 def _iterations(one: Compared) -> Cell:
     if one.config is None:
-        return Cell(f"{len(one.run.metrics):,}", (f"imported from {one.source}",))
+        how = "made by" if one.tells_steps else "imported from"
+        return Cell(f"{len(one.run.metrics):,}", (f"{how} {one.source}",))
     wanted = one.config.loop.iterations
     return Cell(f"{one.run.last:,}", (f"of {wanted:,}",) if one.run.last < wanted else ())
 
@@ -78,7 +79,7 @@ def _sum(metric: str) -> Callable[[Compared], Cell | None]:
 
 
 def _updates(one: Compared) -> Cell | None:
-    if one.config is None:
+    if not one.tells_steps:
         return None
     return Cell(f"{sum(record['steps'] > 0 for record in one.run.metrics):,}")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from counterpoise.engine.choose import stored_engine
-from counterpoise.own import shown
+from counterpoise.own import shown_all
 from counterpoise.report.compare.runs import Compared, listed
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
@@ -56,7 +56,7 @@ def _values(compared: Sequence[Compared], name: str) -> list[str | None]:
             continue
         value = getattr(getattr(one.config, section), option)
         values.append(json.dumps(value))
-        short.append(json.dumps(shown(value) if name in own_functions(one.config) else value))
+        short.append(json.dumps(shown_all(value) if name in own_functions(one.config) else value))
     return short if len(set(short)) == len(set(values)) else values
 
 

@@ -49,7 +49,7 @@ class Compared:
     name: str
     look: Look
     run: RunData
-    source: str = ""  # of an imported run: who wrote it
+    source: str = ""  # of another trainer's run: who wrote it
 
     @property
     def config(self) -> RunConfig | None:
@@ -57,11 +57,16 @@ class Compared:
         return None if self.source else self.run.config
 
     @property
+    def tells_steps(self) -> bool:
+        """Rollouts that were imported do not; a run that our adapter planned does."""
+        return not self.source or bool(self.run.plans)
+
+    @property
     def costs(self) -> dict[int, dict[str, int | None]]:
         """By iteration: {"iteration": 2, "rollouts": 256, "steps": 8}."""
         metrics = self.run.metrics
         rollouts = accumulate((record["rollouts"] for record in metrics), initial=0)
-        told = all("steps" in record for record in metrics) and not self.source
+        told = all("steps" in record for record in metrics) and self.tells_steps
         steps = accumulate((record.get("steps", 0) for record in metrics), initial=0)
         iterations = [0, *(record["iteration"] for record in metrics)]
         return {

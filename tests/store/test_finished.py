@@ -1,0 +1,38 @@
+"""The mark of a run that has ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.store.finished import finished
+
+
+def test_a_run_has_ended_at_its_iterations(tmp_path: Path) -> None:
+    assert not finished(tmp_path, 3)
+    (tmp_path / "finished.json").write_text(json.dumps({"schema": 1, "iterations": 3}))
+    assert finished(tmp_path, 3)
+    assert not finished(tmp_path, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b'{"schema": 1, "iter', "Unterminated string"),
+        (b"{}", "'iterations'"),
+        (b"[3]", "list indices"),
+        (b"\xff\xfe", "'utf-8' codec"),
+    ],
+)
+def test_a_damaged_mark_is_one_line(tmp_path: Path, text: bytes, said: str) -> None:
+    mark = tmp_path / "finished.json"
+    mark.write_bytes(text)
+    with pytest.raises(PoiseError) as fault:
+        finished(tmp_path, 3)
+    assert str(fault.value).startswith(f"{mark} is damaged ({said}")
+    assert str(fault.value).endswith(": remove it, and the run is unfinished")
+    assert "\n" not in str(fault.value)

@@ -1,0 +1,243 @@
+"""What the documents name is there: pages, commands, options, files, functions, defaults."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from counterpoise.batch import COMPOSERS
+from counterpoise.cli import app
+from counterpoise.credit import ADVANTAGES, RULES, WEIGHTS
+from counterpoise.engine import trl, verl
+from counterpoise.engine.translate import LACKS
+from counterpoise.experiment.file import read_experiment
+from counterpoise.own import is_own
+from counterpoise.runfile import find_run, load_config, options
+from counterpoise.store.resume import FREE
+from counterpoise.study import STUDIES
+from counterpoise.study.asked import sizes_given
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "counterpoise"
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+OPTIONS = {name for name, _, _ in options()}
+SUFFIXES = {"py", "md", "json", "parquet", "safetensors"}
+VARIABLE = "TASK"  # stands for options that are said below the command
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def command_lines(page: Path) -> Iterator[str]:
+    """Whole commands of code blocks, without remarks beside them."""
+    text = re.sub(r" *\\\n +", " ", text_of(page))
+    for line in re.findall(r"^(?:    )?(?:[\w-]*\$ +)?(?:[A-Z_]+=\S+ )*(poise .+)$", text, re.M):
+        yield re.split(r"   +|\s#\s", line)[0]
+
+
+def places(page: Path) -> set[str]:
+    """The names by which a page's headings are linked to."""
+    heads = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@PAGES
+def test_links(page: Path) -> None:
+    for link, place in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text_of(page)):
+        if not link.startswith("http"):
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not place or place in places(target), f"{link}#{place}"
+
+
+def test_every_page_is_one_step_from_both_indexes() -> None:
+    for index in (ROOT / "README.md", ROOT / "docs" / "README.md"):
+        linked = {
+            (index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", text_of(index))
+        }
+        assert {page for page in DOCS if page.parent.name == "docs"} - {index} <= linked, index
+
+
+@pytest.mark.parametrize("page", [*DOCS, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_flags_of_commands(page: Path) -> None:
+    """Also where a command is only mentioned."""
+    for name, words in re.findall(r"\bpoise ([a-z][a-z-]*)\b([^`#|\n]*)", text_of(page)):
+        if name in COMMANDS:
+            known = {option for one in COMMANDS[name].params for option in one.opts}
+            asked = set(re.findall(r"(?<!\S)\[?(--[a-z-]+)", words))
+            assert asked <= known | {"--help"}, f"poise {name}{words}"
+
+
+@PAGES
+def test_commands_are_taken_as_they_stand(page: Path) -> None:
+    for line in command_lines(page):
+        _, name, *words = shlex.split(line)
+        if any(word.startswith("[") for word in words):  # a synopsis
+            continue
+        given = COMMANDS[name].make_context(name, [w for w in words if w != VARIABLE]).params
+        added = re.findall(r'^"(\w+)": "counterpoise', text_of(page), re.MULTILINE)
+        sets = [
+            one
+            for one in given.get("sets") or ()
+            if not is_own(one.partition("=")[2]) and not any(name in one for name in added)
+        ]
+        file = str(given.get("config") or given.get("file") or "demo")
+        mine = file.endswith(".toml") and not (ROOT / file).exists()
+        if name == "experiment":
+            assert mine or find_run(file).exists(), line
+        else:
+            load_config("demo" if mine or file.isupper() else find_run(file), sets)
+        check_names(name, given)
+
+
+def check_names(command: str, given: dict[str, Any]) -> None:
+    if command == "study" and given["name"] not in (None, "all", "NAME"):
+        studies = [STUDIES.load(name) for name in given["name"].split(",")]
+        sizes_given(given["sizes"] or (), [one.budgets[given["budget"]] for one in studies])
+    if command == "plan" and not is_own(given["composer"]):
+        assert given["composer"] in COMPOSERS
+        assert given["credit"] in ADVANTAGES
+    if command == "credit" and given["names"] != "NAME":
+        assert {one.partition(":")[0] for one in given["names"].split(",")} <= {*WEIGHTS}
+
+
+@PAGES
+def test_scripts_take_what_they_are_given(page: Path) -> None:
+    text = text_of(page)
+    for script, words in re.findall(r"python ((?:benchmarks|examples)/\w+\.py)([^\n`#]*)", text):
+        source = text_of(ROOT / script) + text_of(SOURCE / "cli" / "bench.py")
+        for flag in re.findall(r"--[a-z-]+", words):
+            assert f'"{flag}"' in source, f"{script} {flag}"
+    for module in re.findall(r"python\s+-m\s+(counterpoise[\w.]*)", text):
+        path = SOURCE.joinpath(*module.split(".")[1:])
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@PAGES
+def test_options_files_and_settings_exist(page: Path) -> None:
+    text = text_of(page)
+    sections = "|".join({name.partition(".")[0] for name in OPTIONS})
+    named = set(re.findall(rf"`(?:\w+ )?((?:{sections})\.[a-z_]+)(?=[`= ])", text))
+    files = {name for name in named if name.partition(".")[2] in SUFFIXES}
+    assert named - files - {"loop.iterate"} <= OPTIONS  # which is a function
+    assert set(re.findall(rf"(?<![\w.-])((?:{sections})\.[a-z_]+)=", text)) <= OPTIONS
+
+    announced = re.findall(r"`?(?:# )?(src/\S+\.py|tests/\S+\.py)", "".join(blocks(page, "python")))
+    announced += re.findall(r"The file, `(\S+)`", text)
+    there = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("[a-z]*/**/*.*"))]
+    for name in set(re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|md|css|js))`", text)) - {*announced}:
+        assert any(f"/{path}".endswith(f"/{name}") for path in [*there, *announced]), name
+    for name in set(re.findall(r"\b((?:docs/data|runs|constraints)/[\w.-]+\w)", text)):
+        assert (ROOT / name).exists(), name
+
+    source = "".join(map(text_of, SOURCE.rglob("*.py")))
+    for name in set(re.findall(r"POISE_[A-Z0-9_]+", text)):
+        assert name in source, name
+    extras = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    assert set(re.findall(r"counterpoise\[([\w-]+)\]", text)) <= set(extras)
+    targets = set(re.findall(r"^([\w-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+@PAGES
+def test_python_of_the_documents_imports_what_is_there(page: Path) -> None:
+    written = "".join(blocks(page, "python")) + text_of(page)
+    for block in blocks(page, "python"):
+        if block.startswith(("# src/counterpoise", '"')) and "import" not in block:
+            continue  # a line of a table
+        for node in ast.walk(ast.parse(block)):
+            if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("counter"):
+                continue
+            module = str(node.module)
+            if f"src/{module.replace('.', '/')}.py" in written:  # the page adds this file
+                continue
+            for alias in node.names:
+                assert hasattr(importlib.import_module(module), alias.name), (module, alias.name)
+
+
+@PAGES
+def test_run_files_of_the_documents_are_taken(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page, "toml"):
+        (tmp_path / "mine.toml").write_text(block, encoding="utf-8")
+        if "experiment" in tomllib.loads(block):
+            read_experiment(tmp_path / "mine.toml")
+        else:
+            load_config(tmp_path / "mine.toml")
+
+
+def test_configuration_md_lists_every_command_and_option() -> None:
+    text = text_of(ROOT / "docs" / "configuration.md")
+    assert set(re.findall(r"^\| `poise ([a-z-]+)", text, re.MULTILINE)) == set(COMMANDS)
+    written = re.findall(r"^\| `([a-z]+\.\w+)` \| `(.*?)` \| (.*) \|$", text, re.MULTILINE)
+    assert sorted(written) == sorted(options())
+
+
+def test_credit_md_has_the_defaults_of_every_setting() -> None:
+    text = text_of(ROOT / "docs" / "credit.md")
+    for table in (WEIGHTS, RULES):
+        for name in table:
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+            settings = re.split(r"(?<!\\)\|", row)[4]
+            said = dict(reversed(re.findall(r"(\w+)=(-?\w[\w.-]*)", settings)))  # the first counts
+            for one in inspect.signature(table.load(name)).parameters.values():
+                if one.kind is one.KEYWORD_ONLY:
+                    assert one.name in said, f"{name}: {one.name}"
+                    plain = isinstance(one.default, bool | str)
+                    found = said[one.name] if plain else float(said[one.name])
+                    default = str(one.default).lower() if plain else one.default
+                    assert found == default, f"{name}: {one.name}"
+
+
+def test_engines_md_names_every_option_that_an_engine_refuses() -> None:
+    text = text_of(ROOT / "docs" / "engines.md")
+    table = text[text.index("## What an engine cannot do") : text.index("## TRL")]
+    refused = {
+        name
+        for engine in (trl.OPTIONS, verl.OPTIONS)
+        for name, option in engine.items()
+        if option.values or option.how == LACKS
+    }
+    assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", table))
+
+
+def test_design_md_has_the_seed_of_every_choice() -> None:
+    text = text_of(ROOT / "docs" / "design.md")
+    stages = set()
+    for folder in ("batch", "credit", "engine", "evaluate", "sample", "task", "warmup", "."):
+        for path in SOURCE.joinpath(folder).glob("*.py"):
+            called = r'(?:seed_for|rng_for|step\.rng)\([^"()]*f?"([\w ]+)'
+            stages |= set(re.findall(called, text_of(path)))
+    assert {"sample", "compose", "monitor", "oar_g"} <= stages
+    seeds = text[text.index("## Seeds") : text.index("## Resuming")]
+    assert stages - {"coverage"} <= set(re.findall(r"^\| `([\w ]+)", seeds, re.MULTILINE))
+
+
+def test_design_md_lists_what_a_resumed_run_may_change() -> None:
+    text = text_of(ROOT / "docs" / "design.md")
+    resuming = text[text.index("## Resuming") : text.index("## Adding a variant")]
+    assert set(re.findall(r"`(\w+\.\w+)`", resuming)) & OPTIONS == FREE
+
+
+def test_design_md_says_how_a_variant_of_every_table_is_added() -> None:
+    text = text_of(ROOT / "docs" / "design.md")
+    added = text[text.index("## Adding a variant") :]
+    for path in SOURCE.rglob("__init__.py"):
+        for table in re.findall(r"^([A-Z]+) = Registry\(", text_of(path), re.MULTILINE):
+            assert f"| `{table}`, " in added, f"{path}: {table}"
