@@ -4,7 +4,8 @@ verl v0.6.1 to v0.8.0 order each rank's rows so, to put short micro-batches at b
 pipeline, and then cut mini-batches from that order. With four steps or more the first and the last
 update see only short rollouts and the middle ones only long, hence mostly right or mostly wrong
 ones. Here as on one rank. verl sorts by 24576 L + L^2, which is the order of the lengths L; equal
-lengths keep their order. Nothing is random: the seed is not used.
+lengths keep their order. L is the response's here, prompt and response together in verl: prompts of
+uneven length make other steps there. Nothing is random: the seed is not used.
 """
 
 from __future__ import annotations
