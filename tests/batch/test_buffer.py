@@ -180,6 +180,19 @@ def test_a_refused_group_changes_nothing():
     assert buffer.counts == before
 
 
+def test_a_buffer_says_what_it_lacks():
+    buffer = RewardBalancedBuffer(tau=0.25, target=8, max_age=4)
+    assert buffer.lack("2 rounds", "lower tau").startswith(
+        "no rollout to learn from after 2 rounds: in the last one the rewards of every group"
+    )
+    buffer.add([pair("a")])
+    assert buffer.take(0) is None
+    assert buffer.lack("2 rounds", "lower tau") == (
+        "no balanced batch in 2 rounds: 1 positive and 1 negative rollouts wait, and it takes 8 "
+        "with a share of 0.25 of each; lower tau, or choose problems of another difficulty"
+    )
+
+
 def test_a_rollout_at_the_mean_is_never_pushed_for_balance():
     """Of rewards 0.2, 0.1 and 0.3 the first is the mean: the second is the negative one kept."""
     rewards = [[0.2, 0.1, 0.3], [0.0, 0.0, 1.0]]

@@ -90,6 +90,11 @@ def test_summed_rewards_are_added_before_the_advantage_is_taken() -> None:
     assert found == pytest.approx(z_scores([1, 0.5, 0, -0.25]))
 
 
+def test_rewards_that_cancel_in_a_sum_leave_no_signal() -> None:
+    made = group([0.3, 0, 0.6], style=[-0.1, 0, -0.2])  # 0.3 - 3 * 0.1 is -5.6e-17 in float64
+    assert advantages(made, Mixture("sum", {"style": 3.0})) == [0, 0, 0]
+
+
 def test_shaping_separates_a_group_that_is_all_right() -> None:
     found = advantages(group([1, 1, 1], overlong=[0, 0, -1]), Mixture("sum", {"overlong": 1.0}))
     assert found[0] == found[1] > 0 > found[2]

@@ -157,6 +157,20 @@ class RewardBalancedBuffer:
     def waiting_negative(self) -> int:
         return len(self) - self.waiting_positive
 
+    def lack(self, tries: str, remedy: str) -> str:
+        """Why nothing could be taken after so many `tries` ("8 rounds"), for an engine that gives
+        up."""
+        if not len(self):
+            return (
+                f"no rollout to learn from after {tries}: in the last one the rewards of every "
+                "group are equal; check the reward, or choose other problems"
+            )
+        return (
+            f"no balanced batch in {tries}: {self.waiting_positive} positive and "
+            f"{self.waiting_negative} negative rollouts wait, and it takes {self.target} with a "
+            f"share of {self.tau:g} of each; {remedy}, or choose problems of another difficulty"
+        )
+
     def _enter(self, groups: Iterable[Sequence[Row]]) -> None:
         """All of them or, on an error, none."""
         known = {group[0].group for group in self._groups}

@@ -167,19 +167,10 @@ class PoiseGRPOTrainer(GRPOTrainer):
         raise PoiseError(processes.agree(self._unbalanced, process, together))
 
     def _unbalanced(self) -> str:
-        """Why no update can be made: what the last generations left in the buffer."""
-        buffer, tries = self.planner.buffer, self.args.max_refills + 1
-        assert buffer is not None  # else every generation is a batch
-        if not len(buffer):
-            return (
-                f"no rollout to learn from after {tries} generations: in the last one the rewards "
-                "of every group are equal; check the reward, or choose other problems"
-            )
-        return (
-            f"no balanced batch in {tries} generations: {buffer.waiting_positive} positive and "
-            f"{buffer.waiting_negative} negative rollouts wait, and it takes {buffer.target} with "
-            f"a share of {self.args.tau} of each; lower tau or balance_target, raise max_refills "
-            "and max_age, or choose problems of another difficulty"
+        assert self.planner.buffer is not None  # else every generation is a batch
+        return self.planner.buffer.lack(
+            f"{self.args.max_refills + 1} generations",
+            "lower tau or balance_target, raise max_refills and max_age",
         )
 
     @cached_property

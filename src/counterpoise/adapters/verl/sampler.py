@@ -56,9 +56,10 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
                 meta = KVBatchMeta(partition_id=partition_id, keys=list(taken), tags=tags)
                 return meta, {f"poise/{name}": float(value) for name, value in numbers.items()}
         raise PoiseError(
-            f"no batch with a share of {self.ledger.buffer.tau} of each sign in {refills + 1} "
-            "rounds: lower +poise.tau, raise +poise.max_refills and +poise.max_age, or choose "
-            "problems of another difficulty"
+            self.ledger.buffer.lack(
+                f"{self.max_refills + 1} rounds",
+                "lower +poise.tau, raise +poise.max_refills and +poise.max_age",
+            )
         )
 
     def waiting(self, partition_id: str) -> KVBatchMeta:
