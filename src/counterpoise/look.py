@@ -33,7 +33,7 @@ from counterpoise.report.traces import (
     read_vocabulary,
     stored_iterations,
 )
-from counterpoise.store.folder import is_imported
+from counterpoise.store.folder import is_planned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ def find(
     token: int | None = None,
 ) -> Sight:
     """By default the first row of the last iteration; with `token`, what is known of that one."""
-    planned = is_imported(path) and (path / "plans.jsonl").is_file()  # by our adapter for TRL
+    planned = is_planned(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
     iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)

@@ -81,6 +81,12 @@ def read(name: str) -> Asked:
     return Asked(source, function, digest or "", share)
 
 
+def content(name: str) -> str | tuple[str | None, ...]:
+    """What any name stands for: a function of the user's is what its file says, wherever it lies;
+    ours as it is."""
+    return read(name)[1:] if is_own(name) else name
+
+
 def shown(name: str) -> str:
     """Any name where people read it: the file without its folder and its pin; ours as it is.
 

@@ -27,6 +27,7 @@ def with_arm(folder: Path, *options: str, run: str = RUN) -> Path:
         ('evaluate.settings=[\\"1/1\\"]',
          f"evaluate.settings is ['1/1'], and ['1/1', '0.6/0.95'] for shuffled{REST}"),
         ("task.levels=[1]", f"task.levels is [1], and [3] for shuffled{REST}"),
+        ("task.dataset=a:b.c", f"task.dataset is 'a:b.c', and '' for shuffled{REST}"),
     ],
 )  # fmt: skip
 def test_an_arm_that_is_judged_otherwise(tmp_path: Path, option: str, said: str) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from counterpoise.batch import COMPOSERS, PROMISES
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, counted
 from counterpoise.own import shown
 from counterpoise.types import BatchPlan, Row
 
@@ -31,10 +31,9 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
             "to 1 or more"
         )
     if len(rows) < num_steps:
-        many = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
         raise PoiseError(
-            f"{many} cannot fill {num_steps} steps: lower batch.steps (poise plan: --steps) or "
-            "sample more prompts"
+            f"{counted(len(rows), 'row')} cannot fill {num_steps} steps: lower batch.steps "
+            "(poise plan: --steps) or sample more prompts"
         )
     steps = composer(rows, num_steps, seed)
     plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))

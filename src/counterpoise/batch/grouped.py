@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.batch.partition import partition
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, counted
 from counterpoise.types import Row
 
 UNEVEN = 1.02  # heaviest step over mean, above which equal group counts are given up
@@ -29,10 +29,9 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
         members.setdefault(row.group, []).append(i)
     groups = list(members.values())
     if len(groups) < num_steps:
-        many = "1 whole group" if len(groups) == 1 else f"{len(groups)} whole groups"
         raise PoiseError(
-            f"{many} cannot fill {num_steps} steps: lower batch.steps (poise plan: --steps) or "
-            "sample more prompts"
+            f"{counted(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
+            "batch.steps (poise plan: --steps) or sample more prompts"
         )
     loads = [sum(rows[i].num_tokens for i in group) for group in groups]
     parts = partition(loads, num_steps, np.random.default_rng(seed), UNEVEN)

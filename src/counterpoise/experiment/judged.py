@@ -15,10 +15,11 @@ from dataclasses import asdict, replace
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.own import is_own, read, shown
+from counterpoise.own import content, is_own, shown
 
+REWARD = "verify.name"  # alone may name a function of the user's
 REMEDIES = {
-    "verify.name": "; to train with another reward as well, verify.also leaves success as it is",
+    REWARD: "; to train with another reward as well, verify.also leaves success as it is",
     "evaluate.settings": '; written out, as in ["1/1"], they do not follow sample.temperature',
 }
 
@@ -27,7 +28,7 @@ def judged(config: RunConfig) -> dict[str, object]:
     """Option -> its value, as far as it decides."""
     sampled = [s.of(config.sample) for s in settings_of(config.evaluate.settings, config.sample)]
     found: dict[str, object] = {
-        "verify.name": config.verify.name,
+        REWARD: config.verify.name,
         "verify.timeout_seconds": config.verify.timeout_seconds,
         **{f"evaluate.{name}": value for name, value in asdict(config.evaluate).items()},
         "evaluate.settings": [f"{s.temperature:g}/{s.top_p:g}" for s in sampled],
@@ -53,17 +54,17 @@ def check_judged_alike(config: RunConfig, baseline: RunConfig, name: str) -> Non
     """`name`: of the baseline."""
     mine, theirs = judged(config), judged(baseline)
     for option, value in mine.items():
-        if _content(value) != _content(theirs[option]):
+        if _content(option, value) != _content(option, theirs[option]):
             raise PoiseError(
-                f"{option} is {_told(value)}, and {_told(theirs[option])} for {name}: arms that "
-                f"are judged differently cannot be compared{REMEDIES.get(option, '')}"
+                f"{option} is {_told(option, value)}, and "
+                f"{_told(option, theirs[option])} for {name}: arms that are judged "
+                f"differently cannot be compared{REMEDIES.get(option, '')}"
             )
 
 
-def _content(value: object) -> object:
-    """A function of the user's is what its file says, wherever it lies."""
-    return read(value)[1:] if isinstance(value, str) and is_own(value) else value
+def _content(option: str, value: object) -> object:
+    return content(str(value)) if option == REWARD else value
 
 
-def _told(value: object) -> str:
-    return shown(value) if isinstance(value, str) and is_own(value) else repr(value)
+def _told(option: str, value: object) -> str:
+    return shown(str(value)) if option == REWARD and is_own(str(value)) else repr(value)

@@ -95,15 +95,6 @@ def _load(name: str) -> Source:
     return cast(Source, SOURCES.load(name))
 
 
-def counts(number: int, noun: str) -> str:
-    """
-    Example:
-        >>> counts(1, "step"), counts(1200, "token")
-        ('1 step', '1,200 tokens')
-    """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def name_of(prompt: str) -> str:
     """A short name for a prompt: sources name none that lasts from step to step.
 

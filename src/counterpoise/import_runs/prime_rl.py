@@ -19,14 +19,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, counted
 from counterpoise.import_runs.formats import (
     Sample,
     Source,
     Step,
     Tell,
     check_reward,
-    counts,
     name_of,
 )
 from counterpoise.import_runs.lines import check_step, objects
@@ -58,7 +57,9 @@ def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
     folders = {folder: list(mine) for folder, mine in groupby(files, key=lambda f: f.parent)}
     stable = [folder for folder in folders if (folder / "STABLE").exists()]
     if stable and len(stable) < len(folders):
-        tell(f"not written to their end and left out: {counts(len(folders) - len(stable), 'step')}")
+        tell(
+            f"not written to their end and left out: {counted(len(folders) - len(stable), 'step')}"
+        )
     for folder in stable or folders:
         samples: list[Sample] = []
         number: int | None = None

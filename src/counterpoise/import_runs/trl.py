@@ -25,14 +25,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError, counted, first_line
 from counterpoise.import_runs.formats import (
     Sample,
     Source,
     Step,
     Tell,
     check_reward,
-    counts,
     name_of,
 )
 from counterpoise.import_runs.groups import group_rows
@@ -72,11 +71,11 @@ def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
             drawn_again += sum("#" in name for name in {sample.group for sample in step.samples})
             yield step
     if drawn_again:
-        tell(f"of a prompt that was drawn before in its step: {counts(drawn_again, 'group')}")
+        tell(f"of a prompt that was drawn before in its step: {counted(drawn_again, 'group')}")
     if again:
-        tell(f"left out, as they repeat the generation before them: {counts(again, 'file')}")
+        tell(f"left out, as they repeat the generation before them: {counted(again, 'file')}")
     if unscored:
-        tell(f"left out, as nothing scored them: {counts(unscored, 'completion')}")
+        tell(f"left out, as nothing scored them: {counted(unscored, 'completion')}")
 
 
 def candidates(files: Sequence[Path]) -> list[str]:

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, counted
 from counterpoise.import_runs.formats import (
     Sample,
     Source,
     Step,
     Tell,
     check_reward,
-    counts,
     name_of,
 )
 from counterpoise.import_runs.lines import check_step, objects
@@ -54,7 +53,7 @@ def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
         if samples:
             yield Step(steps[0], tuple(samples))
     if by_input:
-        tell(f"no uid in {counts(by_input, 'step')}: equal prompts of a step are taken as a group")
+        tell(f"no uid in {counted(by_input, 'step')}: equal prompts of a step are taken as a group")
 
 
 def _sample(record: dict[str, Any], where: str) -> Sample:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.errors import PoiseError
-from counterpoise.import_runs.formats import Sample, Source, Step, counts, recognise
+from counterpoise.errors import PoiseError, counted
+from counterpoise.import_runs.formats import Sample, Source, Step, recognise
 from counterpoise.import_runs.tokens import complete, load_tokenizer, whole
 from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
@@ -39,11 +39,11 @@ class Imported:
 
     def told(self, out: Path) -> str:
         """For the terminal: a line that counts, and one for each note."""
-        counted = (
-            f"{counts(self.steps, 'step')}, {counts(self.rollouts, 'rollout')} of "
-            f"{counts(self.groups, 'group')}, {counts(self.tokens, 'token')}"
+        made = (
+            f"{counted(self.steps, 'step')}, {counted(self.rollouts, 'rollout')} of "
+            f"{counted(self.groups, 'group')}, {counted(self.tokens, 'token')}"
         )
-        return "\n  ".join((f"{self.source}: {counted} -> {out}", *self.notes))
+        return "\n  ".join((f"{self.source}: {made} -> {out}", *self.notes))
 
 
 def import_run(

@@ -47,6 +47,11 @@ def is_imported(path: Path) -> bool:
     return (path / IMPORTED).is_file()
 
 
+def is_planned(path: Path) -> bool:
+    """Another trainer's run whose batches our adapter for TRL planned, and kept."""
+    return is_imported(path) and (path / "plans.jsonl").is_file()
+
+
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,10 +92,11 @@ class RunFolder:
         if not path.exists():
             raise PoiseError(f"{path} does not exist: name the folder of a run")
         if is_imported(path):
-            planned = (path / "plans.jsonl").is_file()
             what = "was written by a script with TRL: it has no config.toml"
             without = "was imported: it has rollouts, but no config.toml and no token trace"
-            raise PoiseError(f"{path} {what if planned else without}; poise report {path} shows it")
+            raise PoiseError(
+                f"{path} {what if is_planned(path) else without}; poise report {path} shows it"
+            )
         if not is_run(path):
             children = sorted(path.glob("*"))
             inside = next((c for c in children if is_run(c) or is_imported(c)), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.evaluate.settings import Setting, by_setting
-from counterpoise.own import is_own, read
+from counterpoise.own import content
 from counterpoise.report.compare.runs import Compared
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
@@ -69,5 +69,4 @@ def same_reward(compared: Sequence[Compared]) -> bool:
 
     Held-out problems and training prompts are judged by it alike.
     """
-    rewards = [config.verify.name for one in compared if (config := one.config)]
-    return len({read(name)[1:] if is_own(name) else name for name in rewards}) < 2
+    return len({content(config.verify.name) for one in compared if (config := one.config)}) < 2
