@@ -13,6 +13,7 @@ COMPOSERS = Registry(
         "token_balanced": "counterpoise.batch.token_balanced:compose",
         "zigzag": "counterpoise.batch.zigzag:compose",
         "by_sign": "counterpoise.batch.by_sign:compose",
+        "half_groups": "counterpoise.batch.half_groups:compose",
         "whole": "counterpoise.batch.whole:compose",
         "coupled": "counterpoise.batch.coupled:compose",
     },
@@ -28,6 +29,7 @@ PROMISES = Registry(
         "grouped": "counterpoise.batch.grouped:broken",
         "coupled": "counterpoise.batch.grouped:broken",
         "by_sign": "counterpoise.batch.by_sign:broken",
+        "half_groups": "counterpoise.batch.half_groups:broken",
     },
 )
 
