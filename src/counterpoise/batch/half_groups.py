@@ -1,5 +1,5 @@
-"""Every group cut into two random halves that go to different steps: a dose between `grouped`, where
-a group's advantages cancel inside one step, and `shuffled`, where they hardly meet.
+"""Every group cut into two random halves that go to different steps: a dose between `grouped`,
+where a group's advantages cancel inside one step, and `shuffled`, where they hardly meet.
 
 With G rows a group, two rows of it share a step with probability (G/2 - 1) / (G - 1), so the
 expected cross-advantage ratio (describe.py) is -3/7 for G = 8. `grouped` has -1, `shuffled` with k
