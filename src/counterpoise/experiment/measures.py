@@ -86,10 +86,10 @@ MEASURES = {
     "flipped": Measured("tokens moved against their advantage", mean("flipped"), SHARE, True),
     "split": Measured("share of groups split", mean("split"), SHARE, True),
     "largest_sum": Measured("largest advantage sum of a group's part", mean("largest_sum")),
-    "cross": Measured("cross-advantage ratio (eq. 14)", mean("cross_advantage_ratio"), ANY),
-    "rarer": Measured("share of the rarer sign", mean("rarer_sign_share"), SHARE, True),
     "entropy": Measured("entropy at the end, nats", end("entropy")),
     "length": Measured("response length at the end", end("response_length")),
+    "cross": Measured("cross-advantage ratio (eq. 14)", mean("cross_advantage_ratio"), ANY),
+    "rarer": Measured("share of the rarer sign", mean("rarer_sign_share"), SHARE, True),
 }
 
 
