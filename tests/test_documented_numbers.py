@@ -106,7 +106,8 @@ def is_among(said: Sequence[str], known: Iterable[Sequence[float]], rounding: fl
 
 @pytest.mark.parametrize("page", ABOUT)
 def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
-    known = [tuple(map(float, one)) for one in intervals("".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY])))]
+    judged = "".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY]))
+    known = [tuple(map(float, one)) for one in intervals(judged)]
     text = (ROOT / page).read_text(encoding="utf-8")
     said = intervals("".join(re.findall(ABOUT[page], text, re.MULTILINE | re.DOTALL)))
     assert len(said) >= 4
