@@ -7,7 +7,7 @@ import math
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, counted, unknown
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.track import TRACKERS
+from counterpoise.variants import TRACKERS
 
 FLOAT32 = 3.4e38  # its largest number
 
@@ -72,11 +72,11 @@ def _steps(config: RunConfig) -> str:
 
 def _credit(config: RunConfig) -> str:
     if config.credit.settings:  # reading them imports the method
-        from counterpoise.credit import WEIGHTS
         from counterpoise.credit.assign import read_settings
+        from counterpoise.variants import TOKEN_WEIGHTS
 
         name = config.credit.weights
-        read_settings(name, WEIGHTS.load(name), config.credit.settings)
+        read_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
     return ""
 
 

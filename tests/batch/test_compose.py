@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import check, compose
 from counterpoise.batch.describe import describe
 from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Row
+from counterpoise.variants import COMPOSERS
 
 PLAIN = sorted(set(COMPOSERS) - {"coupled"})  # it reads tokens as well: test_coupled.py
 SPLITTING = [rule for rule in PLAIN if rule != "whole"]

@@ -17,8 +17,8 @@ from typing import Any
 
 from counterpoise.adapters.verl import host, options
 from counterpoise.adapters.verl.hook import when_imported
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
+from counterpoise.variants import ADVANTAGES
 
 
 def take_places() -> None:
