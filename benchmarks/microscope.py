@@ -34,9 +34,9 @@ from torch import Tensor
 
 from counterpoise.microscope import prefixes
 from counterpoise.microscope.coupling import Coupling, decompose, decompose_errors
-from counterpoise.microscope.errors import Errors
 from counterpoise.microscope.pairs import strongest
 from counterpoise.microscope.token_types import type_pulls
+from counterpoise.model.residuals import Errors
 from counterpoise.types import Rollout, Row
 
 V, D, GROUP = 8192, 128, 512
@@ -242,8 +242,8 @@ def made_up_row(group: int, tokens: np.ndarray) -> Row:
 
 
 def table_monitor() -> None:
+    from counterpoise.config.load import load_config
     from counterpoise.loop import train
-    from counterpoise.runfile import load_config
 
     print("\nthe monitor in the demo, seconds per iteration (median of 10, after 2)")
     with tempfile.TemporaryDirectory() as folder:

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import torch
 
-from counterpoise.bench.sampler import generate, native
 from counterpoise.config import ModelConfig
-from counterpoise.policy.load import load_policy
+from counterpoise.lab.speed.sampler import generate, native
+from counterpoise.model.load import load_policy
 from counterpoise.task.word_problems import problem
 
 BATCHES = ["1x1", "2x1", "1x8", "4x8", "16x8", "32x8", "64x8"]

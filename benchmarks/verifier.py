@@ -20,8 +20,8 @@ import re
 import time
 from pathlib import Path
 
-from counterpoise.verify.math import MathVerifier
-from counterpoise.verify_check.forms import forms
+from counterpoise.lab.verifier_audit.answer_forms import forms
+from counterpoise.verify.math.verifier import MathVerifier
 
 NUMBERS = ["{}", "{}", "{}", "-{}", "\\frac{{{}}}{{7}}", "{}.5", "{}^\\circ", "\\${},000"]
 LATEX = [

@@ -14,9 +14,9 @@ updates only on batches in which neither sign is rare.
 What is simplified, and where the library (src/counterpoise/) does better:
 
     transformers' generate, finished rows carried along, one global seed     sample/, seeds.py
-    a reward is an exact match of strings: good for whole numbers only       verify/math.py
-    rows padded to the longest, prompts repeated for each response           policy/packing.py
-    all logits [R, L, V] in memory, each step one forward pass               policy/head.py, update/
+    a reward is an exact match of strings: good for whole numbers only       verify/math/verifier.py
+    rows padded to the longest, prompts repeated for each response           model/packing.py
+    all logits [R, L, V] in memory, each step one forward pass               model/head.py, update/
     plans balanced greedily; nothing checked, described, stored, resumed     batch/, store/
 
 Its gradient is the library's all the same: tests/test_examples.py compares the two. The next rung

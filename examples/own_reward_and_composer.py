@@ -15,7 +15,7 @@ import re
 from itertools import pairwise
 
 from counterpoise.types import Row
-from counterpoise.verify.boxed import boxed
+from counterpoise.verify.math.boxed import boxed
 
 
 def nearness(responses: list[str], answers: list[str]) -> list[float]:

@@ -4,8 +4,8 @@ r"""TRL's GRPOTrainer with whole groups and balanced batches: two imports, two o
     python examples/trl_dropin.py             under a minute on two CPU cores, no network
 
     - from trl import GRPOConfig, GRPOTrainer
-    + from counterpoise.adapters.trl import PoiseConfig as GRPOConfig
-    + from counterpoise.adapters.trl import PoiseGRPOTrainer as GRPOTrainer
+    + from counterpoise.trl import PoiseConfig as GRPOConfig
+    + from counterpoise.trl import PoiseGRPOTrainer as GRPOTrainer
 
       args = GRPOConfig(
           ...
@@ -35,9 +35,9 @@ from typing import Any
 from datasets import Dataset
 
 import counterpoise
-from counterpoise.adapters.trl import PoiseConfig as GRPOConfig
-from counterpoise.adapters.trl import PoiseGRPOTrainer as GRPOTrainer
 from counterpoise.task.word_problems import problem
+from counterpoise.trl import PoiseConfig as GRPOConfig
+from counterpoise.trl import PoiseGRPOTrainer as GRPOTrainer
 from counterpoise.verify.exact import ExactVerifier
 
 MODEL = Path(counterpoise.__file__).parent / "assets" / "embedded"  # a Qwen3 of 1.3 M parameters

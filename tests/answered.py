@@ -12,9 +12,9 @@ import tiny
 import torch
 
 from counterpoise.credit.view import Reader, View
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
 from counterpoise.types import Rollout, Row
-from counterpoise.update.fit import MicroBatch
 
 END, BOXED, OPEN, CLOSE, ZERO, WORD = 1, 2, 3, 4, 5, 15
 

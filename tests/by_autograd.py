@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.credit.rules import Bound
 from counterpoise.credit.view import Reader
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Row, StepResult
-from counterpoise.update.fit import MicroBatch
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
+from counterpoise.update.rules.bind import Bound
 from counterpoise.update.step import take_step
 
 TEMPERATURE = 0.8

@@ -1,4 +1,4 @@
-"""Attention of copies, one query and head at a time: `policy/kernels/copies.py`, as it says."""
+"""Attention of copies, one query and head at a time: `model/kernels/copies.py`, as it says."""
 
 from __future__ import annotations
 

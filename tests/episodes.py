@@ -11,7 +11,7 @@ import numpy as np
 import tiny
 import torch
 
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.types import Row, Turn
 
 

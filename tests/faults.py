@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from counterpoise.policy.load import EMBEDDED
-from counterpoise.runfile import from_tables, to_toml
+from counterpoise.config.load import from_tables, to_toml
+from counterpoise.model.load import EMBEDDED
 
 SMALL = {
     "loop": {"iterations": 1},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from counterpoise.evaluate.cells import Cell, Header, Judged, write_order
+from counterpoise.lab.evaluate.cells import Cell, Header, Judged, write_order
 
 HEADER = Header(
     model="a", name="out/a/model", weights="0", benchmark="aime24", title="AIME24", problems=2,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.types import Rollout, Row
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.estimate import describe_run
+from counterpoise.config.load import load_config
 from counterpoise.loop import train
-from counterpoise.runfile import load_config
-from counterpoise.watch import Watch
+from counterpoise.run.estimate import describe_run
+from counterpoise.run.watch import Watch
 
 SETS = [
     "loop.iterations=1", "sample.prompts=2", "sample.group_size=2", "batch.steps=1",

@@ -21,7 +21,7 @@ from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 from counterpoise.cli import app, main
 from counterpoise.cli.running import fresh, own_name
 from counterpoise.config import RunConfig
-from counterpoise.runfile import from_tables, load_config, options
+from counterpoise.config.load import from_tables, load_config, options
 from counterpoise.store.folder import RunFolder
 
 

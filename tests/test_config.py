@@ -10,8 +10,7 @@ from typing import get_type_hints
 import pytest
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
-from counterpoise.runfile import (
+from counterpoise.config.load import (
     find_run,
     from_tables,
     load_config,
@@ -19,6 +18,7 @@ from counterpoise.runfile import (
     parse_override,
     to_toml,
 )
+from counterpoise.errors import PoiseError
 from counterpoise.store.resume import FREE, differences
 
 RUNS = sorted(p.stem for p in (Path(__file__).parents[1] / "runs").glob("*.toml"))

@@ -16,13 +16,14 @@ import pytest
 from typer.main import get_command
 
 from counterpoise.cli import app
-from counterpoise.engine import trl, verl
-from counterpoise.engine.translate import LACKS
-from counterpoise.experiment.file import read_experiment
-from counterpoise.own import is_own
-from counterpoise.runfile import find_run, load_config, options
+from counterpoise.config.load import find_run, load_config, options
+from counterpoise.hosts.translate_options import LACKS
+from counterpoise.hosts.trl import run_options as trl
+from counterpoise.hosts.verl import run_options as verl
+from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.studies.selection import sizes_given
+from counterpoise.plugins import is_own
 from counterpoise.store.resume import FREE
-from counterpoise.study.asked import sizes_given
 from counterpoise.variants import ADVANTAGES, COMPOSERS, STEP_RULES, STUDIES, TOKEN_WEIGHTS
 
 ROOT = Path(__file__).parents[1]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from counterpoise.experiment import finding, pilot
-from counterpoise.experiment.curves import Runs
-from counterpoise.experiment.file import read_experiment
-from counterpoise.experiment.pieces import read_piece
+from counterpoise.lab.experiments import pilot, verdicts
+from counterpoise.lab.experiments.curves import Runs
+from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.experiments.pieces import read_piece
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "experiment.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def tables(name: str) -> str:
     runs: Runs = {}
     for piece in IN_TEXT_ONLY.get(name, (name,)):
         runs |= read_piece(ROOT / "docs" / "data" / f"{piece}.parquet", experiment).runs
-    return finding.markdown(runs, experiment)
+    return verdicts.markdown(runs, experiment)
 
 
 def found(name: str) -> Rows:

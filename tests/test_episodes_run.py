@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from test_resume import CHILD, outcome, same
 
+from counterpoise.cli.token_view import find
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.look import find
 from counterpoise.loop import train
-from counterpoise.metrics import _of_turns
+from counterpoise.report.panels.tokens import view_of
 from counterpoise.report.run_data import RunData
-from counterpoise.report.tokens import view_of
-from counterpoise.runfile import load_config
+from counterpoise.run.metrics import _of_turns
 from counterpoise.types import Rollout, Turn
 
 SETS = [

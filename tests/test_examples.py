@@ -18,8 +18,8 @@ from counterpoise.batch.compose import check
 from counterpoise.batch.describe import describe
 from counterpoise.config import UpdateConfig
 from counterpoise.credit import grpo
+from counterpoise.model.scoring import score
 from counterpoise.types import BatchPlan, Row
-from counterpoise.update.forward import score
 from counterpoise.update.step import accumulate
 from counterpoise.verify.exact import ExactVerifier
 

@@ -17,14 +17,14 @@ from safetensors.numpy import load_file
 
 from counterpoise import loop
 from counterpoise.config import ModelConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.policy.load import load_policy
-from counterpoise.runfile import load_config
-from counterpoise.state import State
+from counterpoise.model.load import load_policy
+from counterpoise.run.state import State
+from counterpoise.run.watch import Watch
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
-from counterpoise.watch import Watch
 
 ITERATIONS = 7
 SETS = [
@@ -38,7 +38,7 @@ import sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from counterpoise.loop import train
-from counterpoise.runfile import load_config
+from counterpoise.config.load import load_config
 out = Path(sys.argv[1])
 print("ready", flush=True)
 train(load_config("demo", sys.argv[2:]), out, resume=(out / "config.toml").exists())

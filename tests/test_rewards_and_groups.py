@@ -12,11 +12,11 @@ import pytest
 from test_resume import outcome, same
 
 from counterpoise import loop
-from counterpoise.batch.account import REASONS
+from counterpoise.batch.dropped_rollouts import REASONS
+from counterpoise.config.load import load_config
 from counterpoise.loop import train
-from counterpoise.report.buffer import fates, panel
+from counterpoise.report.panels.buffer import fates, panel
 from counterpoise.report.run_data import RunData
-from counterpoise.runfile import load_config
 from counterpoise.store.folder import RunFolder
 
 ITERATIONS = 5

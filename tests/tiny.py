@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from counterpoise.policy.load import Policy, as_policy
+from counterpoise.model.load import Policy, as_policy
 from counterpoise.types import Rollout, Row
 
 VOCABULARY = 97

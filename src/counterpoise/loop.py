@@ -16,45 +16,45 @@ from typing import Any
 
 import torch
 
-from counterpoise import metrics
-from counterpoise.batch.account import account
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
+from counterpoise.batch.dropped_rollouts import account
 from counterpoise.config import RunConfig
-from counterpoise.contamination.training import load_benchmarks, warn_of_overlap
+from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.credit.assign import assign
 from counterpoise.credit.mixture import mixture_of
-from counterpoise.credit.rules import bound
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
-from counterpoise.evaluate.heldout import judge
-from counterpoise.evaluate.settings import settings_of
-from counterpoise.interrupts import postponed
-from counterpoise.microscope import looks
+from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.policy.load import Policy, load_policy, save_policy
-from counterpoise.rehearse import check_loads
+from counterpoise.model.fit_memory import NO_MEMORY, explained
+from counterpoise.model.load import Policy, load_policy, save_policy
+from counterpoise.run import metrics
+from counterpoise.run.heldout import judge
+from counterpoise.run.interrupts import postponed
+from counterpoise.run.state import State, check_finite, new_state, refill_buffer, restore, save
+from counterpoise.run.trackers.installed import check_installed
+from counterpoise.run.trackers.sending import tracked
+from counterpoise.run.try_plugins import check_loads
+from counterpoise.run.watch import Watch
+from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.anchors import check_generic
+from counterpoise.sample.collect import Asked, Drawer, Encoded, sample_groups
 from counterpoise.sample.episodes import episodes_of
 from counterpoise.sample.positions import check_positions
-from counterpoise.sample.rounds import Asked, Drawer, Encoded, sample_groups
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.state import State, check_finite, new_state, refill_buffer, restore, save
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.iteration import write_iteration
+from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems
-from counterpoise.track.installed import check_installed
-from counterpoise.track.sending import tracked
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
-from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
+from counterpoise.update.rules.bind import bound
 from counterpoise.update.step import take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
-from counterpoise.watch import Watch
 
 FINISHING = "finishing the iteration, then a checkpoint"
 MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
@@ -254,9 +254,9 @@ def look_at(
     if not options.every or now % options.every:
         return None
     seed = seed_for(config.loop.seed, "monitor", now)
-    looked = looks.draw(batch, plan, state.micro.size, options.tokens, seed)
+    looked = monitor_sampling.draw(batch, plan, state.micro.size, options.tokens, seed)
     seen = [row for row in batch if looked is None or row.name in looked]
-    watched = looks.first_mixed(seen, options.watch)
+    watched = monitor_sampling.first_mixed(seen, options.watch)
     return Monitor(config.sample.temperature, state.micro, watched, state.passes, looked)
 
 

@@ -2,7 +2,7 @@
 
 A variant (a composer, an advantage, a surrogate, a panel) is one file and one line in its
 stage's table. Tables hold strings, so listing the names costs no heavy import. A table may also
-take functions that stand in no table: the user's own, by FILE.py:FUNCTION (own.py).
+take functions that stand in no table: the user's own, by FILE.py:FUNCTION (plugins.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from counterpoise.errors import unknown
-from counterpoise.own import OWN, is_own
+from counterpoise.plugins import OWN, is_own
 
 
 class Registry(Mapping[str, str]):

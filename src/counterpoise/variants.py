@@ -38,10 +38,10 @@ SAMPLERS = Registry(
 VERIFIERS = Registry(
     "verifier",
     {
-        "math": "counterpoise.verify.math:MathVerifier",
+        "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
-    own="counterpoise.verify.own:verifier",
+    own="counterpoise.verify.plugin_reward:verifier",
 )
 
 # Rewards beside the verifier's: verify.also
@@ -51,7 +51,7 @@ EXTRA_REWARDS = Registry(
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
     },
-    own="counterpoise.verify.own:verifier",
+    own="counterpoise.verify.plugin_reward:verifier",
 )
 
 # -- credit --------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ COMPOSERS = Registry(
         "whole": "counterpoise.batch.whole:compose",
         "coupled": "counterpoise.batch.coupled:compose",
     },
-    own="counterpoise.batch.own:composer",
+    own="counterpoise.batch.plugin_composer:composer",
 )
 
 # They compare tokens, which rows have in a native run only.
@@ -185,10 +185,10 @@ TRAJECTORY_WEIGHTS = Registry(
 STEP_RULES = Registry(
     "rule",
     {
-        "off": "counterpoise.credit.rules:off",
-        "clip_cov": "counterpoise.credit.clip_cov:rule",
-        "kl_cov": "counterpoise.credit.kl_cov:rule",
-        "sdpg": "counterpoise.credit.sdpg:rule",
+        "off": "counterpoise.update.rules.bind:off",
+        "clip_cov": "counterpoise.update.rules.clip_cov:rule",
+        "kl_cov": "counterpoise.update.rules.kl_cov:rule",
+        "sdpg": "counterpoise.update.rules.sdpg:rule",
     },
 )
 
@@ -197,8 +197,8 @@ STEP_RULES = Registry(
 TRACKERS = Registry(
     "tracker",
     {
-        "tensorboard": "counterpoise.track.tensorboard:TensorBoard",
-        "wandb": "counterpoise.track.wandb:WandB",
+        "tensorboard": "counterpoise.run.trackers.tensorboard:TensorBoard",
+        "wandb": "counterpoise.run.trackers.wandb:WandB",
     },
 )
 
@@ -206,9 +206,9 @@ TRACKERS = Registry(
 IMPORTERS = Registry(
     "source",
     {
-        "trl": "counterpoise.import_runs.trl:SOURCE",
-        "verl": "counterpoise.import_runs.verl:SOURCE",
-        "prime-rl": "counterpoise.import_runs.prime_rl:SOURCE",
+        "trl": "counterpoise.hosts.trl.importer:SOURCE",
+        "verl": "counterpoise.hosts.verl.importer:SOURCE",
+        "prime-rl": "counterpoise.hosts.prime_rl:SOURCE",
     },
 )
 
@@ -216,16 +216,16 @@ IMPORTERS = Registry(
 PANELS = Registry(
     "panel",
     {
-        "summary": "counterpoise.report.summary:panel",
-        "learning": "counterpoise.report.learning:panel",
-        "contamination": "counterpoise.report.contamination:panel",
-        "mosaic": "counterpoise.report.mosaic:panel",
-        "tokens": "counterpoise.report.tokens:panel",
-        "monitor": "counterpoise.report.monitor:panel",
-        "buffer": "counterpoise.report.buffer:panel",
-        "plans": "counterpoise.report.plans:panel",
-        "rollouts": "counterpoise.report.rollouts:panel",
-        "configuration": "counterpoise.report.configuration:panel",
+        "summary": "counterpoise.report.panels.summary:panel",
+        "learning": "counterpoise.report.panels.learning:panel",
+        "contamination": "counterpoise.report.pages.contamination:panel",
+        "mosaic": "counterpoise.report.panels.mosaic:panel",
+        "tokens": "counterpoise.report.panels.tokens:panel",
+        "monitor": "counterpoise.report.panels.monitor:panel",
+        "buffer": "counterpoise.report.panels.buffer:panel",
+        "plans": "counterpoise.report.panels.plans:panel",
+        "rollouts": "counterpoise.report.panels.rollouts:panel",
+        "configuration": "counterpoise.report.panels.configuration:panel",
     },
 )
 
@@ -233,19 +233,19 @@ PANELS = Registry(
 STUDIES = Registry(
     "study",
     {
-        "flipping": "counterpoise.study.flipping:STUDY",
-        "coupling": "counterpoise.study.coupling:STUDY",
-        "masking": "counterpoise.study.masking:STUDY",
-        "polarity": "counterpoise.study.polarity:STUDY",
-        "value": "counterpoise.study.value:STUDY",
-        "budget": "counterpoise.study.budget:STUDY",
-        "composition": "counterpoise.study.composition:STUDY",
-        "repeated": "counterpoise.study.repeated:STUDY",
-        "variance": "counterpoise.study.variance:STUDY",
-        "proxy": "counterpoise.study.proxy:STUDY",
-        "sign_partition": "counterpoise.study.sign_partition:STUDY",
-        "interventions": "counterpoise.study.interventions:STUDY",
-        "credit": "counterpoise.study.credit:STUDY",
+        "flipping": "counterpoise.lab.studies.flipping.measure:STUDY",
+        "coupling": "counterpoise.lab.studies.coupling.measure:STUDY",
+        "masking": "counterpoise.lab.studies.masking.measure:STUDY",
+        "polarity": "counterpoise.lab.studies.polarity:STUDY",
+        "value": "counterpoise.lab.studies.value.measure:STUDY",
+        "budget": "counterpoise.lab.studies.budget:STUDY",
+        "composition": "counterpoise.lab.studies.composition:STUDY",
+        "repeated": "counterpoise.lab.studies.repeated:STUDY",
+        "variance": "counterpoise.lab.studies.variance.measure:STUDY",
+        "proxy": "counterpoise.lab.studies.proxy:STUDY",
+        "sign_partition": "counterpoise.lab.studies.sign_partition:STUDY",
+        "interventions": "counterpoise.lab.studies.interventions:STUDY",
+        "credit": "counterpoise.lab.studies.credit.measure:STUDY",
     },
 )
 
@@ -253,11 +253,11 @@ STUDIES = Registry(
 SPEED_MEASUREMENTS = Registry(
     "part",
     {
-        "peer": "counterpoise.bench.peer:measure",
-        "sampler": "counterpoise.bench.sampler:measure",
-        "update": "counterpoise.bench.update:measure",
-        "agreement": "counterpoise.bench.agreement:measure",
-        "monitor": "counterpoise.bench.monitor:measure",
-        "growth": "counterpoise.bench.growth:measure",
+        "peer": "counterpoise.lab.speed.whole_iteration:measure",
+        "sampler": "counterpoise.lab.speed.sampler:measure",
+        "update": "counterpoise.lab.speed.update:measure",
+        "agreement": "counterpoise.lab.speed.agreement:measure",
+        "monitor": "counterpoise.lab.speed.monitor:measure",
+        "growth": "counterpoise.lab.speed.growth:measure",
     },
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from counterpoise.batch import coupled
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
-from counterpoise.batch.plan_rollouts import plan_file
+from counterpoise.batch.plan_file import plan_file
 from counterpoise.errors import PoiseError
 from counterpoise.types import Rollout, Row
 

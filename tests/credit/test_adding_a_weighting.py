@@ -16,7 +16,7 @@ from report.synthetic import write_run
 
 from counterpoise.credit.assign import weighed
 from counterpoise.credit.view import Reader, View
-from counterpoise.credit_look.result import look
+from counterpoise.lab.credit_view.result import look
 from counterpoise.variants import TOKEN_WEIGHTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "credit.md"

@@ -15,12 +15,12 @@ import torch
 
 from counterpoise.config import ModelConfig
 from counterpoise.credit import originals as originals_module
+from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.copies import Copy
 from counterpoise.credit.oar_p import importance
 from counterpoise.credit.originals import Originals
-from counterpoise.credit.spans import answers
-from counterpoise.policy.load import load_policy
-from counterpoise.update.forward import packed
+from counterpoise.model.load import load_policy
+from counterpoise.model.scoring import packed
 
 ROWS = answered.rows()
 
@@ -31,7 +31,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     by_hand = SimpleNamespace(
         attend=copies_by_hand.attend, blocks_of=lambda spans_C8, group, device: spans_C8
     )
-    monkeypatch.setitem(sys.modules, "counterpoise.policy.kernels.copies", by_hand)
+    monkeypatch.setitem(sys.modules, "counterpoise.model.kernels.copies", by_hand)
     monkeypatch.setattr(originals_module, "on_gpu", lambda x: True)
 
 

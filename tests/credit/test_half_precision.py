@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from counterpoise.credit.view import Reader, View
-from counterpoise.policy.load import as_policy
+from counterpoise.model.load import as_policy
 from counterpoise.variants import TOKEN_WEIGHTS
 
 ROWS = one_by_one.with_advantages(

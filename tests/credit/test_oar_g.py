@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.bilevel import reshape
 from counterpoise.credit.divergence import divergence, mean_states, slope
 from counterpoise.credit.oar_g import importance, weights
-from counterpoise.credit.spans import answers
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
 

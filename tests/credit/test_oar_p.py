@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.bilevel import reshape
 from counterpoise.credit.copies import Copy
 from counterpoise.credit.oar_p import importance, spans_of, weights
 from counterpoise.credit.originals import Originals
-from counterpoise.credit.spans import answers
 from counterpoise.errors import PoiseError
-from counterpoise.update.forward import packed
+from counterpoise.model.scoring import packed
 
 ROWS = answered.rows()
 

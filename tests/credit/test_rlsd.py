@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hint import HINT
+from counterpoise.credit.hinted_prompts import HINT
 from counterpoise.credit.rlsd import weigh, weights
 from counterpoise.credit.view import View
 

@@ -11,7 +11,7 @@ import torch
 from one_by_one import made, with_advantages
 
 from counterpoise.credit import shear
-from counterpoise.credit.clouds import starts
+from counterpoise.credit.point_distances import starts
 from counterpoise.credit.shear import weights
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError

@@ -9,8 +9,8 @@ import torch
 
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import forward
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.scoring import forward
 
 ROWS = tiny.rows(groups=3, size=4, seed=2)
 

@@ -14,7 +14,7 @@ from counterpoise.microscope.categories import (
     token_categories,
     token_texts,
 )
-from counterpoise.policy.load import load_policy
+from counterpoise.model.load import load_policy
 
 WORD_PROBLEM = (
     "He now has 37 + 40 = 77 cards. That leaves 44 - 26 = 15 cards. The answer is \\boxed{15}."

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.microscope import errors, walk
+from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.coupling import Coupling, decompose
-from counterpoise.microscope.tokens import snapshot
+from counterpoise.model import coupling_sums, residuals
 
 F64 = torch.float64
 
@@ -84,8 +84,8 @@ def test_any_chunking_gives_the_same(
     """Sets larger than a chunk, as large as it, and far smaller take different paths."""
     batch = made_up(300, 37, 16, 4)
     own, parts = by_the_book(*batch, eta=1.0)
-    monkeypatch.setitem(errors.MEMORY, "cpu", chunk * 37 * 8)
-    monkeypatch.setitem(walk.BASE, "cpu", base)
+    monkeypatch.setitem(residuals.MEMORY, "cpu", chunk * 37 * 8)
+    monkeypatch.setitem(coupling_sums.BASE, "cpu", base)
     assert worst(decompose(*batch), own, parts) < 1e-10
 
 

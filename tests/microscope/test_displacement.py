@@ -7,8 +7,8 @@ import pytest
 import tiny
 
 from counterpoise.config import UpdateConfig
+from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.displacement import by_sign, classes, flipped, shares
-from counterpoise.microscope.tokens import snapshot
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 

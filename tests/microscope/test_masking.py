@@ -9,7 +9,8 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.microscope.kernel import kernel_row
+from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.chosen_gradients import gradient
 from counterpoise.microscope.masking import (
     SOURCES,
     draw_sets,
@@ -18,13 +19,12 @@ from counterpoise.microscope.masking import (
     output_effects,
     predicted,
 )
-from counterpoise.microscope.objective import gradient
 from counterpoise.microscope.output_layer import output_gradient
 from counterpoise.microscope.pairs import kernel
-from counterpoise.microscope.tokens import Snapshot, snapshot
-from counterpoise.policy.load import Policy
+from counterpoise.microscope.parameter_kernel import kernel_row
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import forward
 from counterpoise.types import Row
-from counterpoise.update.forward import forward
 
 ETA = 0.1
 

@@ -8,10 +8,10 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.microscope.iteration import NUMBERS, columns, numbers, pushes
+from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.tokens import snapshot
-from counterpoise.policy.load import Policy, as_policy
+from counterpoise.microscope.monitor_records import NUMBERS, columns, numbers, pushes
+from counterpoise.model.load import Policy, as_policy
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step

@@ -5,9 +5,9 @@ from dataclasses import replace
 import tiny
 import torch
 
+from counterpoise.microscope.batch_tokens import errors, snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
-from counterpoise.microscope.tokens import errors, snapshot
 
 
 def test_gradient_is_the_sum_of_outer_products() -> None:

@@ -4,10 +4,10 @@ import pytest
 import tiny
 import torch
 
+from counterpoise.microscope.batch_tokens import Snapshot, errors, snapshot
 from counterpoise.microscope.coupling import decompose
-from counterpoise.microscope.errors import MEMORY, Errors
 from counterpoise.microscope.pairs import kernel, norms, pairs, strongest
-from counterpoise.microscope.tokens import Snapshot, errors, snapshot
+from counterpoise.model.residuals import MEMORY, Errors
 
 N_TOKENS = 40
 

@@ -9,9 +9,9 @@ from counterpoise.config import UpdateConfig
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.displacement import by_sign
 from counterpoise.microscope.polarity import polarity, positive_only
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
+from counterpoise.model.swapped_weights import unchanged
 from counterpoise.types import Row
-from counterpoise.update.lend import unchanged
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 

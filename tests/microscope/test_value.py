@@ -17,7 +17,7 @@ from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope import value as values
 from counterpoise.microscope.value import Branch, branch_rewards, forced, mixed, token_values
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.verify.scores import Scores
 

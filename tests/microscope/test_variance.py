@@ -27,8 +27,8 @@ from counterpoise.microscope.variance import (
     success_gap,
     update_along,
 )
+from counterpoise.model.scoring import forward, score
 from counterpoise.types import Rollout, Row
-from counterpoise.update.forward import forward, score
 
 G = 8
 

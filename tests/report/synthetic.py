@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise import metrics
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
-from counterpoise.contamination.items import EvalSet, Item
-from counterpoise.contamination.training import warn_of_overlap
+from counterpoise.config.load import from_tables
 from counterpoise.credit.assign import assign
-from counterpoise.report.quantities import PARTS
-from counterpoise.runfile import from_tables
+from counterpoise.report.charts.quantities import PARTS
+from counterpoise.run import metrics
 from counterpoise.store.folder import RunFolder
+from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.training_overlap import warn_of_overlap
 from counterpoise.types import BatchPlan, Group, Prompt, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
 

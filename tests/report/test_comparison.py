@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 from markupsafe import Markup
-from synthetic import G, P, Page, evaluation, write_run
+from report.synthetic import G, P, Page, evaluation, write_run
 
 from counterpoise.cli import main
+from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.report.assemble import split_body
-from counterpoise.report.buffer import wasted
+from counterpoise.report.charts.render import asset
 from counterpoise.report.compare.curves import batches, cancellation, learning
 from counterpoise.report.compare.numbers import Cell, numbers
 from counterpoise.report.compare.options import options_that_differ
 from counterpoise.report.compare.overlay import ends
 from counterpoise.report.compare.page import write_comparison
-from counterpoise.report.compare.runs import LOOKS, listed, names, read_compared
-from counterpoise.report.render import asset
+from counterpoise.report.compare.run_names import LOOKS, listed, names, read_compared
+from counterpoise.report.pages.assemble import split_body
+from counterpoise.report.panels.buffer import wasted
 from counterpoise.report.run_data import RunData
-from counterpoise.runfile import from_tables, to_toml
 from counterpoise.store.folder import RunFolder
 
 THIN = "\u2009"

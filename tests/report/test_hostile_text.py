@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from synthetic import Page, write_run
+from report.synthetic import Page, write_run
 
-from counterpoise.report.page import write_report
+from counterpoise.lab.choose_page import write_report
 from counterpoise.report.texts import LONGEST, read_texts, visible
 
 HOSTILE = (

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from synthetic import PIECES, write_run
-from test_studies import write_other, write_proxy
+from lab.studies.test_page import write_other, write_proxy
+from report.synthetic import PIECES, write_run
 
-from counterpoise.credit_look.result import look
+from counterpoise.lab.choose_page import write_report
+from counterpoise.lab.credit_view.page import write_credit
+from counterpoise.lab.credit_view.result import look
+from counterpoise.report.charts.quantities import PARTS
 from counterpoise.report.compare.page import write_comparison
-from counterpoise.report.credit import write_credit
-from counterpoise.report.page import write_report
-from counterpoise.report.quantities import PARTS
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 if TYPE_CHECKING:

@@ -12,19 +12,19 @@ import altair
 import pytest
 import vl_convert
 from markupsafe import Markup
-from synthetic import G, P, plan_of, write_run
+from report.synthetic import G, P, plan_of, write_run
 
-from counterpoise.report import mosaic
-from counterpoise.report.buffer import fates
-from counterpoise.report.panel import Figure
-from counterpoise.report.plans import cancellation
-from counterpoise.report.render import embed, packed, render
-from counterpoise.report.rollouts import choose
+from counterpoise.report.charts.render import embed, packed, render
+from counterpoise.report.charts.series import line, smoothed
+from counterpoise.report.charts.vega import specification, theme
+from counterpoise.report.panels import mosaic
+from counterpoise.report.panels.buffer import fates
+from counterpoise.report.panels.panel import Figure
+from counterpoise.report.panels.plans import cancellation
+from counterpoise.report.panels.rollouts import choose
+from counterpoise.report.panels.summary import duration, facts
 from counterpoise.report.run_data import RunData
-from counterpoise.report.series import line, smoothed
-from counterpoise.report.summary import duration, facts
 from counterpoise.report.texts import RolloutText
-from counterpoise.report.vega import specification, theme
 from counterpoise.types import Row
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic import write_run
+from report.synthetic import write_run
 
-from counterpoise.report.learning import panel
+from counterpoise.report.panels.learning import panel
 from counterpoise.report.run_data import RunData
 
 

@@ -7,11 +7,11 @@ import pytest
 import tiny
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.credit.gather import gather
 from counterpoise.errors import PoiseError
 from counterpoise.sample.anchors import check_generic
+from counterpoise.sample.build_groups import gather
+from counterpoise.sample.collect import Drawer, draw
 from counterpoise.sample.native import sample
-from counterpoise.sample.rounds import Drawer, draw
 from counterpoise.seeds import seed_for
 from counterpoise.task.word_problems import problem
 from counterpoise.types import Prompt

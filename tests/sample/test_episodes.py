@@ -12,15 +12,15 @@ import tiny
 
 from counterpoise.config import ModelConfig, SampleConfig, TaskConfig
 from counterpoise.errors import PoiseError
-from counterpoise.policy.load import Policy, load_policy
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.model.scoring import score
 from counterpoise.sample.episodes import Episodes, episodes_of, respond
 from counterpoise.sample.native import sample
 from counterpoise.task.tries import Tries
 from counterpoise.task.word_problems import load
 from counterpoise.types import Ints, Prompt, Response, Rollout, Row
-from counterpoise.update.forward import score
 from counterpoise.verify.exact import ExactVerifier
-from counterpoise.verify.math import MathVerifier
+from counterpoise.verify.math.verifier import MathVerifier
 
 SIZES = SampleConfig(max_new_tokens=64)
 PROMPT = Prompt("1", "How many hats are there?", "19")

@@ -11,11 +11,11 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig, SampleConfig
-from counterpoise.policy.load import Policy, as_policy, load_policy
+from counterpoise.model.load import Policy, as_policy, load_policy
+from counterpoise.model.scoring import score
 from counterpoise.sample.native import sample
 from counterpoise.task.word_problems import problem
 from counterpoise.types import Rollout, Row
-from counterpoise.update.forward import score
 
 pytestmark = [
     pytest.mark.gpu,
@@ -79,7 +79,7 @@ def test_weights_that_change_are_seen_by_captured_graphs() -> None:
         for p in policy.model.parameters():
             p.mul_(1.1)
     changed = sample(policy, prompts, seeds(1, 8), config)
-    from counterpoise.sample.graph import release
+    from counterpoise.sample.decode_graphs import release
 
     release(policy.decoder)
     fresh = sample(policy, prompts, seeds(1, 8), config)

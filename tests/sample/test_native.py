@@ -11,8 +11,8 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.policy.load import Policy
-from counterpoise.sample import native, room
+from counterpoise.model.load import Policy
+from counterpoise.sample import kv_budget, native
 from counterpoise.sample.native import sample
 from counterpoise.types import Response
 
@@ -44,7 +44,7 @@ def test_logprobs_equal_a_plain_forward_pass(architecture: str, temperature: flo
 
 def test_embedded_model_logprobs_equal_a_plain_forward_pass() -> None:
     from counterpoise.config import ModelConfig
-    from counterpoise.policy.load import load_policy
+    from counterpoise.model.load import load_policy
     from counterpoise.task.word_problems import problem
 
     policy = load_policy(ModelConfig(device="cpu"))
@@ -78,11 +78,11 @@ def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
-    assert room.token_bytes(policy.decoder) == per_token
-    monkeypatch.setattr(room, "CACHE_BYTES", 10 * 31 * per_token + 1)
+    assert kv_budget.token_bytes(policy.decoder) == per_token
+    monkeypatch.setattr(kv_budget, "CACHE_BYTES", 10 * 31 * per_token + 1)
     assert native.rows_at_once(policy, longest=31) == 10
     assert native.rows_at_once(policy, longest=10**9) == 1
-    monkeypatch.setattr(room, "CACHE_BYTES", 1 << 40)
+    monkeypatch.setattr(kv_budget, "CACHE_BYTES", 1 << 40)
     assert native.rows_at_once(policy, longest=31) == native.ROWS_AT_ONCE
 
 
@@ -129,7 +129,7 @@ def test_top_k_and_top_p_keep_only_likely_tokens() -> None:
 
 
 def test_the_smallest_nucleus() -> None:
-    from counterpoise.sample.choose import truncated
+    from counterpoise.sample.choose_token import truncated
 
     probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25]])
     assert truncated(probabilities, 0.7, 0).tolist() == [[0.0, 0.5, 0.0, 0.25]]
@@ -139,7 +139,7 @@ def test_the_smallest_nucleus() -> None:
 
 def test_tokens_as_likely_as_the_last_one_stay() -> None:
     """As on a GPU: which of two equal tokens is drawn is not a matter of their numbers."""
-    from counterpoise.sample.choose import truncated
+    from counterpoise.sample.choose_token import truncated
 
     tied = torch.tensor([[0.3, 0.4, 0.3, 0.0], [0.25, 0.25, 0.25, 0.25]])
     assert truncated(tied, 0.5, 0).equal(tied)
@@ -148,7 +148,7 @@ def test_tokens_as_likely_as_the_last_one_stay() -> None:
 
 
 def test_a_uniform_of_almost_one_never_leaves_the_support() -> None:
-    from counterpoise.sample.choose import choose
+    from counterpoise.sample.choose_token import choose
 
     logits = torch.full((1, 6), -torch.inf)
     logits[0, 2] = logits[0, 3] = 0.0

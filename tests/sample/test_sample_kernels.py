@@ -6,8 +6,8 @@ import pytest
 import torch
 from kernel_device import DEVICE
 
-from counterpoise.sample.choose import choose
-from counterpoise.sample.slots import attention
+from counterpoise.sample.choose_token import choose
+from counterpoise.sample.kv_slots import attention
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

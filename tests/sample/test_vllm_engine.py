@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from vllm_draws import CONFIG, SEEDS, differences, real_vllm, rows, shaken, some_prompts
+from sample.vllm_draws import CONFIG, SEEDS, differences, real_vllm, rows, shaken, some_prompts
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
-from counterpoise.policy.load import Policy, load_policy
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.model.scoring import forward
 from counterpoise.sample.vllm import VLLM
 from counterpoise.types import Ints
-from counterpoise.update.forward import forward
 
 pytestmark = real_vllm
 

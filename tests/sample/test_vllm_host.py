@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
-from counterpoise.runfile import from_tables
 from counterpoise.sample import vllm_host
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from vllm_draws import CONFIG, SEEDS, differences, real_vllm, rows, shaken, some_prompts
+from sample.vllm_draws import CONFIG, SEEDS, differences, real_vllm, rows, shaken, some_prompts
 
 from counterpoise.config import ModelConfig, RunConfig, SampleConfig
+from counterpoise.config.load import from_tables, load_config
 from counterpoise.loop import train
-from counterpoise.policy.load import load_policy
-from counterpoise.runfile import from_tables, load_config
+from counterpoise.model.load import load_policy
+from counterpoise.model.scoring import score
 from counterpoise.sample.vllm import VLLM
 from counterpoise.types import Response
-from counterpoise.update.forward import score
 
 pytestmark = real_vllm
 

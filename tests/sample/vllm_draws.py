@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.policy.load import Policy
-from counterpoise.runfile import from_tables
+from counterpoise.config.load import from_tables
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import score
 from counterpoise.sample import vllm_host
 from counterpoise.task.load import load_task
 from counterpoise.types import Ints, Response, Rollout, Row
-from counterpoise.update.forward import score
 
 real_vllm = [
     pytest.mark.slow,

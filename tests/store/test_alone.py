@@ -10,11 +10,11 @@ import pytest
 
 from counterpoise import loop
 from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.runfile import load_config
+from counterpoise.run.watch import Watch
 from counterpoise.store.alone import alone, check_alone
-from counterpoise.watch import Watch
 
 SETS = [
     "loop.iterations=2", "model.device='cpu'", "task.levels=[1]", "task.size=16", "task.heldout=2",

@@ -11,8 +11,8 @@ import pytest
 import tiny
 
 from counterpoise.config import RunConfig
+from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.runfile import from_tables, to_toml
 from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import config_to_resume
@@ -174,7 +174,7 @@ def test_rollouts_are_one_line_each(folder: RunFolder) -> None:
 
 
 def test_the_plan_command_reads_them(folder: RunFolder) -> None:
-    from counterpoise.batch.plan_rollouts import plan_file
+    from counterpoise.batch.plan_file import plan_file
 
     rows = tiny.rows(groups=4, size=2)
     groups = [

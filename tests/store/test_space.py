@@ -14,8 +14,8 @@ import pytest
 from safetensors import SafetensorError
 
 from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.runfile import load_config
 from counterpoise.store import checkpoint
 from counterpoise.store.atomic import append_line
 from counterpoise.store.folder import RunFolder
@@ -29,7 +29,7 @@ import tiny
 from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.state import new_state, save
+from counterpoise.run.state import new_state, save
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Group, TokenTrace
 out = Path(sys.argv[1])

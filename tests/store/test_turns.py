@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.lines import rollout_lines
-from counterpoise.store.records import rows_from_tensors, rows_to_tensors
-from counterpoise.store.rollouts import read_groups
+from counterpoise.store.rollout_files import read_groups
+from counterpoise.store.rollout_lines import rollout_lines
+from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
 from counterpoise.store.turns import plain_turns, turns_of
 from counterpoise.types import Group, Turn
 

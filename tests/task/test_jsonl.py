@@ -8,7 +8,7 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.jsonl import load
-from counterpoise.task.split import normal
+from counterpoise.task.split_heldout import normal
 from counterpoise.types import NO_COLUMNS, Prompt
 from counterpoise.variants import TASKS
 

@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.reasoning_gym import load
-from counterpoise.task.split import normal
+from counterpoise.task.split_heldout import normal
 from counterpoise.variants import TASKS
 
 

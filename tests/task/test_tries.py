@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.config import ModelConfig
-from counterpoise.policy.load import load_policy
+from counterpoise.model.load import load_policy
 from counterpoise.task.tries import LONGEST, MISSING, OTHER, Tries
 from counterpoise.types import Prompt
 

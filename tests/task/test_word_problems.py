@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from counterpoise.task import word_problems
-from counterpoise.task.families import FAMILIES
 from counterpoise.task.scene import BOYS, GIRLS, OPERATIONS, Scene, Step
 from counterpoise.task.slips import careless
-from counterpoise.task.split import hold_out, normal, without
+from counterpoise.task.split_heldout import hold_out, normal, without
+from counterpoise.task.story_kinds import FAMILIES
 from counterpoise.task.word_problems import HELDOUT_SHARE, STEPS, load, problem, split_of, tell
 from counterpoise.types import Prompt
 from counterpoise.variants import TASKS

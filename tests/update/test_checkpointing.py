@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.update.forward import forward
+from counterpoise.model.scoring import forward
 from counterpoise.update.step import accumulate
 
 CONFIG = UpdateConfig(micro_tokens=60)

@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.step import accumulate
 from counterpoise.variants import AGGREGATIONS, SURROGATES

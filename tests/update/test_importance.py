@@ -13,12 +13,12 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.config.load import from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.policy.load import Policy
-from counterpoise.runfile import from_tables, load_config
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import score
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update.forward import score
 from counterpoise.update.step import accumulate
 from counterpoise.variants import IMPORTANCE_WEIGHTS
 

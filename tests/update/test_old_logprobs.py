@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoise import loop
-from counterpoise.policy.load import Policy, as_policy
-from counterpoise.runfile import from_tables, load_config
-from counterpoise.state import State, new_state
+from counterpoise.config.load import from_tables, load_config
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy, as_policy
+from counterpoise.model.scoring import score
+from counterpoise.run.state import State, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import score
 from counterpoise.update.old_logprobs import Scores, first_step, score_before_update, scored
 from counterpoise.update.passes import Passes
 

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig, UpdateConfig
-from counterpoise.policy.load import load_policy
+from counterpoise.model.load import load_policy
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.repeatable import repeatable
 from counterpoise.update.step import take_step

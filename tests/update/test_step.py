@@ -11,13 +11,13 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.loop import MAX_SKIPPED, update
-from counterpoise.policy.load import Policy
-from counterpoise.runfile import from_tables
-from counterpoise.state import State, new_state
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import micro_batches, score
+from counterpoise.run.state import State, new_state
 from counterpoise.types import BatchPlan, Row
-from counterpoise.update.forward import micro_batches, score
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
 

@@ -11,13 +11,13 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.tokens import snapshot
-from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.packing import pack
+from counterpoise.model.attention import PackedAttention
+from counterpoise.model.packing import pack
+from counterpoise.model.scoring import micro_batches, read, score, through
 from counterpoise.types import Row, Turn
-from counterpoise.update.filled import fill
-from counterpoise.update.forward import micro_batches, read, score, through
+from counterpoise.update.graphs.padding import fill
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
 from counterpoise.variants import AGGREGATIONS

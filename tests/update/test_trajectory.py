@@ -10,9 +10,9 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
-from counterpoise.runfile import from_tables
-from counterpoise.update.forward import score
+from counterpoise.model.scoring import score
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
 from counterpoise.update.trajectory import weighed

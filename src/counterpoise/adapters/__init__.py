@@ -1,4 +1,12 @@
-"""The same batches inside other people's trainers: the only files that know another framework.
-
-Nothing is imported here: an engine is loaded by whoever asks for its package.
+"""The import paths of version 0.1, kept so that scripts still run. Use `counterpoise.trl` and
+`counterpoise.verl`.
 """
+
+from __future__ import annotations
+
+import sys
+
+
+def point_to(old: str, new: str) -> None:
+    """Say once, on stderr, where an import path has moved."""
+    print(f"counterpoise: {old} is now {new}; the old name still works", file=sys.stderr)

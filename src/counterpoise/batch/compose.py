@@ -2,7 +2,7 @@
 
 Every plan, whatever its rule, is a partition of the rows into exactly `num_steps` steps, none of
 them empty. A rule may promise more (`COMPOSER_PROMISES`); its promise is checked too. A function
-of the user's (own.py) is a rule as any other.
+of the user's (plugin_composer.py) is a rule as any other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from counterpoise.errors import PoiseError, counted
-from counterpoise.own import shown
+from counterpoise.plugins import shown
 from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 

@@ -32,7 +32,7 @@ from counterpoise.cli import (
 )
 from counterpoise.cli.app import app
 from counterpoise.errors import PoiseError
-from counterpoise.interrupts import terminated_is_interrupted
+from counterpoise.run.interrupts import terminated_is_interrupted
 
 app.command()(demo.demo)
 app.command()(train.train)

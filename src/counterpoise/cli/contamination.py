@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from counterpoise.contamination.search import Found
+    from counterpoise.task.contamination.search import Found
 
 
 def contamination(
@@ -43,9 +43,9 @@ def contamination(
     """
     import json
 
-    from counterpoise.contamination.clean import write_clean
-    from counterpoise.contamination.items import read_benchmarks, read_items
-    from counterpoise.contamination.search import search, to_data
+    from counterpoise.task.contamination.clean import write_clean
+    from counterpoise.task.contamination.items import read_benchmarks, read_items
+    from counterpoise.task.contamination.search import search, to_data
 
     items = read_items(train, field)
     files = [Path(name) for name in [*evals, *(more or [])]]
@@ -55,7 +55,7 @@ def contamination(
         kept = write_clean(items, found.copies(), clean)
         said.append(f"clean  {clean}: {kept:,} of {len(items):,} prompts")
     if out is not None:
-        from counterpoise.report.contamination import write_contamination
+        from counterpoise.report.pages.contamination import write_contamination
 
         said.append(f"page   {write_contamination(to_data(found), train.stem, out)}")
     if as_json:
@@ -78,7 +78,7 @@ def _table(found: Found) -> Table:
     from rich import box
     from rich.table import Table
 
-    from counterpoise.contamination.find import KINDS
+    from counterpoise.task.contamination.copy_rules import KINDS
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")

@@ -57,7 +57,7 @@ def credit(
 
     errors = Console(stderr=True)
     with errors.status("loading") as status:
-        from counterpoise.credit_look.result import look
+        from counterpoise.lab.credit_view.result import look
 
         found = look(names, run, tuple(settings or ()), iteration, model, status.update)
     # The numbers before the page: a page that cannot be written costs none of them.
@@ -65,12 +65,12 @@ def credit(
     if as_json:
         typer.echo(json.dumps(found.as_json()))
     else:
-        from counterpoise.credit_look.table import told
+        from counterpoise.lab.credit_view.table import told
 
         console.print(told(found), highlight=False)
     if out or not as_json:
         with errors.status("writing the page"):
-            from counterpoise.report.credit import write_credit
+            from counterpoise.lab.credit_view.page import write_credit
 
             page = write_credit(found, out)
         console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

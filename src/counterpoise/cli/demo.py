@@ -24,6 +24,6 @@ def demo(
         poise demo --set batch.composer=shuffled --set balance.tau=0
     """
     from counterpoise.cli.running import fresh, train_natively
-    from counterpoise.runfile import load_config
+    from counterpoise.config.load import load_config
 
     train_natively(load_config("demo", sets or []), out or fresh(Path("out/demo")), resume=False)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterpoise.errors import PoiseError
-from counterpoise.evaluate import PAPER
+from counterpoise.lab.evaluate import PAPER
 
 if TYPE_CHECKING:
-    from counterpoise.evaluate.plan import Options
+    from counterpoise.lab.evaluate.plan import Options
 
 BENCH = ",".join(PAPER)
 
@@ -95,8 +95,8 @@ def evaluate(
     - `poise eval embedded --bench gsm8k --data data --limit 100`
     - `poise eval Qwen/Qwen3-1.7B-Base --bench math500,minerva --sweep --out out/sweep`
     """
-    from counterpoise.evaluate.plan import Options
-    from counterpoise.evaluate.sweep import asked
+    from counterpoise.lab.evaluate.plan import Options
+    from counterpoise.lab.evaluate.sweep import asked
 
     options = Options(
         models, out, [name for name in bench.split(",") if name], data,
@@ -113,8 +113,8 @@ def judge(options: Options, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
     from rich.console import Console
 
-    from counterpoise.evaluate.run import evaluate as run
-    from counterpoise.evaluate.watch import LiveWatch
+    from counterpoise.lab.evaluate.run import evaluate as run
+    from counterpoise.lab.evaluate.watch import LiveWatch
 
     console = Console(stderr=as_json)
     try:
@@ -127,8 +127,8 @@ def judge(options: Options, *, as_json: bool) -> None:
 
         typer.echo(json.dumps(summary.to_json()))
         return
-    from counterpoise.evaluate.table import print_summary
-    from counterpoise.report.evaluation import write_evaluation
+    from counterpoise.lab.evaluate.page import write_evaluation
+    from counterpoise.lab.evaluate.table import print_summary
 
     print_summary(console, summary)
     console.print(f"report {write_evaluation(options.out)}", highlight=False, markup=False)

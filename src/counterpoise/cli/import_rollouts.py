@@ -30,6 +30,6 @@ def import_rollouts(
     - `poise plan out/theirs/rollouts/step_00010.jsonl --composer shuffled`
     - `poise report out/theirs`
     """
-    from counterpoise.import_runs.write import import_run
+    from counterpoise.hosts.importing.write_folder import import_run
 
     typer.echo(import_run(path, out, source, tokenizer, reward).told(out))

@@ -39,7 +39,7 @@ def look(
     """
     from rich.console import Console
 
-    from counterpoise.look import find
-    from counterpoise.look_view import show
+    from counterpoise.cli.token_view import find
+    from counterpoise.cli.token_view_text import show
 
     show(find(run, step, row, by, token), Console())

@@ -16,7 +16,7 @@ def options(
     from rich.console import Console
     from rich.table import Table
 
-    from counterpoise.runfile import options as all_options
+    from counterpoise.config.load import options as all_options
 
     table = Table(
         "option", "default", "what it does", box=None, header_style="bold", pad_edge=False

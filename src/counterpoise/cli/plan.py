@@ -31,7 +31,7 @@ def plan(
     """
     import json
 
-    from counterpoise.batch.plan_rollouts import plan_file
+    from counterpoise.batch.plan_file import plan_file
 
     planned = plan_file(rollouts, composer, steps, seed, credit)
     if as_json:
@@ -39,6 +39,6 @@ def plan(
         return
     from rich.console import Console
 
-    from counterpoise.plan_table import plan_table
+    from counterpoise.cli.plan_table import plan_table
 
     Console().print(plan_table(planned))

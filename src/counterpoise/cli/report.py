@@ -41,6 +41,6 @@ def report(
 
         typer.echo(write_comparison(folders, out))
     else:
-        from counterpoise.report.page import write_report
+        from counterpoise.lab.choose_page import write_report
 
         typer.echo(write_report(folders[0], out))

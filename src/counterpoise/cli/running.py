@@ -26,7 +26,7 @@ def train_natively(run: RunConfig, out: Path, *, resume: bool) -> None:
     console = Console()
     with stopped_says_how_to_go_on(out):
         with console.status("loading") if console.is_terminal else nullcontext():
-            from counterpoise.display import LiveDisplay
+            from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.loop import train as train_run
         with LiveDisplay(console) as display:
             folder = train_run(run, out, resume=resume, watch=display)
@@ -40,8 +40,8 @@ def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
     console = Console(quiet=not _first())
     with stopped_says_how_to_go_on(out):
         with console.status("loading") if console.is_terminal else nullcontext():
-            from counterpoise.display import LiveDisplay
-            from counterpoise.engine.trl_run import train as train_run
+            from counterpoise.cli.progress_display import LiveDisplay
+            from counterpoise.hosts.trl.run import train as train_run
         with LiveDisplay(console) as display:
             folder = train_run(run, out, resume=resume, watch=display)
         if not console.quiet:
@@ -50,7 +50,7 @@ def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
 
 def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
     """The same run through verl, which does its own telling."""
-    from counterpoise.engine.verl_run import launch
+    from counterpoise.hosts.verl.run import launch
 
     with stopped_says_how_to_go_on(out):
         launch(run, out, resume=resume)
@@ -95,9 +95,9 @@ def own_name() -> list[str]:
 
 def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
     """What the run brought, and where it lies."""
-    from counterpoise.evaluate.heldout import Success
-    from counterpoise.evaluate.settings import by_setting
-    from counterpoise.report.page import write_report
+    from counterpoise.config.evaluation_settings import by_setting
+    from counterpoise.lab.choose_page import write_report
+    from counterpoise.run.heldout import Success
 
     for setting, judged in by_setting(folder.read("evaluations")).items():
         first, last = (Success.of(record) for record in (judged[0], judged[-1]))

@@ -52,11 +52,11 @@ def study(
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
     """
     if not name:
-        from counterpoise.study.about import list_studies
+        from counterpoise.lab.studies.descriptions import list_studies
 
         list_studies()
         return
-    from counterpoise.study.command import Limits, run_studies
+    from counterpoise.lab.studies.terminal import Limits, run_studies
 
     limits = Limits(sizes or (), sets or (), minutes)
     run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)

@@ -25,6 +25,6 @@ def track(
     - `poise track out/demo --to tensorboard`, then `tensorboard --logdir out`
     - `poise track out/theirs --to wandb`
     """
-    from counterpoise.track.sending import send
+    from counterpoise.run.trackers.sending import send
 
     typer.echo("\n".join(send(run, to, out)))

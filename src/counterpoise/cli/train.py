@@ -42,10 +42,10 @@ def train(
     Another engine than the native one trains the same run, or stops and names the options that it
     cannot honour.
     """
-    from counterpoise.engine.choose import choose
-    from counterpoise.rehearse import check_loads
-    from counterpoise.runfile import load_config
-    from counterpoise.track.installed import check_installed
+    from counterpoise.config.load import load_config
+    from counterpoise.hosts.choose_engine import choose
+    from counterpoise.run.trackers.installed import check_installed
+    from counterpoise.run.try_plugins import check_loads
 
     chosen = choose(engine, out, resume=resume)
     if resume:
@@ -76,8 +76,8 @@ def train(
 
 
 def _describe(run: RunConfig, engine: str = "native") -> None:
-    from counterpoise.estimate import describe_run
-    from counterpoise.rehearse import rehearse
+    from counterpoise.run.estimate import describe_run
+    from counterpoise.run.try_plugins import rehearse
 
     typer.echo("\n".join([describe_run(run), *rehearse(run, engine)]))
 
@@ -86,11 +86,12 @@ def _train_by(
     engine: str, run: RunConfig, out: Path | None, *, resume: bool, show: bool, dry_run: bool
 ) -> None:
     """Through TRL or verl; what they cannot honour has stopped the run before it is shown."""
-    from counterpoise.engine import trl, verl_command
+    from counterpoise.hosts.trl import run_options
+    from counterpoise.hosts.verl import command
 
-    shown = trl.shown(run) if engine == "trl" else verl_command.shown(run, out)
+    shown = run_options.shown(run) if engine == "trl" else command.shown(run, out)
     if engine == "verl" and show and out and not dry_run and not resume:
-        from counterpoise.engine.verl_run import prepare
+        from counterpoise.hosts.verl.run import prepare
 
         prepare(run, out)
     if dry_run:

@@ -48,8 +48,8 @@ def verify_check(
     import json
     import sys
 
+    from counterpoise.lab.verifier_audit.measure import check, to_data
     from counterpoise.task.jsonl import Fields, read
-    from counterpoise.verify_check.measure import check, to_data
 
     found: dict[str, dict[str, Any]] = {}
     fields = Fields(remedy="name it '{role}'")
@@ -83,7 +83,7 @@ def _paths(files: list[Path], data: Path | None) -> list[Path]:
         if not files:
             raise PoiseError("nothing to check: name .jsonl files, or a folder of them by --data")
         return files
-    from counterpoise.evaluate.benchmarks import BENCHMARKS
+    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
 
     if not data.is_dir():
         raise PoiseError(f"{data}: no such folder; --data holds benchmarks as .jsonl files")

@@ -26,7 +26,7 @@ def warmup(
     While it goes on, DIR.unfinished holds its checkpoints; the same command with --resume goes on
     from the last one, to the same model.
     """
-    from counterpoise.runfile import load_config
-    from counterpoise.warmup.run import run_warmup
+    from counterpoise.config.load import load_config
+    from counterpoise.lab.warmup.run import run_warmup
 
     run_warmup(load_config(config, sets or []), out, resume=resume)

@@ -1,13 +1,14 @@
 """Every option of a run, with its default and its reason, in one place.
 
-A run is a TOML file of these sections; `runfile.py` reads and writes them.
+A run is a TOML file of these sections; `load.py` reads and writes them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from counterpoise.config.around import (
+from counterpoise.config.option import option
+from counterpoise.config.run_options import (
     EvaluateConfig,
     LoopConfig,
     MonitorConfig,
@@ -15,8 +16,7 @@ from counterpoise.config.around import (
     TrackConfig,
     WarmupConfig,
 )
-from counterpoise.config.option import option
-from counterpoise.config.stages import (
+from counterpoise.config.stage_options import (
     BalanceConfig,
     BatchConfig,
     CreditConfig,

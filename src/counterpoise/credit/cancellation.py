@@ -4,8 +4,8 @@
     u_j = sum_{k: A_k > 0} A_k K_jk                d_j = sum_{k: A_k < 0} A_k K_jk
 
 k runs over the tokens of the other rollouts of j's group (`scope=batch`: of the whole batch), K is
-the output-layer kernel (`credit/pushed.py`). u + d is what they will do to log pi(o_j) in one
-update, so s in [-1, 1] is the hidden credit of the token, free of its scale: +1 where all that
+the output-layer kernel (`credit/coupling_pushes.py`). u + d is what they will do to log pi(o_j) in
+one update, so s in [-1, 1] is the hidden credit of the token, free of its scale: +1 where all that
 moves it moves it up, 0 where right and wrong rollouts undo each other, -1 where all moves it down.
 A_j w_j = A_j + strength |A_j| s_j: to the credit of its rollout a token adds what the others found.
 The weight lies in [1 - strength, 1 + strength], so with strength <= 1 no sign turns.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.credit.pushed import pushed, split
+from counterpoise.credit.coupling_pushes import pushed, split
 from counterpoise.credit.view import View
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats

@@ -5,7 +5,7 @@
                              . e f          from the fourth: `p p p p a b c` are looked at, not run
 
 On a GPU in half precision a kernel reads keys and values where they are
-(`policy/kernels/copies.py`). Elsewhere they are laid side by side, padded to the longest.
+(`model/kernels/copies.py`). Elsewhere they are laid side by side, padded to the longest.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.policy.attention import rows_at
-from counterpoise.policy.decoder import Decoder
-from counterpoise.policy.packing import Packing
-from counterpoise.policy.transfer import to_device
+from counterpoise.model.attention import rows_at
+from counterpoise.model.decoder import Decoder
+from counterpoise.model.packing import Packing
+from counterpoise.model.transfer import to_device
 from counterpoise.types import Ints
 
 Span = tuple[int, int]  # [start, end), tokens of a response
@@ -67,7 +67,7 @@ class FusedCopies:
     def __init__(
         self, decoder: Decoder, kept: Kept, copies: Sequence[Copy], asked: Sequence[Span]
     ) -> None:
-        from counterpoise.policy.kernels.copies import blocks_of
+        from counterpoise.model.kernels.copies import blocks_of
 
         lengths_C, asked_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(asked)
         assert (asked_C2[:, 1] == lengths_C).all()
@@ -81,7 +81,7 @@ class FusedCopies:
         )
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        from counterpoise.policy.kernels.copies import attend
+        from counterpoise.model.kernels.copies import attend
 
         at = self.asked if layer == len(self.kept.keys) - 1 else self.all
         return attend(q, k, v, self.kept.keys[layer], self.kept.values[layer], at)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.spans import places
-from counterpoise.microscope.errors import memory
-from counterpoise.policy.transfer import to_device
+from counterpoise.credit.answer_spans import places
+from counterpoise.model.residuals import memory
+from counterpoise.model.transfer import to_device
 
 
 @torch.no_grad()

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.saliency import Pass, saliency
-from counterpoise.credit.spans import answers
+from counterpoise.credit.answer_spans import answers
+from counterpoise.credit.embedding_saliency import Pass, saliency
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import unknown
-from counterpoise.policy.head import token_logprobs
+from counterpoise.model.head import token_logprobs
 from counterpoise.types import Floats
 
 TINY = 1e-8

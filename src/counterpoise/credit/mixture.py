@@ -12,7 +12,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 from counterpoise.variants import ADVANTAGES, MIXTURES
-from counterpoise.verify.further import shares_of
+from counterpoise.verify.extra_rewards import shares_of
 
 
 @dataclass(frozen=True, slots=True)

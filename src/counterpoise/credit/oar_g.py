@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.credit.answer_spans import Answer
 from counterpoise.credit.bilevel import BOOST, QUANTILE
 from counterpoise.credit.divergence import mean_states, slope
+from counterpoise.credit.embedding_saliency import Noise, Pass, saliency
 from counterpoise.credit.outcome import check, judged, reasoned, weighed
-from counterpoise.credit.saliency import Noise, Pass, saliency
-from counterpoise.credit.spans import Answer
 from counterpoise.credit.view import View
-from counterpoise.policy.head import token_logprobs
-from counterpoise.policy.transfer import to_device
+from counterpoise.model.head import token_logprobs
+from counterpoise.model.transfer import to_device
 from counterpoise.seeds import seed_for
 from counterpoise.types import Floats
 

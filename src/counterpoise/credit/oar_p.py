@@ -27,19 +27,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.credit.answer_spans import Answer, places
 from counterpoise.credit.bilevel import BOOST, QUANTILE
 from counterpoise.credit.copies import Copy, Span
 from counterpoise.credit.divergence import divergence, mean_states
+from counterpoise.credit.embedding_saliency import cut
 from counterpoise.credit.originals import Originals
 from counterpoise.credit.outcome import check, judged, reasoned, weighed
-from counterpoise.credit.saliency import cut
-from counterpoise.credit.spans import Answer, places
 from counterpoise.credit.view import View
-from counterpoise.policy.head import token_logprobs
-from counterpoise.policy.load import Policy
-from counterpoise.policy.transfer import to_device, to_host
+from counterpoise.model.head import token_logprobs
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import micro_batches, packed
+from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
-from counterpoise.update.forward import micro_batches, packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.credit.answer_spans import places
 from counterpoise.credit.copies import Copy, FusedCopies, Kept, PaddedCopies, Span
-from counterpoise.credit.spans import places
-from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.kernels import on_gpu
-from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import Packing
-from counterpoise.policy.transfer import to_device
-from counterpoise.sample.cache import Recorded
+from counterpoise.model.attention import PackedAttention
+from counterpoise.model.kernels import on_gpu
+from counterpoise.model.load import Policy
+from counterpoise.model.packing import Packing
+from counterpoise.model.transfer import to_device
+from counterpoise.sample.kv_cache import Recorded
 
 LARGER = 8  # than a pass that is differentiated: without padding, of what is run nothing is kept
 UNEVEN = 1.15  # length of a copy beside the mean of those it would be padded with

@@ -8,14 +8,14 @@ Teacher and student are the policy that sampled, with the hint in its prompt and
 passes are the trainer's, so that an uninformative hint gives 1. lam = 0, or a problem without a
 reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by a
 reading note); it syncs its teacher every 10 steps, here it is always the current policy, as in the
-code of SDPG. The wording of the hint (`credit/hint.py`) is chosen here.
+code of SDPG. The wording of the hint (`credit/hinted_prompts.py`) is chosen here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.credit.hint import hinted
+from counterpoise.credit.hinted_prompts import hinted
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from counterpoise.credit.embedding_saliency import cut
 from counterpoise.credit.rlsd import faded, weigh
-from counterpoise.credit.saliency import cut
 from counterpoise.credit.view import View, ones
 from counterpoise.types import Floats, Row
 

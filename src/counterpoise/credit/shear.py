@@ -9,7 +9,7 @@ normalised to a mean of 1, as in the paper. The hidden states are those before t
 
 distance  wasserstein (the paper's; by Sinkhorn), chamfer or mmd, which its ablation puts within 0.2
           points. The kernel of its MMD was not found: here -|x - y|, which needs no bandwidth
-          (`credit/clouds.py`).
+          (`credit/point_distances.py`).
 width 100, stride 25: the paper's. The last span ends with the rollout; a short rollout is one span.
 blur      eps / n. Found is only that eps ln 100 is about 20.8, in a unit that models do not share;
           0.05, and 50 iterations: chosen here. W_eps is <P, C>, without the entropy.
@@ -32,8 +32,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit import clouds
-from counterpoise.credit.pushed import split
+from counterpoise.credit import point_distances
+from counterpoise.credit.coupling_pushes import split
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
@@ -105,7 +105,7 @@ def weights(
 def cut(view: View, width: int, stride: int) -> Spans:
     length_R = np.array([row.num_tokens for row in view.rows])
     begin_R = np.cumsum(length_R) - length_R
-    starts = [clouds.starts(length, width, stride) for length in length_R.tolist()]
+    starts = [point_distances.starts(length, width, stride) for length in length_R.tolist()]
     count_R = np.array([len(of) for of in starts])
     row_S = np.repeat(np.arange(len(starts)), count_R)
     first_S = begin_R[row_S] + np.concatenate(starts)
@@ -163,9 +163,9 @@ def of_pairs(
         (x, in_x), (y, in_y) = (laid_out(spans, side, width, stride) for side in (one, other))
         C = torch.cdist(x, y)
         if distance == "mmd":
-            found = clouds.means(C, in_x, in_y)
+            found = point_distances.means(C, in_x, in_y)
         else:
-            from_x, from_y = clouds.sides(C, in_x, in_y, width, stride)
+            from_x, from_y = point_distances.sides(C, in_x, in_y, width, stride)
             found = (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
         at_K, at_L = (np.arange(n) for n in found.shape[1:])
         in_K = at_K < spans.count_R[one, None]
@@ -200,7 +200,7 @@ def laid_out(spans: Spans, rows: Numbers, width: int, stride: int) -> tuple[Tens
     T = int(length_B.max())
     places = spans.begin_R[rows, None] + np.minimum(np.arange(T), length_B[:, None] - 1)
     points = spans.points(torch.from_numpy(rows).to(here), torch.from_numpy(places).to(here))
-    return points, clouds.shares(torch.from_numpy(length_B).to(here), T, width, stride)
+    return points, point_distances.shares(torch.from_numpy(length_B).to(here), T, width, stride)
 
 
 def by_plan(spans: Spans, pairs: Tensor, bound: Tensor, blur: float, iterations: int) -> Tensor:
@@ -226,7 +226,7 @@ def planned(spans: Spans, pairs: Tensor, blur: float, iterations: int) -> Tensor
             x, y = (spans.points(spans.row_S[of], spans.places[of]) for of in few.unbind(dim=1))
             apart.append(torch.cdist(x, y))
         a, b = spans.mass[part].unbind(dim=1)
-        found.append(clouds.transport(torch.cat(apart), a, b, blur, iterations))
+        found.append(point_distances.transport(torch.cat(apart), a, b, blur, iterations))
     return torch.cat(found)
 
 

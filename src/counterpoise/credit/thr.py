@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.credit.pushed import pushed, split
+from counterpoise.credit.coupling_pushes import pushed, split
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats

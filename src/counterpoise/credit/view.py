@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import Read, read, score
 from counterpoise.types import Floats, Ints, Row
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import Read, read, score
 from counterpoise.update.passes import EAGER, Passes
 
 

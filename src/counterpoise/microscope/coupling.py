@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.errors import Errors
-from counterpoise.microscope.sets import Places
-from counterpoise.microscope.tokens import check_tokens
-from counterpoise.microscope.walk import Walk
+from counterpoise.microscope.batch_tokens import check_tokens
+from counterpoise.model.coupling_sets import Places
+from counterpoise.model.coupling_sums import Walk
+from counterpoise.model.residuals import Errors
 
 Same = Literal["same", "other"]
 Sign = Literal["positive", "negative"]

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.objective import logprob_at, plus
+from counterpoise.microscope.batch_tokens import Snapshot, errors
+from counterpoise.microscope.chosen_gradients import logprob_at, plus
 from counterpoise.microscope.pairs import wide
-from counterpoise.microscope.tokens import Snapshot, errors
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
+from counterpoise.model.swapped_weights import Direction
 from counterpoise.types import Row
-from counterpoise.update.lend import Direction
 
 LOW = 0.5  # a token is of low confidence when pi(o) <= LOW
 CONDITIONS = ("random", "same", "low", "both")

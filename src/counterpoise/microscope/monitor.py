@@ -7,13 +7,13 @@ one), token j's output-layer displacement for one unit of learning rate is
 
     delta_j = sum_k pull_k <h_j, h_k> <r_j, r_k> / temperature^2
 
-On a GPU products are in half precision where the model itself is (`microscope/errors.py`), and
+On a GPU products are in half precision where the model itself is (`model/residuals.py`), and
 nothing is waited for in between: the step goes on while the GPU still decomposes.
 
-A look at a large iteration is for some of its tokens (`microscope/looks.py`): of these it is exact,
-pushed by all tokens of their step.
+A look at a large iteration is for some of its tokens (`microscope/monitor_sampling.py`): of these
+it is exact, pushed by all tokens of their step.
 
-A `Monitor` is the `look` of `update/step.py`; `microscope/iteration.py` puts its views into
+A `Monitor` is the `look` of `update/step.py`; `microscope/monitor_records.py` puts its views into
 numbers for metrics.jsonl, and tables for tokens/ and pushes/.
 """
 
@@ -29,16 +29,16 @@ from torch import Tensor
 
 from counterpoise.microscope import prefixes
 from counterpoise.microscope.coupling import Coupling, decompose_errors
-from counterpoise.microscope.errors import HALF, Errors
-from counterpoise.microscope.looks import Name
+from counterpoise.microscope.learning_tax import Mean, drift, log_distributions, places, tax
+from counterpoise.microscope.monitor_sampling import Name
 from counterpoise.microscope.pairs import Pushes, strongest, wide
 from counterpoise.microscope.stopwatch import Stopwatch
-from counterpoise.microscope.tax import Mean, drift, log_distributions, places, tax
 from counterpoise.microscope.token_types import TypePull, type_pulls
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
+from counterpoise.model.residuals import HALF, Errors
+from counterpoise.model.scoring import micro_batches, read
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import micro_batches, read
 from counterpoise.update.passes import EAGER, Passes
 
 TOP = 6  # pushes kept for a watched token, up and down

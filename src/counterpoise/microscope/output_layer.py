@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from counterpoise.microscope.batch_tokens import Snapshot
 from counterpoise.microscope.pairs import wide
-from counterpoise.microscope.tokens import Snapshot
-from counterpoise.policy.head import token_logprobs
+from counterpoise.model.head import token_logprobs
 
 
 def output_gradient(seen: Snapshot, unembedding: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.errors import Errors, product
-from counterpoise.microscope.tokens import errors as errors_of
+from counterpoise.microscope.batch_tokens import errors as errors_of
+from counterpoise.model.residuals import Errors, product
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from counterpoise.microscope.tokens import Snapshot, snapshot
-from counterpoise.policy.load import Policy
+from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.model.load import Policy
+from counterpoise.model.swapped_weights import unchanged
 from counterpoise.types import Row
-from counterpoise.update.lend import unchanged
 
 Update = Callable[[Sequence[Row]], object]  # changes the policy's weights by one step on the rows
 

@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.microscope.tokens import check_rows
-from counterpoise.policy.load import Policy
-from counterpoise.sample.fork import Start, fork
+from counterpoise.microscope.batch_tokens import check_rows
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import score
+from counterpoise.sample.continuations import Start, fork
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
-from counterpoise.update.forward import score
 from counterpoise.verify.scores import Verifier, verified
 
 Kind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o

@@ -41,12 +41,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.microscope.kernel import along
-from counterpoise.microscope.tokens import check_rows, snapshot
-from counterpoise.policy.load import Policy
+from counterpoise.microscope.batch_tokens import check_rows, snapshot
+from counterpoise.microscope.parameter_kernel import along
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import forward, micro_batches
+from counterpoise.model.swapped_weights import Direction
 from counterpoise.types import Row
-from counterpoise.update.forward import forward, micro_batches
-from counterpoise.update.lend import Direction
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.evaluate.settings import by_setting
+from counterpoise.config.evaluation_settings import by_setting
 from counterpoise.report.texts import RolloutText, read_texts
 from counterpoise.store.folder import RunFolder
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.sample.sampler import Sample
 from counterpoise.types import Ints, Prompt, Response
 

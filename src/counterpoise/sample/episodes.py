@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from counterpoise.config import SampleConfig, TaskConfig
-from counterpoise.policy.load import Policy
-from counterpoise.policy.pieces import pieces_of, token_span
+from counterpoise.model.load import Policy
+from counterpoise.model.pieces import pieces_of, token_span
 from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import seed_for
 from counterpoise.task.environment import Environment

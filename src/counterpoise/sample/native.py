@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.policy.load import Policy
-from counterpoise.sample.cache import Cache, Prefill, prefill
-from counterpoise.sample.choose import choose
-from counterpoise.sample.graph import bytes_held, decode_rows
-from counterpoise.sample.room import budget, token_bytes
+from counterpoise.model.load import Policy
+from counterpoise.sample.choose_token import choose
+from counterpoise.sample.decode_graphs import bytes_held, decode_rows
+from counterpoise.sample.kv_budget import budget, token_bytes
+from counterpoise.sample.kv_cache import Cache, Prefill, prefill
 from counterpoise.types import Ints, Response
 
 ROWS_AT_ONCE = 512  # rows decoded together on the CPU; more only lengthen the queue

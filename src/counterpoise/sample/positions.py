@@ -18,7 +18,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Ints, Prompt
 
 if TYPE_CHECKING:
-    from counterpoise.policy.load import Policy
+    from counterpoise.model.load import Policy
 
 
 def beyond(prompt: int, room: int, positions: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from counterpoise.config import SampleConfig
-from counterpoise.policy.load import Policy
+from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Response
 
 Sample = Callable[

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.policy.load import Policy
-from counterpoise.sample.room import CACHE_BYTES
+from counterpoise.model.load import Policy
+from counterpoise.sample.kv_budget import CACHE_BYTES
 from counterpoise.sample.vllm_heads import widened, widened_config, width_for
 from counterpoise.sample.vllm_host import process_as_it_was, require
 from counterpoise.types import Ints, Response

@@ -40,7 +40,8 @@ class Finding:
 
 
 def as_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
-    """NAME.json, as report/studies.py reads it. `about`: study, title, shows, claim and rule, then
+    """NAME.json, as lab/studies/page.py reads it. `about`: study, title, shows, claim and rule,
+    then
     the settings it was measured at. JSON has no word for nan: null."""
     found = {
         "schema": SCHEMA,

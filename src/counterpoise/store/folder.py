@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config, to_toml
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.runfile import load_config, to_toml
 from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
-from counterpoise.store.lines import rollout_lines
+from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
 

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.runfile import load_config
 from counterpoise.store.folder import CONFIG, RunFolder
 
 # Options that change how a run goes on, not what it computes (by rounding at most).

@@ -19,7 +19,7 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.task.jsonl import Fields, to_prompt
 from counterpoise.task.prompts import Task
-from counterpoise.task.split import hold_out, without
+from counterpoise.task.split_heldout import hold_out, without
 from counterpoise.types import Prompt
 
 

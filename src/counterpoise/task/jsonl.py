@@ -20,9 +20,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.task.prompts import Task
-from counterpoise.task.split import hold_out, without
+from counterpoise.task.split_heldout import hold_out, without
 from counterpoise.types import NO_COLUMNS, Columns, Prompt
-from counterpoise.verify.boxed import boxed
+from counterpoise.verify.math.boxed import boxed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.task.prompts import Task
 from counterpoise.variants import TASKS
-from counterpoise.verify.further import columns_of
+from counterpoise.verify.extra_rewards import columns_of
 
 
 def load_problems(config: RunConfig) -> Task:

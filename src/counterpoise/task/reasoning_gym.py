@@ -17,7 +17,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
 from counterpoise.task.jsonl import Fields
 from counterpoise.task.prompts import Task
-from counterpoise.task.split import normal, without
+from counterpoise.task.split_heldout import normal, without
 from counterpoise.types import Prompt
 
 

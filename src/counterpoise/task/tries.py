@@ -14,8 +14,8 @@ that looks at actions (`credit/serl.py`): the last box, braces included.
 from __future__ import annotations
 
 from counterpoise.types import Prompt
-from counterpoise.verify.boxed import boxed, boxes
-from counterpoise.verify.number import number
+from counterpoise.verify.math.boxed import boxed, boxes
+from counterpoise.verify.math.numbers import number
 
 LONGEST = 40  # digits of a number that is said back
 MISSING = "The answer is not there."

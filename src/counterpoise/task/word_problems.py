@@ -26,10 +26,10 @@ from hashlib import blake2b
 
 from counterpoise.seeds import seed_for
 from counterpoise.task.events import add_distractor, add_event
-from counterpoise.task.families import FAMILIES
 from counterpoise.task.prompts import Task
 from counterpoise.task.scene import Scene
 from counterpoise.task.slips import careless
+from counterpoise.task.story_kinds import FAMILIES
 from counterpoise.types import Prompt
 
 LEVELS = (1, 2, 3, 4)

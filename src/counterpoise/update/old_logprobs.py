@@ -25,11 +25,11 @@ from dataclasses import replace
 
 import torch
 
-from counterpoise.policy.kernels import on_gpu
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.kernels import on_gpu
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import score
 from counterpoise.types import BatchPlan, Floats, Row
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import score
 from counterpoise.update.passes import EAGER, Passes
 
 Scores = Mapping[tuple[str, int], Floats]  # log-probabilities [T] by the names of rows

@@ -4,7 +4,7 @@
                                          row, w_m its importance weight, D_m an added term or 0
 
 `Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
-pass can be captured once and fed anew (`update/captured.py`).
+pass can be captured once and fed anew (`update/graphs/passes.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.policy.attention import PackedAttention
-from counterpoise.policy.load import Policy
-from counterpoise.policy.packing import Packing
-from counterpoise.policy.transfer import to_device
+from counterpoise.model.attention import PackedAttention
+from counterpoise.model.load import Policy
+from counterpoise.model.packing import Packing
+from counterpoise.model.scoring import Forward, once, packed, through
+from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update.forward import Forward, once, packed, through
-from counterpoise.update.rule import Term
+from counterpoise.update.rules.rule import Term
 from counterpoise.update.surrogate import SurrogateInputs
 from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
 

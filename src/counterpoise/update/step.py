@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.policy.load import Policy
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import by_row, micro_batches, score
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update.fit import MicroBatch
-from counterpoise.update.forward import by_row, micro_batches, score
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Found, Passes, Used
 from counterpoise.update.repeatable import repeatable
-from counterpoise.update.rule import Rule, Ruled, Term, obeyed
+from counterpoise.update.rules.rule import Rule, Ruled, Term, obeyed
 from counterpoise.update.trajectory import weighed
 from counterpoise.variants import AGGREGATIONS
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from counterpoise.types import Prompt
-from counterpoise.verify.boxed import boxed
+from counterpoise.verify.math.boxed import boxed
 from counterpoise.verify.scores import Scores
 
 

@@ -1,6 +1,6 @@
 r"""A process that compares answers: JSON lines in, JSON lines out, nothing shared, no pickle.
 
-    python -m counterpoise.verify.worker counterpoise.verify.equivalence:equivalent 5.0
+    python -m counterpoise.verify.worker counterpoise.verify.math.equivalence:equivalent 5.0
     -> {"ready": true}
     <- ["\\sqrt{12}", "2\\sqrt{3}"]
     -> true

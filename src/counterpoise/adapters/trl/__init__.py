@@ -1,39 +1,14 @@
-"""TRL's GRPO with batches made on purpose: change the import, add two arguments.
-
-    from counterpoise.adapters.trl import PoiseConfig, PoiseGRPOTrainer
-
-    args = PoiseConfig(..., composer="grouped", tau=0.25)
-    PoiseGRPOTrainer(model, reward_funcs, args, train_dataset).train()
-
-Generation, rewards, the loss and the optimizer stay TRL's. Ours are the credit, the balance and the
-plan: which rollouts share an optimizer step, and what each token's advantage is.
-
-    trainer.py   what is overridden      host.py     versions and signatures it rests on
-    config.py    the options             samples.py  TRL's padded batch <-> single rollouts
-    decide.py    credit, balance, plan   layout.py   a step's rows over passes and processes
-    processes.py one decision for all    monitor.py  the microscope's numbers in TRL's logs
-    native.py    TRL's model as read by us    checkpoint.py  RB's waiting rows in TRL's own
-    record.py    a folder for `poise report` and `poise look`
-"""
+"""`counterpoise.trl` under its name of version 0.1."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from counterpoise.adapters.trl.host import require
+from counterpoise.adapters import point_to
+from counterpoise.hosts import trl
 
-if TYPE_CHECKING:
-    from counterpoise.adapters.trl.config import PoiseConfig
-    from counterpoise.adapters.trl.trainer import PoiseGRPOTrainer
-
-__all__ = ["PoiseConfig", "PoiseGRPOTrainer"]
+point_to("counterpoise.adapters.trl", "counterpoise.trl")
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for, so that `host` can be read where TRL is missing or another one."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require()
-    from counterpoise.adapters.trl import config, trainer
-
-    return config.PoiseConfig if name == "PoiseConfig" else trainer.PoiseGRPOTrainer
+    return getattr(trl, name)

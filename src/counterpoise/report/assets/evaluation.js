@@ -1,4 +1,4 @@
-// The map of an evaluation (evaluation.py, `map_of`). Foreign text only ever enters as textContent.
+// The map of an evaluation (page.py, `map_of`). Foreign text only ever enters as textContent.
 (() => {
   const root = document.querySelector(".evaluation");
   const { benchmarks } = poise.data("problems");

@@ -8,14 +8,14 @@ from functools import partial
 
 from markupsafe import Markup
 
-from counterpoise.report.buffer import wasted
+from counterpoise.report.charts.render import render
 from counterpoise.report.compare.heldout import Judged, same_problems, same_reward, settings
 from counterpoise.report.compare.overlay import SMOOTH, Line, intervals, overlay
-from counterpoise.report.compare.runs import Compared, listed
-from counterpoise.report.learning import SMALL, Quantity, says_nothing
-from counterpoise.report.monitor import SHARES, SIZES, share_axis, unrounded
-from counterpoise.report.panel import Figure, Panel
-from counterpoise.report.render import render
+from counterpoise.report.compare.run_names import Compared, listed
+from counterpoise.report.panels.buffer import wasted
+from counterpoise.report.panels.learning import SMALL, Quantity, says_nothing
+from counterpoise.report.panels.monitor import SHARES, SIZES, share_axis, unrounded
+from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
 Last = Mapping[str, int]  # of every cost, for the axes

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.evaluate.settings import Setting, by_setting
-from counterpoise.own import content
-from counterpoise.report.compare.runs import Compared
+from counterpoise.config.evaluation_settings import Setting, by_setting
+from counterpoise.plugins import content
+from counterpoise.report.compare.run_names import Compared
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from counterpoise.report.buffer import wasted
 from counterpoise.report.compare.heldout import Evaluation, settings
-from counterpoise.report.compare.runs import Compared
-from counterpoise.report.summary import duration, wall_seconds
+from counterpoise.report.compare.run_names import Compared
+from counterpoise.report.panels.buffer import wasted
+from counterpoise.report.panels.summary import duration, wall_seconds
 
 
 class Cell(NamedTuple):

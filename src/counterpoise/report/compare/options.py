@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from counterpoise.engine.choose import stored_engine
-from counterpoise.own import shown_all
-from counterpoise.report.compare.runs import Compared, listed
-from counterpoise.report.panel import Panel
-from counterpoise.report.render import render
-from counterpoise.runfile import options, own_functions
+from counterpoise.config.load import options, own_functions
+from counterpoise.hosts.choose_engine import stored_engine
+from counterpoise.plugins import shown_all
+from counterpoise.report.charts.render import render
+from counterpoise.report.compare.run_names import Compared, listed
+from counterpoise.report.panels.panel import Panel
 from counterpoise.store.resume import differences
 
 

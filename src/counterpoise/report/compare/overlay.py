@@ -15,8 +15,8 @@ from typing import Any
 
 import altair as alt
 
-from counterpoise.report.compare.runs import Compared
-from counterpoise.report.series import MANY, PLAIN, chart, smoothed, y_axis
+from counterpoise.report.charts.series import MANY, PLAIN, chart, smoothed, y_axis
+from counterpoise.report.compare.run_names import Compared
 
 Line = list[dict[str, Any]]  # {"iteration", "rollouts", "steps", "value"}, in order
 ALONG = {

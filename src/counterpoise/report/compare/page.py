@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from counterpoise.config import RunConfig
-from counterpoise.report.assemble import whole_page, write_page
+from counterpoise.report.charts.render import render
 from counterpoise.report.compare.curves import batches, cancellation, learning
 from counterpoise.report.compare.heldout import same_problems, same_reward, settings
 from counterpoise.report.compare.numbers import numbers
 from counterpoise.report.compare.options import Option, options_panel, options_that_differ
 from counterpoise.report.compare.overlay import ALONG, ends
-from counterpoise.report.compare.runs import Compared, listed, read_compared
-from counterpoise.report.panel import Panel
-from counterpoise.report.render import render
+from counterpoise.report.compare.run_names import Compared, listed, read_compared
+from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.panels.panel import Panel
 
 ASSETS = ("summary.css", "comparison.css", "comparison.js")
 SEED = "loop.seed"

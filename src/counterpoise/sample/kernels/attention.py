@@ -1,4 +1,4 @@
-"""One decoded token of every row against its prefix and its own past: `sample/slots.py`.
+"""One decoded token of every row against its prefix and its own past: `sample/kv_slots.py`.
 
 One program for a row and a key/value head. It stores the new key and value, then reads every key
 and value of the row once for all query heads that share them, the softmax carried along.

@@ -1,4 +1,4 @@
-"""One token a row without sorting: `sample/choose.py` has the formula.
+"""One token a row without sorting: `sample/choose_token.py` has the formula.
 
     peaks      for every row and block of the vocabulary: maximum, sum of exp
     floor      only with top-k or top-p: the least logit that may be drawn, found by bisection
@@ -137,7 +137,7 @@ def draw(
     tokens: Tensor, logprobs: Tensor, current: Tensor, running: Tensor,
     *, temperature: float, top_p: float, top_k: int, offset: int,
 ) -> None:  # fmt: skip
-    """Draw token `step + offset` of every row and keep the books of `sample/slots.py`."""
+    """Draw token `step + offset` of every row and keep the books of `sample/kv_slots.py`."""
     R, V = logits_RV.shape
     blocks, scale = triton.cdiv(V, BLOCK), 1 / temperature
     padded = triton.next_power_of_2(blocks)

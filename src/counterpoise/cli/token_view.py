@@ -1,0 +1,132 @@
+"""`poise look`: one rollout in the terminal, every token coloured by what the update did to it.
+
+Here it is found, and what is not there is refused; `token_view_text.py` draws it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.errors import PoiseError, ranges, unknown
+from counterpoise.report.charts.quantities import (
+    QUANTITIES,
+    Quantity,
+    available,
+    full_colour,
+    values_of,
+)
+from counterpoise.report.pages.imported import read_imported
+from counterpoise.report.run_data import RunData
+from counterpoise.report.texts import RolloutText
+from counterpoise.report.traces import (
+    Columns,
+    Pushes,
+    Trace,
+    Vocabulary,
+    read_pushes,
+    read_trace,
+    read_vocabulary,
+    stored_iterations,
+)
+from counterpoise.store.folder import is_planned
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """One rollout, and what it is coloured by."""
+
+    plan: dict[str, Any]  # of the iteration
+    trace: Trace
+    row: int
+    token: int | None  # position of the token that is looked at
+    quantity: Quantity
+    pushes: Pushes | None
+    vocabulary: Vocabulary
+    texts: list[RolloutText | None]  # of the plan's rows
+
+    @property
+    def columns(self) -> Columns:
+        return self.trace.of(self.row)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Of the quantity, for the row's tokens: [T]"""
+        return values_of(self.quantity, self.columns)
+
+    @property
+    def full(self) -> float:
+        return full_colour(values_of(self.quantity, self.trace.columns))
+
+
+def find(
+    path: Path,
+    step: int | None = None,
+    row: int | None = None,
+    by: str | None = None,
+    token: int | None = None,
+) -> Sight:
+    """By default the first row of the last iteration; with `token`, what is known of that one."""
+    planned = is_planned(path)
+    run = read_imported(path)[0] if planned else RunData.read(path)
+    iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
+    plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
+    trace = read_trace(path, iteration)
+    row = _row(trace, row)
+    length = len(trace.of(row)["token"])
+    if token is not None and not 0 <= token < length:
+        raise PoiseError(
+            f"row {row} of iteration {iteration} has tokens 0 to {length - 1}, not {token}"
+        )
+    return Sight(
+        plan=plan,
+        trace=trace,
+        row=row,
+        token=token,
+        quantity=_quantity(trace, by),
+        pushes=read_pushes(path, iteration),
+        vocabulary=read_vocabulary(path),
+        texts=run.texts_of(plan),
+    )
+
+
+def _iteration(run: RunData, step: int | None, remedy: str) -> int:
+    planned = {plan["iteration"] for plan in run.plans}
+    stored = [i for i in stored_iterations(run.path) if i in planned]
+    if not stored and stored_iterations(run.path):
+        raise PoiseError(f"{run.path} kept no rows of its plans: train with store.report=true")
+    if not stored:
+        raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
+    if step is None:
+        return stored[-1]
+    if step not in stored:
+        raise PoiseError(f"{run.path} has no tokens of iteration {step}, only of {ranges(stored)}")
+    return step
+
+
+def _row(trace: Trace, row: int | None) -> int:
+    if row is None:
+        return min(trace.spans)
+    if row not in trace.spans:
+        raise PoiseError(
+            f"iteration {trace.iteration} trained on no row {row}, only on rows "
+            f"{ranges(sorted(trace.spans))}"
+        )
+    return row
+
+
+def _quantity(trace: Trace, by: str | None) -> Quantity:
+    choices = {quantity.name: quantity for quantity in available(trace.columns)}
+    if by is None:
+        return choices.get("displacement") or choices["entropy"]
+    if by in choices:
+        return choices[by]
+    if by in {quantity.name for quantity in QUANTITIES}:
+        raise PoiseError(
+            f"iteration {trace.iteration} did not store '{by}': choose one of {', '.join(choices)}"
+        )
+    raise unknown("quantity", by, choices)

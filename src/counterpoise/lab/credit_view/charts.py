@@ -1,0 +1,115 @@
+"""Charts of token weights: how they are spread, and what they leave on shared prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from counterpoise.lab.credit_view.measure import Weighed
+from counterpoise.lab.credit_view.result import Result
+from counterpoise.report.charts.series import chart
+from counterpoise.report.panels.panel import Figure
+from counterpoise.types import Row
+
+BINS = 32
+SIGNS = ((1, "positive", "A > 0"), (-1, "negative", "A < 0"))
+
+
+def histogram(rows: Sequence[Row], weighed: Weighed) -> Figure:
+    """Shares of the tokens of either sign, mirrored."""
+    records = bins(rows, weighed)
+    low, high = records[0]["left"], max(record["right"] for record in records)
+    ticks_x = alt.Axis(tickCount=6, tickMinStep=1e-6)  # the page's own are whole iterations
+    x = alt.X("left:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=ticks_x)
+    top = max(record["share"] for record in records)
+    ticks = [share for share in (0.01, 0.1, 0.25, 0.5, 1.0) if share <= max(top, 0.01)]
+    y = alt.Y(
+        "height:Q",
+        scale=alt.Scale(type="sqrt", domain=[-top, top], nice=False),
+        axis=alt.Axis(
+            values=[*(-share for share in reversed(ticks)), 0, *ticks],
+            labelExpr="format(abs(datum.value), '.0%')",
+        ),
+    )
+    tooltip = [
+        alt.Tooltip("sign:N", title="rollouts"),
+        alt.Tooltip("left:Q", title="w from", format=".3g"),
+        alt.Tooltip("right:Q", title="to", format=".3g"),
+        alt.Tooltip("share:Q", title="of their tokens", format=".1%"),
+    ]
+    bars = [
+        chart([r for r in records if r["sign"] == name and r["share"]])
+        .mark_bar(style=colour, binSpacing=0)
+        .encode(x=x, x2="right:Q", y=y, y2=alt.datum(0), tooltip=tooltip)
+        for _, colour, name in SIGNS
+    ]
+    one = chart([{"left": 1.0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(x=x)
+    drawn = alt.LayerChart(
+        layer=[*bars, one] if low <= 1 <= high else bars,
+        width="container",
+        height=150,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        description=f"Weights of {weighed.asked.label} from {low:.3g} to {high:.3g}",
+    )
+    keys = tuple((colour, name) for _, colour, name in SIGNS)
+    return Figure(drawn, title=weighed.asked.label, keys=keys)
+
+
+def bins(rows: Sequence[Row], weighed: Weighed) -> list[dict[str, Any]]:
+    """A record a bin and sign; the height is the share, below zero for negative rows."""
+    w_N = np.concatenate(weighed.weights).astype(np.float64)
+    sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
+    low, high = float(w_N.min()), float(w_N.max())
+    if high - low < 1e-9:  # all equal: one bar in the middle
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BINS + 1)
+    records = []
+    for sign, _, name in SIGNS:
+        counts, _ = np.histogram(w_N[sign_N == sign], edges)
+        shares = counts / max(1, counts.sum())
+        records += [
+            {"left": left, "right": right, "share": share, "height": sign * share, "sign": name}
+            for left, right, share in zip(
+                edges[:-1].tolist(), edges[1:].tolist(), shares.tolist(), strict=True
+            )
+        ]
+    return records
+
+
+def residuals(result: Result) -> Figure | None:
+    """A bar a weighting beside uniform's line; None where the group's rollouts share nothing."""
+    own = result.uniform.residual
+    if own is None:
+        return None
+    records = [
+        {"label": one.asked.label, "residual": one.numbers.residual, "uniform": own}
+        for one in result.weighed
+        if one.numbers.residual is not None
+    ]
+    whole = alt.Scale(domain=[0, 1])
+    x = alt.X("residual:Q", scale=whole, axis=alt.Axis(tickCount=5, tickMinStep=0.1, grid=True))
+    y = alt.Y("label:N", sort=None, axis=alt.Axis(minExtent=0, maxExtent=260, labelLimit=260))
+    tooltip = [
+        alt.Tooltip("label:N", title="weights"),
+        alt.Tooltip("residual:Q", format=".3f"),
+        alt.Tooltip("uniform:Q", title="of uniform weights", format=".3f"),
+    ]
+    bars = chart(records).mark_bar(style="series", height=12).encode(x=x, y=y, tooltip=tooltip)
+    line = chart([{"residual": own}]).mark_rule(style="negative", strokeDash=[4, 3]).encode(x=x)
+    drawn = alt.LayerChart(
+        layer=[bars, line],
+        width="container",
+        height=26 * len(records) + 4,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        description=f"Residual on shared prefixes; that of uniform weights is {own:.3f}",
+    )
+    return Figure(
+        drawn,
+        title="Residual on shared prefixes",
+        note="|sum A w| / sum |A| w where rollouts of a group share a prefix, the iteration as one "
+        f"optimizer step; 0: all cancels, 1: one-sided. Dashed: uniform weights, {own:.2f}.",
+        wide=True,
+    )

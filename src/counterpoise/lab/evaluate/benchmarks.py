@@ -1,0 +1,147 @@
+"""The benchmarks by name: one line each, read from a folder of JSON lines or from the hub.
+
+avg@32 for the small ones (AIME24, AIME25, AMC), pass@1 for the rest, as the paper's Appendix B has
+it. A file has a problem a line: {"id", "problem", "answer"}; a name that is not in the table is a
+file NAME.jsonl of the folder, asked once. A hub dataset may name its columns otherwise, give
+several answers (the first counts) or a worked solution that ends in "#### 18" (GSM8K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.model.templates import AUTO
+from counterpoise.task import hub, jsonl
+from counterpoise.types import Prompt
+
+ROLES = ("problem", "answer", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Example: BENCHMARKS["aime24"].samples == 32"""
+
+    name: str
+    title: str  # as the paper's tables have it
+    file: str
+    hub: str = ""  # dataset[:configuration]
+    split: str = "test"
+    samples: int = 1  # avg@samples; 1 is pass@1
+    template: str = "qwen-math"
+    problem: str = "problem"  # the hub's columns
+    answer: str = "answer"
+
+
+_TABLE = (
+    Benchmark("aime24", "AIME24", "aime24.jsonl", "HuggingFaceH4/aime_2024", "train", 32),
+    Benchmark("aime25", "AIME25", "aime25.jsonl", "math-ai/aime25", samples=32),
+    Benchmark("amc23", "AMC", "amc23.jsonl", "math-ai/amc23", samples=32, problem="question"),
+    Benchmark("olympiadbench", "Olympiad", "olympiadbench.jsonl",
+              "Hothan/OlympiadBench:OE_TO_maths_en_COMP", "train",
+              problem="question", answer="final_answer"),
+    Benchmark("minerva", "Minerva", "minerva.jsonl", "math-ai/minervamath", problem="question"),
+    Benchmark("math500", "Math", "math500.jsonl", "HuggingFaceH4/MATH-500"),
+    Benchmark("gsm8k", "GSM8K", "gsm8k_test.jsonl", "openai/gsm8k:main",
+              template=AUTO, problem="question"),
+    Benchmark("amc83", "AMC 12", "amc83.jsonl", samples=32),
+    Benchmark("math", "MATH", "math_test.jsonl"),
+)  # fmt: skip
+BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
+
+
+def find(name: str, data: Path | None) -> Benchmark:
+    """By name, or a file of `data` that has it."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    if data is not None and "/" not in name and (data / f"{name}.jsonl").is_file():
+        return Benchmark(name, name, f"{name}.jsonl", template=AUTO)
+    if data is not None and not data.is_dir():
+        raise PoiseError(f"--data {data}: no such folder")
+    files = {benchmark.file for benchmark in _TABLE}
+    mine = [f.stem for f in sorted(data.glob("*.jsonl")) if f.name not in files] if data else []
+    fault = unknown("benchmark", name, [*BENCHMARKS, *mine])
+    raise PoiseError(f"{fault}; with --data, any NAME.jsonl of the folder")
+
+
+def load(
+    benchmark: Benchmark,
+    data: Path | None,
+    fields: Mapping[str, str] | None = None,
+    keep: tuple[str, ...] = (),
+) -> list[Prompt]:
+    """The problems in the order of the file; `fields` names those of a file that differ, `keep` the
+    columns that a reward of the user's asks for."""
+    if data is None:
+        return from_hub(benchmark, keep)
+    path = data / benchmark.file
+    if not path.is_file():
+        there = sorted(found.name for found in data.glob("*.jsonl")) if data.is_dir() else []
+        raise PoiseError(
+            f"{benchmark.name}: no file {benchmark.file} in {data}"
+            + (f" (there: {', '.join(there[:12])})" if there else "")
+            + "; --data names a folder of JSON lines, and without it the hub is asked"
+        )
+    remedy = "name it by --fields {role}=NAME"
+    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
+
+
+def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
+    if not benchmark.hub:
+        raise PoiseError(
+            f"{benchmark.name} is on no hub: give --data, a folder that holds {benchmark.file}"
+        )
+    try:
+        rows = hub.open_split(benchmark.hub, benchmark.split)
+    except PoiseError as fault:
+        said = str(fault).partition("; check task.path")[0]
+        raise PoiseError(
+            f"{benchmark.name}: {said}; or give --data, a folder that holds {benchmark.file}"
+        ) from fault
+    prompts = []
+    fields = jsonl.Fields(keep=keep)
+    for index, row in enumerate(rows):
+        if missing := [c for c in (benchmark.problem, benchmark.answer) if c not in row]:
+            raise PoiseError(
+                f"{benchmark.hub}: no column '{missing[0]}' (columns: {', '.join(row)}): the "
+                "dataset has changed; give --data, a folder of JSON lines"
+            )
+        where = f"{benchmark.hub} [{benchmark.split}] row {index}"
+        record = {
+            "id": f"{benchmark.name}-{index}",
+            "problem": row[benchmark.problem],
+            "answer": final_answer(row[benchmark.answer]),
+        }
+        fields.check_kept(row, benchmark.hub)
+        prompts.append(jsonl.to_prompt(record, where, fields, fields.columns(row)))
+    if not prompts:
+        raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
+    return prompts
+
+
+def final_answer(value: Any) -> Any:
+    """What a column holds as an answer, without the solution before it.
+
+    Example:
+        >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
+        ('2', '1018')
+    """
+    if isinstance(value, list | tuple):
+        return str(value[0]).strip().strip("$") if value else ""
+    if isinstance(value, str) and "####" in value:
+        return value.rpartition("####")[2].strip().replace(",", "")
+    return value
+
+
+def digest(problems: Sequence[Prompt]) -> str:
+    """Twelve hex digits that change with any id, text or answer, and with columns that are kept."""
+    whole = blake2b(digest_size=6)
+    for prompt in problems:
+        whole.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
+        if prompt.columns:
+            whole.update(repr(sorted(prompt.columns.items())).encode())
+    return whole.hexdigest()

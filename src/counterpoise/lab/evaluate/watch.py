@@ -1,0 +1,105 @@
+"""What an evaluation tells whoever watches it: a bar with the time left, or a line now and then.
+
+The time left is the responses still to draw at the pace so far; what an earlier call had drawn
+counts as done, not as pace.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from counterpoise.lab.evaluate.cells import Cell
+
+QUIET_SECONDS = 10.0  # between lines where there is no terminal
+
+
+class Watch:
+    """Silent."""
+
+    def say(self, message: str) -> None: ...
+
+    def started(self, responses: int, done: int) -> None: ...
+
+    def loading(self, model: str) -> None: ...
+
+    def advanced(self, cell: Cell, responses: int, tokens: int) -> None: ...
+
+    def finished(self) -> None: ...
+
+
+class LiveWatch(Watch):
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task("loading", total=None, numbers="")
+        self.total = self.left = self.drawn = self.tokens = 0
+        self.start = self.said = time.monotonic()
+
+    def say(self, message: str) -> None:
+        self.console.print(message, style="yellow", markup=False)
+
+    def started(self, responses: int, done: int) -> None:
+        self.total, self.left = responses, responses - done
+        if done:
+            self.console.print(
+                f"{done:,} of {responses:,} responses are there already", highlight=False
+            )
+        self.progress.update(self.task, total=responses, completed=done)
+        self.progress.start()
+
+    def loading(self, model: str) -> None:
+        self.progress.update(self.task, description=f"loading {escape(model)}", numbers="")
+        self.start = time.monotonic() if not self.drawn else self.start
+
+    def advanced(self, cell: Cell, responses: int, tokens: int) -> None:
+        self.left -= responses
+        self.drawn += responses
+        self.tokens += tokens
+        header = cell.header
+        numbers = self._numbers(cell)
+        what = f"{header.model} {header.benchmark} {header.setting}"
+        self.progress.update(
+            self.task, advance=responses, description=escape(what), numbers=numbers
+        )
+        whole = len(cell.done) == header.problems
+        now = time.monotonic()
+        if not self.console.is_terminal and (whole or now - self.said > QUIET_SECONDS):
+            self.said = now
+            line = f"{what}  {numbers}"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _numbers(self, cell: Cell) -> str:
+        seconds = max(1e-9, time.monotonic() - self.start)
+        rewards = [reward for one in cell.done.values() for reward in one.rewards]
+        mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
+        left = _clock(self.left * seconds / max(1, self.drawn))
+        return (
+            f"{len(cell.done)}/{cell.header.problems} problems, {100 * mean:.1f} % so far, "
+            f"{self.tokens / seconds:,.0f} tok/s, {left} left"
+        )
+
+    def finished(self) -> None:
+        self.progress.stop()
+
+
+def _clock(seconds: float) -> str:
+    """
+    Example:
+        >>> _clock(75), _clock(9000)
+        ('1:15', '2:30:00')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

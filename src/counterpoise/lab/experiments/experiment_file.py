@@ -1,0 +1,260 @@
+"""An experiment file: an ordinary run, and in [experiment] what is compared and how it is judged.
+
+    [experiment]
+    title = "..."
+    rule = "in words: what would count for the hypothesis, what against it"  # only shown
+    baseline = "shuffled"
+    rates = [1e-5, 4e-5]
+    hypotheses = ["QB+RB > shuffled", "by_sign < shuffled"]     # the first is the verdict
+
+    [experiment.arms]                       # name = what --set would be given
+    shuffled = ["batch.composer=shuffled", "balance.tau=0"]
+    QB = ["batch.composer=grouped", "balance.tau=0"]
+
+Everything that decides the outcome stands in the file before anything is trained: `margin`, `level`
+and `hypotheses` (decision_rule.py); the words of `rule` are the author's and decide nothing. The
+file's digest goes with every result, so pieces that were made apart are put together only when they
+come from the same file. Comments do not count, nor does where the model lies: its weights have
+their own digest. A function of the user's (own.py) counts by the content of its file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from counterpoise import plugins
+from counterpoise.config import RunConfig, option
+from counterpoise.config.evaluation_settings import settings_of
+from counterpoise.config.load import find_run, load_config, own_functions, read_section, read_tables
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.lab.experiments.compare import Way
+from counterpoise.lab.experiments.curves import DOSES, HELDOUT
+from counterpoise.lab.experiments.design import Design
+from counterpoise.lab.experiments.evaluation_parity import check_judged_alike
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    title: str = option("", "one line, for the page")
+    shows: str = option("", "figure or table of a paper")
+    claim: str = option("", "what is put to the test, in words")
+    rule: str = option(
+        "",
+        "the author's words, shown and not executed: margin, level and hypotheses decide (rule.py)",
+    )
+    baseline: str = option("", "the arm that the others are compared with; empty: the first")
+    rates: list[float] = option([1e-5], "learning rates, each with all arms and seeds")
+    first_seed: int = option(0, "loop.seed of the first", at_least=0)
+    seeds: int = option(16, "runs of every arm and rate", at_least=1)
+    level: float = option(
+        0.95, "of all intervals together (arms x rates)", at_least=0.5, at_most=0.999
+    )
+    margin: float = option(
+        0.03, "the smallest difference in success that would matter", at_least=0.0, at_most=1.0
+    )
+    spread: float = option(
+        0.03, "expected std of differences between seeds: for the power, --dry-run", at_least=0.0
+    )
+    hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
+    dose: str = option(
+        "",
+        "a column of the curves that the arms vary, such as cross_advantage_ratio: the slope of "
+        "success on its mean over a run is judged too (dose.py)",
+    )
+    dose_effect: str = option(
+        "rises", "what success is expected to do as the dose grows", choices=("rises", "falls")
+    )
+    dose_margin: float = option(
+        0.01, "the flattest slope that would matter: success per unit of the dose", at_least=0.0
+    )
+    dose_range: float = option(
+        0.0, "the arms' mean doses must differ by this much, or no verdict is given", at_least=0.0
+    )
+    collapse_of_start: float = option(
+        0.5, "a run collapsed if it ended below this part of its first held-out success, or ...",
+        at_least=0.0, at_most=1.0,
+    )  # fmt: skip
+    collapse_below_best: float = option(
+        0.2, "... more than this below its best held-out success", at_least=0.0, at_most=1.0
+    )
+    one_start: bool = option(
+        True,
+        "all runs begin with the same weights; false: pieces may have a warm-up each, and only "
+        "runs with the same start are paired",
+    )
+    shares: list[str] = option(
+        [],
+        "other experiment files: of a piece of theirs, the runs that have all options of a run of "
+        "this one count",
+    )
+    pilot: bool = option(False, "choose a stable rate and one at the edge instead of comparing")
+    fall: float = option(
+        0.05, "pilot: a run falls if it ends this far below its best", at_least=0.0, at_most=1.0
+    )
+    learn: float = option(
+        0.05, "pilot: a run learns if its best is this far above its start", at_least=0.0
+    )
+
+
+class Hypothesis(NamedTuple):
+    """Example: Hypothesis("QB+RB", "better")"""
+
+    arm: str
+    way: Way
+
+    def __str__(self) -> str:
+        return f"{self.arm} is {self.way}"
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A file that was read and checked.
+
+    Example:
+        experiment = read_experiment("runs/smollm2-interventions.toml")
+        experiment.design.runs()[0].name                      # "shuffled-lr1e-05-seed1000"
+    """
+
+    name: str  # of the file, without .toml
+    options: ExperimentConfig
+    run: RunConfig  # without any arm's options
+    design: Design
+    hypotheses: tuple[Hypothesis, ...]
+    digest: str
+
+    @property
+    def baseline(self) -> str:
+        return self.options.baseline or next(iter(self.design.arms))
+
+    @property
+    def family(self) -> int:
+        """Comparisons whose intervals hold together: every other arm at every rate."""
+        return max(1, (len(self.design.arms) - 1) * len(self.design.rates))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Where held-out success stands in the records -> how it was sampled."""
+        first, *others = settings_of(self.run.evaluate.settings, self.run.sample)
+        return {HELDOUT: str(first)} | {f"{HELDOUT}@{other}": str(other) for other in others}
+
+    def start(self) -> str:
+        """Which weights all runs begin with: a digest of the model folder, or the model's name."""
+        folder = Path(self.run.model.name)
+        weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+        if not weights:
+            return self.run.model.name
+        parts = []
+        for path in weights:
+            with path.open("rb") as file:
+                parts.append(file_digest(file, "sha256").hexdigest())
+        return sha256("".join(parts).encode()).hexdigest()[:16]
+
+
+def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
+    """`model`: where the start lies on this machine, if not where the file says."""
+    path = find_run(source)
+    tables, where = read_tables(path), str(path)
+    table = tables.get("experiment")
+    if not isinstance(table, Mapping):
+        raise PoiseError(f"{where}: no section [experiment]: this is a run for `poise train`")
+    arms = _arms(table.get("arms"), where)
+    plain = {name: value for name, value in table.items() if name != "arms"}
+    options: ExperimentConfig = read_section(ExperimentConfig, "experiment", plain, where, {})
+    common = (f"model.name={model}",) if model else ()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    design = Design(path, common, arms, sorted(options.rates), seeds)
+    _check(options, arms, where)
+    run = load_config(path, list(common))
+    _check_runs(design, options.baseline or next(iter(arms)), where)
+    hypotheses = tuple(_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
+    return Experiment(path.stem, options, run, design, hypotheses, _digest(tables, _pins(design)))
+
+
+def _arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(table, Mapping) or not table:
+        raise PoiseError(f"{where}: [experiment.arms] names no arm")
+    for name, options in table.items():
+        if not isinstance(options, list) or any(not isinstance(o, str) for o in options):
+            raise PoiseError(
+                f"{where}: [experiment.arms] {name} must be a list of options such as "
+                '["batch.composer=grouped"]'
+            )
+        if not name or any(c in name for c in "/\\ \t\n") or name.startswith("."):
+            raise PoiseError(f"{where}: [experiment.arms] '{name}' cannot be part of a file name")
+    return {name: tuple(options) for name, options in table.items()}
+
+
+def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
+    if options.baseline and options.baseline not in arms:
+        raise PoiseError(f"{where}: experiment.baseline: {unknown('arm', options.baseline, arms)}")
+    if len(set(options.rates)) < len(options.rates):
+        raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
+    if options.dose and options.dose not in DOSES:
+        raise PoiseError(f"{where}: experiment.dose: {unknown('column', options.dose, DOSES)}")
+    if not options.rule:
+        raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
+
+
+def _check_runs(design: Design, baseline: str, where: str) -> None:
+    """Every rate and every arm makes a run, and arms are judged alike; a fault is told with its
+    place in the file."""
+    for rate in design.rates:
+        with told_as(f"{where}: experiment.rates"):
+            load_config(design.base, [*design.common, f"update.lr={rate!r}"])
+    configs = {}
+    for key in design.runs()[: len(design.arms) * len(design.rates)]:
+        with told_as(f"{where}: [experiment.arms] {key.arm}"):
+            configs[key.arm] = load_config(design.base, list(design.overrides(key)))
+    for arm, config in configs.items():
+        with told_as(f"{where}: [experiment.arms] {arm}"):
+            check_judged_alike(config, configs[baseline], baseline)
+
+
+@contextmanager
+def told_as(place: str) -> Iterator[None]:
+    try:
+        yield
+    except PoiseError as fault:
+        raise PoiseError(f"{place}: {str(fault).removeprefix('--set ')}") from fault
+
+
+def _hypothesis(
+    text: str, options: ExperimentConfig, arms: Mapping[str, Any], where: str
+) -> Hypothesis:
+    parts = text.split()
+    baseline = options.baseline or next(iter(arms))
+    if len(parts) != 3 or parts[1] not in ("<", ">") or parts[2] != baseline:
+        raise PoiseError(
+            f"{where}: experiment.hypotheses: '{text}' must be 'ARM > {baseline}' or "
+            f"'ARM < {baseline}'"
+        )
+    if parts[0] not in arms:
+        raise PoiseError(f"{where}: experiment.hypotheses: {unknown('arm', parts[0], arms)}")
+    if parts[0] == baseline:
+        raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
+    return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
+
+
+def _pins(design: Design) -> dict[str, dict[str, str]]:
+    """{arm: {option: digest of the user's file}}; an arm without such an option is left out."""
+    found = {}
+    for key in design.runs()[: len(design.arms)]:
+        mine = own_functions(load_config(design.base, list(design.overrides(key))))
+        if mine:
+            found[key.arm] = {
+                option: " ".join(plugins.read(name).digest for name in names)
+                for option, names in mine.items()
+            }
+    return found
+
+
+def _digest(tables: Mapping[str, Any], pins: Mapping[str, Any]) -> str:
+    model = {name: value for name, value in tables.get("model", {}).items() if name != "name"}
+    whole = {**tables, "model": model} | ({"own functions": pins} if pins else {})
+    return sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

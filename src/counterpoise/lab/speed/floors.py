@@ -1,0 +1,174 @@
+"""What no implementation can beat: bytes over the copy rate, FLOP over the matrix rate.
+
+    decode one token for R rows
+        bytes  w W  +  k (sum_p S_p + R t)      each weight once, each key and value once
+        FLOP   2 W_m R  +  4 H d L sum_r (S_r + t)
+        floor  max(bytes / copy rate, FLOP / matrix rate), summed over the tokens t; prefill on top
+
+    one optimizer step over packed rows
+        FLOP   6 (W_b N + V D M)  +  12 H d L pairs            forward 2, backward 4
+        bytes  b W                                             of the optimizer
+        floor  FLOP / matrix rate + bytes / copy rate
+
+    W weights, w bytes of one; W_b those in the matrix products of the body, W_m = W_b + V D;
+    k bytes of a token's keys and values; S_p tokens of a prompt, which its rows share;
+    N tokens of the pass (every prompt once), M response tokens; H heads of size d, L layers;
+    pairs (query, key) that causal attention may look at.
+
+The lookup of the embedding is no product and counts nothing. Recomputation (gradient
+checkpointing, probabilities of the head) is work, but not the model's: it does not count either.
+Logits are not counted as traffic: a fused sampler never writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from counterpoise.lab.speed.clock import device_seconds
+from counterpoise.model.load import Policy
+
+# AdamW on half precision weights: gradient and weight 2 each, master, two moments read and written
+OPTIMIZER_BYTES = {2: 2 + 2 + 3 * 8, 4: 4 + 3 * 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What this device reaches on the two plainest operations there are."""
+
+    copy: float  # bytes read plus bytes written, a second
+    matrix: float  # FLOP a second of a large product in the model's dtype
+    dtype: str
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a model, as far as floors depend on them.
+
+    Example (SmolLM2-135M, bfloat16):
+        Sizes(weights=134_515_008, body=106_168_320, head=28_311_552, layers=30, heads=9,
+              kv_heads=3, head_dim=64, width=2)
+    """
+
+    weights: int  # all parameters
+    body: int  # of them, in matrix products outside the unembedding
+    head: int  # V D
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int  # bytes of a weight
+
+    @property
+    def cache(self) -> int:
+        """Bytes of one token's keys and values."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    bytes: float
+    flop: float
+
+    def seconds(self, rates: Rates) -> float:
+        """The larger of the two: the two units work at the same time."""
+        return max(self.bytes / rates.copy, self.flop / rates.matrix)
+
+
+def sizes_of(policy: Policy) -> Sizes:
+    decoder = policy.decoder
+    linear = sum(m.weight.numel() for m in policy.model.modules() if isinstance(m, nn.Linear))
+    head = decoder.unembedding.numel()
+    return Sizes(
+        weights=policy.num_parameters,
+        body=linear - head,
+        head=head,
+        layers=len(decoder.layers),
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_dim=decoder.head_dim,
+        width=decoder.unembedding.element_size(),
+    )
+
+
+def prefill_cost(sizes: Sizes, prompts_P: Sequence[int]) -> Cost:
+    """Every prompt once; the unembedding only for its last token."""
+    pairs = sum(S * (S + 1) // 2 for S in prompts_P)
+    flop = 2 * (sizes.body * sum(prompts_P) + sizes.head * len(prompts_P))
+    written = sizes.cache * sum(prompts_P)
+    return Cost(sizes.width * sizes.weights + written, flop + _attention(sizes, 4) * pairs)
+
+
+def decode_cost(sizes: Sizes, prompts_P: Sequence[int], copies: int, drawn: int) -> Cost:
+    """One token for `copies` rows of every prompt, of which `drawn` are there already."""
+    R = copies * len(prompts_P)
+    own = R * drawn  # the new token's own keys and values are written, and that counts as a read
+    pairs = copies * sum(prompts_P) + own
+    return Cost(
+        sizes.width * sizes.weights + sizes.cache * (sum(prompts_P) + own),
+        2 * (sizes.body + sizes.head) * R + _attention(sizes, 4) * pairs,
+    )
+
+
+def sampling_floor(
+    sizes: Sizes, prompts_P: Sequence[int], copies: int, length: int, rates: Rates
+) -> float:
+    """Seconds; the prefill draws the first token, so `length` - 1 decoding passes follow."""
+    passes = [decode_cost(sizes, prompts_P, copies, drawn) for drawn in range(1, length)]
+    return sum(c.seconds(rates) for c in [prefill_cost(sizes, prompts_P), *passes])
+
+
+def update_cost(
+    sizes: Sizes, groups: Sequence[tuple[int, Sequence[int]]], steps: int = 1
+) -> tuple[Cost, int]:
+    """(cost of the optimizer steps over all rows, tokens of the passes).
+
+    A group is (tokens of its prompt, tokens of each response); a response's last token predicts
+    nothing and is left out of the pass.
+    """
+    N = sum(S + sum(T - 1 for T in responses) for S, responses in groups)
+    M = sum(sum(responses) for _, responses in groups)
+    pairs = sum(
+        S * (S + 1) // 2 + sum((T - 1) * S + (T - 1) * T // 2 for T in responses)
+        for S, responses in groups
+    )
+    flop = 6 * (sizes.body * N + sizes.head * M) + _attention(sizes, 12) * pairs
+    return Cost(steps * OPTIMIZER_BYTES[sizes.width] * sizes.weights, flop), N
+
+
+def update_floor(cost: Cost, rates: Rates) -> float:
+    """Gradient, then optimizer: one waits for the other, so the two times add up."""
+    return cost.flop / rates.matrix + cost.bytes / rates.copy
+
+
+def _attention(sizes: Sizes, factor: int) -> int:
+    """FLOP of one (query, key) pair: 2 for the score and 2 for the mix, per head and channel."""
+    return factor * sizes.heads * sizes.head_dim * sizes.layers
+
+
+def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    """A large copy and a large matrix product, on random numbers."""
+    cuda = device.type == "cuda"
+    generator = torch.Generator(device).manual_seed(0)
+    count = 1 << (30 if cuda else 26)  # bytes of one buffer: many times the cache
+    sources = [torch.randint(0, 255, (count,), dtype=torch.uint8, device=device) for _ in range(2)]
+    target = torch.empty_like(sources[0])
+    copies = [partial(target.copy_, source) for source in sources]
+    copy = 2 * count / device_seconds(copies, device, 10 if cuda else 3)
+    n = 8192 if cuda else 1024
+    pairs = [
+        [torch.randn(n, n, generator=generator, device=device).to(dtype) for _ in range(2)]
+        for _ in range(3)
+    ]
+    out = torch.empty(n, n, dtype=dtype, device=device)
+    products = [partial(torch.mm, a, b, out=out) for a, b in pairs]
+    matrix = 2 * n**3 / device_seconds(products, device, 10 if cuda else 3)
+    return Rates(copy, matrix, str(dtype).removeprefix("torch."))

@@ -1,0 +1,145 @@
+"""Run the parts one after another, print their tables, and write one JSON file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from counterpoise.config.load import from_tables
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.lab.speed.clock import Deadline, release
+from counterpoise.lab.speed.floors import measure_rates
+from counterpoise.lab.speed.growth import chosen
+from counterpoise.lab.speed.machine_sizes import SMALL, Setup, cpu_plan, gpu_plan, machine
+from counterpoise.lab.speed.tables import Part, show
+from counterpoise.model.load import choose_device, choose_dtype, quiet
+from counterpoise.variants import SPEED_MEASUREMENTS
+
+DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
+# Seconds a part takes on one H200, and on two CPU cores with the embedded model.
+ABOUT = {
+    "peer": (125, 60),
+    "sampler": (40, 40),
+    "update": (42, 15),
+    "agreement": (2, 10),
+    "monitor": (25, 60),
+    "growth": (240, 60),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `poise bench` and benchmarks/gpu.py take."""
+
+    parts: Sequence[str] = DEFAULT
+    model: str = ""  # empty: what fits the machine
+    minutes: float | None = None
+    out: Path | None = None  # the JSON file
+    profile: str = ""  # a part whose kernels are listed instead
+    sets: Sequence[str] = ()  # options of the update: update.capture=true
+    growth: Sequence[str] = ()  # its axes, or points of them: size, length=2048; none: all
+
+
+def run(options: Options, console: Console) -> dict[str, Any]:
+    """Everything that was measured, as written to `options.out`."""
+    for name in options.parts:
+        if name not in SPEED_MEASUREMENTS:
+            raise unknown("part", name, SPEED_MEASUREMENTS)
+    if options.out:
+        check_writable(options.out)
+    setup = make_setup(options, console)
+    chosen(setup.plan, options.growth)  # a wrong name is found before anything is measured
+    if options.profile:
+        from counterpoise.lab.speed.profile import profiled
+
+        trace = options.out.with_suffix(".trace.json") if options.out else None
+        console.print(profiled(options.profile, setup, trace), markup=False, highlight=False)
+        return {}
+    about = sum(ABOUT[name][0 if setup.cuda else 1] for name in options.parts)
+    some = "at most" if options.growth else "about"
+    console.print(f"{', '.join(options.parts)}: {some} {about / 60:.1f} minutes", highlight=False)
+    found: dict[str, Any] = {"machine": machine(), "rates": setup.rates.data(), "parts": {}}
+    parts, failed = [], []
+    for name in options.parts:
+        try:
+            part = run_part(name, setup)
+        except Exception as fault:  # of one part: it must not cost the others their numbers
+            console.print_exception()
+            failed.append(name)
+            part = Part(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
+        parts.append(part)
+        found["parts"][name] = part.as_json()
+        if options.out:  # after every part: what was measured is kept whatever happens next
+            options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    for part in parts:
+        show(part, console)
+    if options.out:
+        console.print(f"\n{options.out}", highlight=False, markup=False)
+    if failed:
+        raise PoiseError(f"{', '.join(failed)} failed: the traceback is above the tables")
+    return found
+
+
+def check_writable(out: Path) -> None:
+    """Before anything is measured; a file that is there is left as it is."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a", encoding="utf-8"):
+            pass
+    except OSError as fault:
+        raise PoiseError(
+            f"{out} cannot be written: {fault.strerror}; choose another --json"
+        ) from fault
+    if not out.stat().st_size:
+        out.unlink()
+
+
+def run_part(name: str, setup: Setup) -> Part:
+    """One part, or a table that says why there is none."""
+    if setup.deadline.passed:
+        note = f"skipped: {setup.deadline.minutes:g} minutes are over"
+        return Part(title=name, columns=(), rows=(), notes=[note])
+    start = time.perf_counter()
+    part: Part = SPEED_MEASUREMENTS.load(name)(setup)
+    release(setup.device)
+    return replace(part, seconds=time.perf_counter() - start)
+
+
+def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
+    """["update.capture=true"] -> {"capture": True}, checked."""
+    config = from_tables({}, sets)
+    names = [text.partition("=")[0].strip().split(".") for text in sets]
+    for section, name in names:
+        if section != "update":
+            raise PoiseError(f"--set {section}.{name}: a bench takes options of [update] only")
+    return {name: getattr(config.update, name) for _, name in names}
+
+
+def make_setup(options: Options, console: Console) -> Setup:
+    quiet()
+    device = choose_device("auto")
+    cuda = device.type == "cuda"
+    rates = measure_rates(device, choose_dtype("auto", device))
+    release(device)
+    name = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
+    console.print(
+        f"{name}: copy {rates.copy / 1e9:,.0f} GB/s, "
+        f"{rates.dtype} products {rates.matrix / 1e12:.3g} TFLOP/s",
+        highlight=False,
+    )
+    return Setup(
+        device=device,
+        rates=rates,
+        plan=gpu_plan(options.model or SMALL) if cuda else cpu_plan(options.model or "embedded"),
+        deadline=Deadline(options.minutes),
+        update=of_the_update(options.sets),
+        say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+        growth=options.growth,
+    )

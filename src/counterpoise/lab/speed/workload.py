@@ -1,0 +1,159 @@
+"""The work that both sides are given: prompts, rewards, rows and options, all of them made up.
+
+Every number of tokens is fixed: end tokens are switched off, so that a response has exactly its
+length, and the reward alternates within each group, so that every row carries signal (an engine
+that skips rows without signal gains nothing by it here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from counterpoise.config import (
+    BatchConfig,
+    EvaluateConfig,
+    ModelConfig,
+    MonitorConfig,
+    RunConfig,
+    SampleConfig,
+    UpdateConfig,
+)
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.seeds import seed_for
+from counterpoise.task.word_problems import problem
+from counterpoise.types import Ints, Prompt, Rollout, Row
+from counterpoise.verify.scores import Scores
+
+LR = 1e-6
+SHORTEST, LONGEST = 80, 100  # tokens of a prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One iteration's size.
+
+    Example:
+        Work("shape:smollm2-135m", prompts=64, group_size=8, length=128).rollouts == 512
+    """
+
+    model: str
+    prompts: int
+    group_size: int
+    length: int  # new tokens of every response
+
+    @property
+    def rollouts(self) -> int:
+        return self.prompts * self.group_size
+
+    def __str__(self) -> str:
+        return f"{self.prompts} x {self.group_size} x {self.length}"
+
+
+def load(name: str) -> Policy:
+    """A policy whose responses never end early."""
+    return replace(load_policy(ModelConfig(name=name)), end_tokens=(-1,))
+
+
+def make_texts(tokenizer: Any, count: int) -> list[str]:
+    """Word problems, one after another, cut after a word: SHORTEST to LONGEST tokens each."""
+    texts, number = [], 0
+    for i in range(count):
+        words: list[str] = []
+        wanted = SHORTEST + 7 * i % (LONGEST - SHORTEST - 3)  # a word may be several tokens
+        while len(tokenizer.encode(" ".join(words))) < wanted:
+            words += problem("heldout", number, (3,)).problem.split()
+            number += 1
+        while len(tokenizer.encode(" ".join(words[:-1]))) >= wanted:
+            words.pop()
+        texts.append(" ".join(words))
+    return texts
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[Ints]:
+    return [np.array(tokenizer.encode(text), dtype=np.int32) for text in texts]
+
+
+def train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
+    texts = make_texts(tokenizer, count)
+    pairs = zip(texts, encode(tokenizer, texts), strict=True)
+    return [(Prompt(f"bench/{i}", text, ""), tokens) for i, (text, tokens) in enumerate(pairs)]
+
+
+def seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
+    return [
+        [seed_for(0, "bench", step, p * copies + g) for g in range(copies)] for p in range(prompts)
+    ]
+
+
+def alternate(count: int) -> list[float]:
+    """Right, wrong, right, ...: half of every group."""
+    return [float(i % 2 == 0) for i in range(count)]
+
+
+class Alternating:
+    """A verifier that costs nothing."""
+
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
+        return Scores(alternate(len(responses)))
+
+    def close(self) -> None:
+        pass
+
+
+OFF = MonitorConfig(every=0)
+
+
+def run_config(
+    work: Work,
+    *,
+    steps: int = 1,
+    old: str = "trainer",
+    monitor: MonitorConfig = OFF,
+    **update: Any,
+) -> RunConfig:
+    """A run whose iterations are `work`, `steps` optimizer steps each."""
+    return RunConfig(
+        model=ModelConfig(name=work.model),
+        sample=SampleConfig(
+            prompts=work.prompts, group_size=work.group_size, max_new_tokens=work.length
+        ),
+        batch=BatchConfig(composer="grouped" if steps > 1 else "whole", steps=steps),
+        update=UpdateConfig(lr=LR, old_logprobs=old, **update),
+        evaluate=EvaluateConfig(prompts=0),
+        monitor=monitor,
+    )
+
+
+def make_rows(
+    vocabulary: int, groups: int, size: int, prompt: int, response: int, jitter: float = 0.1
+) -> list[Row]:
+    """Rows of random tokens; lengths vary by `jitter` around the two given, half are positive."""
+    rng = np.random.default_rng(0)
+
+    def tokens(about: int) -> Ints:
+        count = max(2, round(about * (1 + jitter * rng.uniform(-1, 1))))
+        return rng.integers(0, vocabulary, count).astype(np.int32)
+
+    rows = []
+    for g in range(groups):
+        shared = tokens(prompt)
+        for i, reward in enumerate(alternate(size)):
+            own = tokens(response)
+            old = np.full(len(own), -np.log(vocabulary), dtype=np.float32)
+            rollout = Rollout(f"g{g}", "", "", "", reward, shared, own, old)
+            rows.append(Row(f"g{g}", 2 * reward - 1, len(own), index=i, rollout=rollout))
+    return rows
+
+
+def lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
+    """(prompt tokens, tokens of each response) of every group: what floors are counted from."""
+    groups: dict[str, tuple[int, list[int]]] = {}
+    for row in rows:
+        groups.setdefault(row.group, (len(row.content.prompt_tokens), []))[1].append(row.num_tokens)
+    return list(groups.values())

@@ -1,0 +1,187 @@
+"""The charts of Fig. 2, from the records of lab/studies/coupling/measure.py."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import altair as alt
+import numpy as np
+
+from counterpoise.report.charts.series import chart
+from counterpoise.report.panels.panel import Figure
+from counterpoise.statistics.finding import Record, Records
+
+BINS = 10  # of entropy, by rank
+HIGH = 8  # bins from here on are the top fifth
+KINDS = ("equal", "rival", "different")
+KEYS = (("series", "equal tokens"), ("soft", "different tokens"))
+SHADES = alt.Scale(domain=[0, 1], range=[0, 1])
+CONFIDENCE = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+
+
+def draw(records: Records) -> tuple[Figure, ...]:
+    sampled = [r for r in records if r["panel"] == "pairs"]
+    cells = [r for r in records if r["panel"] == "cells"]
+    return (
+        _similarity(sampled),
+        _phi(sampled),
+        _entropy(cells),
+        _concentration(cells),
+        _left_out(sampled),
+    )
+
+
+def _similarity(sampled: Records) -> Figure:
+    values = {k: [r["cosine"] for r in sampled if r["kind"] == k] for k in ("equal", "different")}
+    edges = np.linspace(min(map(min, values.values())), 1.0, 51)
+    x = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
+    y = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
+    layers = [chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
+    for kind, style in (("different", "soft"), ("equal", "series")):
+        share = np.histogram(values[kind], edges)[0] / len(values[kind])
+        steps = [
+            {"x": float(x), "share": float(s)} for x, s in zip(edges, [*share, 0.0], strict=True)
+        ]
+        drawn = chart(steps)
+        layers += [
+            drawn.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(x=x, y=y),
+            drawn.mark_line(style=style, interpolate="step-after").encode(x=x, y=y),
+        ]
+    return Figure(
+        _layered(layers, "Cosine of hidden states of two tokens"),
+        "Hidden states",
+        "How far the hidden states of two places point the same way: share of sampled pairs.",
+        KEYS,
+    )
+
+
+def _phi(sampled: Records) -> Figure:
+    """Exceedance on a logarithmic axis: most values are nearly 0, and the few decide."""
+    grid = np.logspace(-6, 0.3, 64)
+    layers = []
+    for kind, style in (("different", "soft"), ("equal", "series")):
+        sizes = np.sort([abs(r["phi"]) for r in sampled if r["kind"] == kind])
+        share = 1 - np.searchsorted(sizes, grid) / len(sizes)
+        line = [{"x": float(x), "share": float(s)} for x, s in zip(grid, share, strict=True)]
+        layers.append(
+            chart(line)
+            .mark_line(style=style)
+            .encode(
+                x=alt.X(
+                    "x:Q",
+                    scale=alt.Scale(type="log", domain=[1e-6, 2], nice=False),
+                    axis=alt.Axis(
+                        title="|phi|", format="~g", tickMinStep=0, values=[1e-6, 1e-4, 0.01, 1]
+                    ),
+                ),
+                y=alt.Y("share:Q", axis=alt.Axis(format="%")),
+            )
+        )
+    return Figure(
+        _layered(layers, "Share of pairs with a larger phi"),
+        "Output factor",
+        "Share of sampled pairs whose |phi| is larger than x. Most pairs do not couple at all; "
+        "those that do are mostly equal tokens.",
+        KEYS,
+    )
+
+
+def _entropy(cells: Records) -> Figure:
+    strength, count = np.zeros((BINS, BINS)), np.zeros((BINS, BINS))
+    for r in cells:
+        strength[r["entropy_j"], r["entropy_k"]] += r["strength"]
+        count[r["entropy_j"], r["entropy_k"]] += r["pairs"]
+    values = [
+        {"j": a + 1, "k": b + 1, "mean": float(strength[a, b] / count[a, b])}
+        for a in range(BINS)
+        for b in range(BINS)
+        if count[a, b] and strength[a, b] > 0
+    ]
+    top = max(v["mean"] for v in values)
+    shown = [{**v, "shade": float(max(0.0, 1 + np.log10(v["mean"] / top) / 6))} for v in values]
+    heat = (
+        chart(shown)
+        .mark_rect(style="series")
+        .encode(
+            x=alt.X("k:O", axis=alt.Axis(title="entropy of the token that pushes", labelAngle=0)),
+            y=alt.Y("j:O", sort="descending", axis=alt.Axis(title="of the token pushed")),
+            opacity=alt.Opacity("shade:Q", scale=SHADES, legend=None),
+            tooltip=[alt.Tooltip("mean:Q", title="mean coupling", format=".3~g")],
+        )
+    )
+    return Figure(
+        heat.properties(width="container", height=300, description="Coupling by entropy of both"),
+        "Coupling by entropy",
+        "Mean |A_k <h_j, h_k> phi_jk| over all pairs, by tenths of the batch from the lowest "
+        "entropy (1) to the highest (10). Shade is logarithmic: white is a millionth of the "
+        "darkest, or less.",
+    )
+
+
+def _concentration(cells: Records) -> Figure:
+    lows = {2: "both low", 1: "one low", 0: "none low"}
+    order = [f"{kind}, {low}" for kind in KINDS for low in lows.values()]
+    y = alt.Y("row:N", sort=order, axis=alt.Axis(minExtent=0, maxExtent=140))
+    layers = []
+    for column, style, offset in (("strength", "series", -5), ("pairs", "soft", 5)):
+        total = sum(r[column] for r in cells)
+        bars = [
+            {"row": f"{kind}, {low}", "share": sum(r[column] for r in mine) / total}
+            for kind in KINDS
+            for count, low in lows.items()
+            for mine in [[r for r in cells if r["kind"] == kind and r["low"] == count]]
+        ]
+        axis = alt.Axis(
+            format="%", tickCount=5, tickMinStep=0, grid=True, domain=False, title="share"
+        )
+        drawn = chart(bars).mark_bar(style=style, size=9, yOffset=offset)
+        layers.append(drawn.encode(x=alt.X("share:Q", axis=axis), y=y))
+    return Figure(
+        alt.LayerChart(
+            layer=layers, width="container", height=300, description="Where the coupling lies"
+        ),
+        "Where the coupling lies",
+        "Share of all pairs and of all coupling, by whether the two tokens are equal, rivals (one "
+        "had a probability of at least 5 % in the other's place) or otherwise different, and by "
+        "how many of them are of low confidence.",
+        (("series", "of coupling"), ("soft", "of pairs")),
+    )
+
+
+def _left_out(sampled: Records) -> Figure:
+    equal = [r for r in sampled if r["kind"] == "equal"]
+    points: list[Record] = []
+    for low, high in pairwise(CONFIDENCE):
+        mine = [r for r in equal if low < r["confidence"] <= high and r["phi"] > 1e-9]
+        if len(mine) < 20:
+            continue
+        share = np.array([1 - r["printed"] / r["phi"] for r in mine])
+        a, b, c = np.quantile(share, (0.25, 0.5, 0.75))
+        points.append(
+            {"at": f"{low:g} to {high:g}", "low": float(a), "value": float(b), "high": float(c)}
+        )
+    x = alt.X(
+        "at:N",
+        sort=[p["at"] for p in points],
+        axis=alt.Axis(title="larger probability of the two", labelAngle=-35),
+    )
+    y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    drawn = chart(points)
+    return Figure(
+        _layered(
+            [
+                drawn.mark_rule(style="series", strokeWidth=1.5).encode(
+                    x=x, y="low:Q", y2="high:Q"
+                ),
+                drawn.mark_point(style="series", size=55).encode(x=x, y=y),
+            ],
+            "Part of phi that eq. 10 lacks",
+        ),
+        "What eq. 10 lacks",
+        "Part of phi between equal tokens that comes from the alternatives they share, and is "
+        "missing in the printed formula: median and quartiles over pairs.",
+    )
+
+
+def _layered(layers: list[alt.Chart], description: str) -> alt.LayerChart:
+    return alt.LayerChart(layer=layers, width="container", height=200, description=description)

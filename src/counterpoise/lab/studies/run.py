@@ -1,0 +1,112 @@
+"""`poise study`: measure, judge, draw, and leave everything in a folder.
+
+    NAME.parquet   the tidy table behind the figure, with the settings it was measured at
+    NAME.json      our numbers, the paper's, the verdict and the rule it follows from
+    NAME.svg .png .html
+
+A study that was measured at the same settings is not measured again, only judged and drawn; so an
+interrupted `poise study all` goes on where it stopped, and figures are redrawn without a model.
+What was measured is on disk before it is drawn: a machine that measures may lack what draws.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.partial_results import Parts
+from counterpoise.lab.studies.records import read_records, write_records
+from counterpoise.lab.studies.study import Study
+from counterpoise.statistics.finding import Finding, Record, Records, as_json
+from counterpoise.store.atomic import replacing
+
+BUDGETS = ("quick", "full")
+
+
+def run_study(
+    study: Study, lab: Lab, say: Callable[[str], None], *, again: bool = False
+) -> Finding:
+    """Measure unless that was done, then judge and draw."""
+    settings = settings_of(study, lab)
+    table = lab.out / f"{study.name}.parquet"
+    saved = None if again else read_records(table, settings)
+    if saved is None:
+        kept = table.with_suffix(".part.parquet")
+        if again:
+            kept.unlink(missing_ok=True)
+        saved = _measure(study, lab, Parts(kept, settings))
+        write_records(table, saved[0], settings, saved[1])
+        kept.unlink(missing_ok=True)
+    else:
+        say(f"{study.name}: measured before, in {table}")
+    records, seconds = saved
+    finding = study.judge(records)
+    write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
+    _draw(study, records, lab.out, say)
+    return finding
+
+
+def _measure(study: Study, lab: Lab, parts: Parts) -> tuple[list[Record], float]:
+    """(records, seconds); what was measured is kept whatever stops it."""
+    lab.sizes, lab.parts = sizes_of(study, lab), parts
+    try:
+        records = list(study.measure(lab))
+    except BaseException:
+        parts.save()
+        raise
+    return records, parts.seconds
+
+
+def _draw(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+    try:
+        from counterpoise.lab.studies.page import write_studies
+        from counterpoise.report.charts.figures import write_figures
+
+        write_figures(study.draw(records), out, study.name)
+        write_studies(out, out / f"{study.name}.html", only=study.name)
+    except ModuleNotFoundError as fault:
+        say(
+            f"{study.name}: no figures, {fault.name} is not installed here; the same command draws "
+            f"them where it is, from {out / study.name}.parquet and without the model"
+        )
+
+
+def measured(study: Study, lab: Lab) -> bool:
+    """Whether its records are there, at the settings of this lab."""
+    return read_records(lab.out / f"{study.name}.parquet", settings_of(study, lab)) is not None
+
+
+def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
+    """What the records depend on; measured again when any of it changes."""
+    return {
+        "model": lab.model,
+        "budget": lab.budget,
+        "seed": lab.seed,
+        "sizes": json.loads(json.dumps(sizes_of(study, lab))),
+        **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
+        **({"set": list(lab.options)} if lab.options else {}),
+    }
+
+
+def sizes_of(study: Study, lab: Lab) -> dict[str, Any]:
+    """Those of the budget, with what `--size` says of them."""
+    budget = study.budgets[lab.budget]
+    return {**budget, **{name: size for name, size in lab.given.items() if name in budget}}
+
+
+def write_finding(
+    path: Path, study: Study, finding: Finding, settings: dict[str, Any], seconds: float
+) -> None:
+    about = {
+        "study": study.name,
+        "title": study.title,
+        "shows": study.shows,
+        "claim": study.claim,
+        "rule": study.rule,
+        **settings,
+    }
+    with replacing(path) as temporary:
+        temporary.write_text(as_json(about, finding, seconds), encoding="utf-8")

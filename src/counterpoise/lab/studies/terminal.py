@@ -1,0 +1,141 @@
+"""`poise study` at the terminal: progress while it measures, verdicts when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.run import BUDGETS, measured, run_study
+from counterpoise.lab.studies.selection import WITHOUT, Limits, chosen, sizes_given
+from counterpoise.lab.studies.study import Study, load_study
+from counterpoise.statistics.finding import Finding
+from counterpoise.store.folder import check_no_run
+
+COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
+
+
+class OutOfTimeError(Exception):
+    """A study is told so at its next sign of progress."""
+
+
+def run_studies(
+    names: str,
+    model: str,
+    budget: str,
+    out: Path,
+    *,
+    again: bool,
+    rollouts: Path | None = None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
+) -> None:
+    """Some studies or all of them; every fault of the user's is found before anything is measured.
+
+    A study that fails or runs out of time does not take the others with it.
+    """
+    until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    check_no_run(out, "studies")
+    console = Console()
+    studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
+    if names == "all" and model != "embedded" and not rollouts:
+        console.print(WITHOUT, markup=False, highlight=False)
+    given = sizes_given(limits.sizes, [study.budgets[budget] for study in studies])
+    lab = Lab(model, budget, out, rollouts=rollouts, options=limits.sets, given=given)
+    if rollouts:
+        _ = lab.stored  # and so are rollouts that cannot be read
+    if again or any(not measured(study, lab) for study in studies):
+        _ = lab.policy  # a model that cannot be loaded is found before anything is written
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
+    try:
+        _all(studies, lab, console, until, again=again)
+    finally:
+        lab.close()
+
+
+def _all(
+    studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
+) -> None:
+    late: list[str] = []
+    failed: list[str] = []
+    for study in studies:
+        try:
+            if until is not None and time.monotonic() > until and not measured(study, lab):
+                raise OutOfTimeError
+            finding = _run(study, lab, console, until, again=again)
+        except OutOfTimeError:
+            late.append(study.name)
+        except Exception as fault:  # of one study: it must not cost the others their numbers
+            if len(studies) == 1:
+                raise
+            failed.append(study.name)
+            if isinstance(fault, PoiseError):
+                console.print(f"{study.name} failed: {fault}", markup=False, highlight=False)
+            else:
+                console.print_exception()
+        else:
+            _tell(study, finding, console)
+        lab.rest()
+    if late:
+        console.print(f"not finished in time: {', '.join(late)}; the same command goes on")
+    if len(failed) + len(late) < len(studies):
+        _report(lab.out, console)
+    if failed:
+        raise PoiseError(f"{', '.join(failed)} failed: why is said above; the others are done")
+
+
+def _report(out: Path, console: Console) -> None:
+    try:
+        from counterpoise.lab.choose_page import write_report
+
+        said = f"report {write_report(out)}"
+    except ModuleNotFoundError as fault:
+        said = f"no report: {fault.name} is not installed here; `poise report {out}` where it is"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again: bool) -> Finding:
+    """With a bar on a terminal; elsewhere a line now and then."""
+    last = time.monotonic()
+    progress = Progress(
+        TextColumn(f"[bold]{study.name}[/]"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = progress.add_task("loading", total=1.0)
+
+    def show(doing: str, share: float) -> None:
+        nonlocal last
+        progress.update(task, completed=share, description=escape(doing))
+        if not console.is_terminal and time.monotonic() - last > 20:
+            last = time.monotonic()
+            console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
+        if until is not None and time.monotonic() > until and share < 1:
+            raise OutOfTimeError
+
+    lab.progress = show
+    with progress:
+        return run_study(study, lab, lambda text: console.print(text, markup=False), again=again)
+
+
+def _tell(study: Study, finding: Finding, console: Console) -> None:
+    colour = COLOURS[finding.verdict]
+    console.print(
+        f"[bold]{study.name}[/] ({study.shows}): [{colour}]{finding.verdict}[/]. "
+        + escape(finding.because),
+        highlight=False,
+    )

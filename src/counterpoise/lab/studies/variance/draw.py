@@ -1,0 +1,89 @@
+"""The charts of Sec. 3.1, from the records of lab/studies/variance/measure.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from counterpoise.lab.studies.variance.judge import COMPOSERS, Measured, cross_term, signals
+from counterpoise.microscope.variance import CUTS
+from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.panels.panel import Figure
+from counterpoise.statistics.finding import Records
+
+COLOURS = {"shared": "ink", "token": "soft", "success": "positive"}
+
+
+def draw(records: Records) -> tuple[Figure, ...]:
+    return _noise_figure(records), _plan_figure(records), _filter_figure(records)
+
+
+def _noise_figure(records: Records) -> Figure:
+    points = []
+    for cut in (*CUTS, *COMPOSERS):
+        for direction in COLOURS:
+            one = Measured(records, direction, cut)
+            all_once = np.ones(len(one.prompts))
+            line = f"{cut}, C = {one.C(all_once):+.2f}"
+            found, expected = one.interval(one.factor), one.predicted(all_once)
+            points.append(point(line, direction, found, expected))
+    drawn = forest(
+        points,
+        COLOURS,
+        "variance of the update over that of independent rollouts",
+        "Noise of the update by how groups are cut, along three directions",
+        zero=True,
+        guide=1.0,
+        labels=170,
+    )
+    keys = tuple((style, f"{name} direction") for name, style in COLOURS.items())
+    return Figure(
+        drawn,
+        "Noise of an update by how groups are cut",
+        "Advantages dealt at random within groups. C: the term of eq. 14 over the sum of squares; "
+        "ticks: the closed form, 1 + rho C. First parts of single groups, then composers with four "
+        "steps. Bars: 95 % over prompts.",
+        (*keys, ("muted", "independent rollouts")),
+        wide=True,
+    )
+
+
+def _plan_figure(records: Records) -> Figure:
+    steps = [r for r in records if r["panel"] == "plan" and r["squares"]]
+    points = [point(rule, "mean", cross_term(records, rule)) for rule in COMPOSERS]
+    points += [point(r["cut"], "step", (r["cross"] / r["squares"], None, None)) for r in steps]
+    drawn = forest(
+        points,
+        {"mean": "ink", "step": "soft"},
+        "cross-advantage term over sum of squares",
+        "Eq. 14 by composer",
+        zero=True,
+        guide=0.0,
+    )
+    return Figure(
+        drawn,
+        "Eq. 14 by composer",
+        "-1: whole groups, whatever is shared cancels. 0: as if every rollout had its own prompt.",
+        (("ink", "mean over plans, with 95 % interval"), ("soft", "the four steps of one plan")),
+    )
+
+
+def _filter_figure(records: Records) -> Figure:
+    points = []
+    for number in signals(records):
+        _, direction, label = number.name.split(", ")
+        points.append(point(direction, label, (number.value, number.low, number.high)))
+    drawn = forest(
+        points,
+        {"joint": "ink", "right only": "positive"},
+        "mean update over its root mean square",
+        "Signal over noise of the update along three directions",
+        zero=True,
+        guide=0.0,
+        labels=60,
+    )
+    return Figure(
+        drawn,
+        "What survives the filter",
+        "How far the updates of single prompts agree, with true advantages; 95 % over prompts.",
+        (("ink", "joint update"), ("positive", "right rollouts only")),
+    )

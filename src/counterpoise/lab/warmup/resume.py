@@ -1,0 +1,130 @@
+"""DIR.unfinished: checkpoints of a warm-up that goes on, for `--resume`; gone when DIR is there.
+
+    DIR.unfinished/iteration_00250/    weights, optimizer, looks, configuration after 250 steps
+
+Beside DIR and not in it: a model folder is complete or absent. Saving is rare enough to take a
+twentieth of the time at most. Every choice of a step follows from the seed and its number, and
+second turns are drawn anew by the first weights: what goes on ends in the same weights.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import from_tables, to_toml
+from counterpoise.errors import PoiseError
+from counterpoise.lab.warmup.supervise import Keeper
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import Policy
+from counterpoise.store import checkpoint
+from counterpoise.store.alone import alone, check_alone
+from counterpoise.store.resume import FREE, differences
+from counterpoise.store.space import error_number
+from counterpoise.update.optimizer import Optimizer
+
+APART = 60.0  # seconds between checkpoints, at least
+SPARED = 20  # and as many times as long as the last one took
+
+
+def place(out: Path) -> Path:
+    return out.with_name(f"{out.name}.unfinished")
+
+
+def check_unfinished(out: Path, tell: Callable[[str], None], *, resume: bool) -> None:
+    """What was stopped is not thrown away, and what is not there is not gone on with."""
+    path = place(out)
+    if path.is_dir():
+        check_alone(path)
+    elif resume:
+        raise PoiseError(f"{path} does not exist: there is no warm-up of {out} to go on with")
+    kept = checkpoint.available(path)
+    if kept and not resume:
+        raise PoiseError(f"{path} holds a warm-up that was stopped: add --resume, or remove it")
+    if resume and not kept:
+        tell(f"no checkpoint in {path}: starting from the first step")
+
+
+@contextmanager
+def held(out: Path) -> Iterator[Path]:
+    """The folder, written by this process only; nothing stays where nothing was kept."""
+    path = place(out)
+    path.mkdir(parents=True, exist_ok=True)
+    with alone(path):
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                path.rmdir()
+
+
+class Unfinished(Keeper):
+    """Keeps a policy's training in `path`; `judged` are the looks at it, which this may add to."""
+
+    def __init__(
+        self,
+        path: Path,
+        policy: Policy,
+        micro: MicroBatch,
+        config: RunConfig,
+        judged: list[dict[str, Any]],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.path, self.policy, self.micro, self.config = path, policy, micro, config
+        self.judged, self.tell = judged, tell
+        self._last, self._took = time.monotonic(), 0.0
+
+    def take_up(self, optimizer: Optimizer) -> int:
+        """Put back the newest whole checkpoint, if there is one; the steps behind it."""
+        found = checkpoint.load_newest(self.path, self.tell)
+        if found is None:
+            return 0
+        stored = from_tables(tomllib.loads(found.state["config"]))
+        for name, before, after in differences(stored, self.config):
+            if name not in FREE:
+                raise PoiseError(
+                    f"{self.path} was made with {name}={before!r}, not {after!r}: "
+                    "resume without it, or choose another --out"
+                )
+        checkpoint.put_weights(self.policy.model, found.model)
+        optimizer.restore(found.optimizer)
+        self.micro.size = min(self.micro.size, found.state["micro_tokens"])
+        self.judged += found.state["judged"]
+        self.tell(f"resuming after step {found.iteration}")
+        return found.iteration
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= max(APART, SPARED * self._took)
+
+    def save(self, optimizer: Optimizer, taken: int) -> None:
+        start = time.monotonic()
+        made = checkpoint.Checkpoint(
+            iteration=taken,
+            model=checkpoint.weights_of(self.policy.model),
+            optimizer=optimizer.state(),
+            buffer={},
+            state={
+                "config": to_toml(self.config),
+                "judged": self.judged,
+                "micro_tokens": self.micro.size,
+            },
+        )
+        try:
+            checkpoint.save(self.path, made, self.config.loop.keep_checkpoints)
+        except (OSError, SafetensorError) as fault:
+            if (number := error_number(fault)) is None:
+                raise
+            raise PoiseError(
+                f"{self.path} could not be written: {os.strerror(number)}. Mend that, then add "
+                "--resume: checkpoints before it are whole"
+            ) from fault
+        self._last = time.monotonic()
+        self._took = self._last - start

@@ -1,0 +1,194 @@
+"""`poise warmup`: load or build a model, train it on worked solutions, save it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.lab.warmup.resume import Unfinished, check_unfinished, held
+from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
+from counterpoise.lab.warmup.second_turns import second_turns
+from counterpoise.lab.warmup.supervise import check_solutions, supervise
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.load import (
+    Policy,
+    as_policy,
+    choose_device,
+    load_policy,
+    save_policy,
+)
+from counterpoise.run.heldout import Success, judge
+from counterpoise.run.interrupts import postponed
+from counterpoise.sample.episodes import episodes_of
+from counterpoise.store.atomic import remove, replacing
+from counterpoise.task.load import load_problems
+from counterpoise.types import Prompt
+from counterpoise.variants import VERIFIERS
+from counterpoise.verify.scores import Verifier
+
+LINES = 10  # in a log, where no bar is drawn
+SAVING = "saving the model"
+
+
+def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
+    """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
+    check_free(out)
+    console = Console()
+    check_unfinished(out, partial(console.print, markup=False), resume=resume)
+    task = load_problems(config)
+    check_solutions(task.train)
+    prompts = task.heldout[: config.evaluate.prompts]
+    check_target(config, prompts)
+    policy = start(config)
+    console.print(
+        f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
+        markup=False,
+    )
+    options = config.verify
+    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    try:
+        with held(out) as unfinished:
+            record = train(policy, task.train, prompts, config, verifier, console, unfinished)
+            with postponed(SAVING):
+                save_policy(policy, out, torch.bfloat16)
+                remove(unfinished)
+                console.print(f"saved  {out}", markup=False)
+        if prompts:  # as saved, so that what is judged is what is there
+            saved = load_policy(replace(config.model, name=str(out)))
+            success = measure(saved, prompts, config, verifier)
+            console.print(told(success, config), markup=False, highlight=False)
+            record["saved"] = asdict(success)
+    finally:
+        verifier.close()
+    with replacing(out / "warmup.json") as temporary:
+        temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
+
+
+def train(
+    policy: Policy,
+    train_set: Sequence[Prompt],
+    prompts: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    console: Console,
+    unfinished: Path,
+) -> dict[str, Any]:
+    """Supervised steps under a progress bar; returns how many, and what every look found.
+
+    Checkpoints in `unfinished` are gone on with.
+    """
+    until, steps = config.warmup.until, config.warmup.steps
+    judged: list[dict[str, Any]] = []
+    with progress_bar(console) as bar:
+        say = partial(bar.console.print, markup=False, highlight=False)
+        line = bar.add_task("", total=steps, loss=float("nan"))
+
+        def tell(step: int, loss: float) -> None:
+            bar.update(line, completed=step, loss=loss)
+            if not console.is_terminal and step % max(1, steps // LINES) == 0:
+                console.print(f"step {step}/{steps}: loss {loss:.3f}", highlight=False)
+
+        def look(step: int) -> bool:
+            if not prompts:
+                return False
+            if judged and judged[-1]["step"] == step:  # before it was stopped
+                return bool(until) and judged[-1]["mean"] >= until
+            success = measure(policy, prompts, config, verifier)
+            judged.append({"step": step, **asdict(success)})
+            say(f"step {step}: {told(success, config)}")
+            return bool(until) and success.mean >= until
+
+        micro = MicroBatch(config.update.micro_tokens, tell=say)
+        taken = supervise(
+            policy,
+            train_set,
+            config.warmup,
+            config.loop.seed,
+            micro,
+            checkpointing=config.update.checkpointing,
+            progress=tell,
+            done=look,
+            again=second_turns(policy, train_set, config, verifier),
+            keeper=Unfinished(unfinished, policy, micro, config, judged, say),
+        )
+    if until and judged[-1]["mean"] < until:
+        console.print(
+            f"success stayed below warmup.until={until:g} in {taken} steps: "
+            "raise warmup.steps or warmup.lr, or lower task.slips or task.levels"
+        )
+    return {"steps": taken, "judged": judged}
+
+
+def progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("warm-up"),
+        MofNCompleteColumn(),
+        BarColumn(24),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def measure(
+    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
+) -> Success:
+    options = config.evaluate
+    return judge(
+        policy, prompts, options.samples, config.sample, verifier, config.loop.seed,
+        episodes=episodes_of(config.task, verifier),
+    )  # fmt: skip
+
+
+def told(success: Success, config: RunConfig) -> str:
+    return (
+        f"held-out success at temperature {config.sample.temperature:g}: {success}, "
+        f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
+        f"mixed groups of {success.samples}: {100 * success.mixed:.1f} %"
+    )
+
+
+def check_free(out: Path) -> None:
+    """Refuse before the work what would fail after it; leaves nothing behind."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
+    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise PoiseError(f"{out} cannot be written: {parent} is not a folder one can write to")
+
+
+def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """A target for success needs someone who looks."""
+    options = config.warmup
+    if not options.until:
+        return
+    if not 0 < options.evaluate_every <= options.steps:
+        raise PoiseError(
+            f"warmup.until={options.until:g} needs warmup.evaluate_every between 1 and "
+            f"warmup.steps={options.steps}"
+        )
+    if not prompts:
+        raise PoiseError(
+            f"warmup.until={options.until:g} needs held-out problems: raise task.heldout and "
+            "evaluate.prompts"
+        )
+
+
+def start(config: RunConfig) -> Policy:
+    if config.model.name != "scratch":
+        return load_policy(config.model)
+    tokenizer = build_tokenizer()
+    model = build_model(config.warmup, tokenizer, config.loop.seed)
+    return as_policy("scratch", model.to(choose_device(config.model.device)), tokenizer)

@@ -1,0 +1,118 @@
+"""The tokens of a batch as the microscope sees them: hidden states, and the error r = e_o - pi.
+
+`snapshot` takes them from the trainer's own forward, flat [N] in the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.errors import PoiseError
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import forward, micro_batches
+from counterpoise.types import Row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Every response token of a batch under one policy, row after row.
+
+    Example:
+        s = snapshot(policy, rows, temperature=1.0, micro_tokens=16384)
+        decompose(s.hidden, policy.decoder.unembedding, s.tokens, s.advantages, s.groups)
+    """
+
+    hidden: Tensor  # [N, D], the input of the unembedding
+    tokens: Tensor  # [N]
+    logprobs: Tensor  # [N]
+    entropies: Tensor  # [N]
+    advantages: Tensor  # [N], A_i * w_{i,t}
+    groups: Tensor  # [N], number of the query
+    rows: Tensor  # [N], index of the row
+    positions: Tensor  # [N], place in the response
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@torch.no_grad()
+def snapshot(
+    policy: Policy, rows: Sequence[Row], temperature: float = 1.0, micro_tokens: int = 16384
+) -> Snapshot:
+    check_rows(rows)
+    hidden, logprobs, entropies = ([torch.empty(0)] * len(rows) for _ in range(3))
+    for batch in micro_batches(rows, micro_tokens):
+        result = forward(policy, [rows[i] for i in batch], temperature)
+        for i, h, lp, e in zip(
+            batch,
+            result.hidden_M.split(result.lengths),
+            result.logprobs_M.split(result.lengths),
+            result.entropies_M.split(result.lengths),
+            strict=True,
+        ):
+            hidden[i], logprobs[i], entropies[i] = h, lp, e
+    device = policy.device
+    number: dict[str, int] = {}
+    groups_R = torch.tensor([number.setdefault(row.group, len(number)) for row in rows])
+    lengths_R = torch.tensor([row.num_tokens for row in rows])
+    responses = [row.content.response_tokens for row in rows]
+    return Snapshot(
+        hidden=torch.cat(hidden),
+        tokens=torch.from_numpy(np.concatenate(responses).astype(np.int64)).to(device),
+        logprobs=torch.cat(logprobs),
+        entropies=torch.cat(entropies),
+        advantages=torch.from_numpy(np.concatenate([r.advantages_T for r in rows])).to(device),
+        groups=groups_R.repeat_interleave(lengths_R).to(device),
+        rows=torch.arange(len(rows)).repeat_interleave(lengths_R).to(device),
+        positions=torch.cat([torch.arange(n) for n in lengths_R.tolist()]).to(device),
+    )
+
+
+def errors(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
+    """r = e_o - pi for every token: [N, V]. The caller keeps N to a chunk."""
+    R = torch.softmax(hidden_N @ unembedding_V.T, dim=-1).neg_()
+    R[torch.arange(len(tokens_N), device=R.device), tokens_N] += 1
+    return R
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Refuse what no measurement could make sense of."""
+    if not rows:
+        raise PoiseError("there is nothing to look at: the batch has no rows")
+    for row in rows:
+        if row.num_tokens == 0:
+            raise PoiseError(
+                f"rollout {row.index} of {row.group} is empty: a response needs at least one token"
+            )
+        if not np.isfinite(row.advantages_T).all():
+            raise PoiseError(f"rollout {row.index} of {row.group}: its advantages are not finite")
+
+
+def check_tokens(
+    hidden: Tensor, unembedding: Tensor, tokens: Tensor, advantages: Tensor, groups: Tensor
+) -> None:
+    N = len(tokens)
+    if N == 0:
+        raise PoiseError("there is nothing to look at: the batch has no tokens")
+    if not len(hidden) == len(advantages) == len(groups) == N:
+        raise PoiseError(
+            f"{len(hidden)} hidden states, {N} tokens, {len(advantages)} advantages and "
+            f"{len(groups)} groups: one of each is needed for every token"
+        )
+    if hidden.shape[1] != unembedding.shape[1]:
+        raise PoiseError(
+            f"hidden states of size {hidden.shape[1]} do not fit an unembedding of "
+            f"{unembedding.shape[1]}: are they of one model?"
+        )
+    if int(tokens.max()) >= len(unembedding) or int(tokens.min()) < 0:
+        raise PoiseError(
+            f"token {int(tokens.max())} is outside a vocabulary of {len(unembedding)}: "
+            "the rollouts are of another tokenizer"
+        )
+    if not bool(torch.isfinite(advantages).all()):
+        raise PoiseError("advantages are not finite: check the credit method that made them")

@@ -1,0 +1,129 @@
+"""log pi(o) and the entropy of every token, without ever holding tokens x vocabulary.
+
+    z = W h / temperature        log pi(o) = z_o - logsumexp(z)        H = logsumexp(z) - <pi, z>
+
+The forward walks over chunks of tokens and keeps three numbers for each: log pi(o), H and, for the
+backward, logsumexp(z). The backward recomputes a chunk's probabilities from h:
+d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
+Forward mode is exact too: along (dh, dW), d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
+
+On a GPU in half precision a chunk of logits is read once in the forward pass, and read and written
+once in the backward pass (`model/kernels/head.py`); torch's own operations take six passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.model.kernels import fused
+
+CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
+CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
+
+
+def token_logprobs(
+    hidden_N: Tensor, unembedding_V: Tensor, targets_N: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """(log-probabilities [N], entropies [N]) of `targets_N`, in float32 (float64 stays float64)."""
+    logprobs, entropies = _Head.apply(hidden_N, unembedding_V, targets_N, temperature)
+    return logprobs, entropies
+
+
+def chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
+    """Tokens whose logits are held at once, in so many tensors."""
+    elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
+    n, size = len(hidden), max(1, elements // len(unembedding))
+    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """In float32 at least."""
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def _summarise(
+    logits: Tensor, targets: Tensor, temperature: float, out: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Fill (log pi(o), entropy, logsumexp), each [n], from the logits of a chunk [n, V]."""
+    if fused(logits):
+        from counterpoise.model.kernels.head import summarise
+
+        return summarise(logits, targets, temperature, out)
+    z = at_temperature(logits, temperature)
+    logprobs_all = torch.log_softmax(z, dim=-1)
+    logprobs, entropies, lse = out
+    torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
+    torch.sub(z.gather(1, targets[:, None]).squeeze(1), logprobs, out=lse)
+    torch.neg((logprobs_all.exp() * logprobs_all).sum(dim=-1), out=entropies)
+    return None
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        for chunk in chunks(hidden, unembedding):
+            out = (logprobs[chunk], entropies[chunk], lse[chunk])
+            _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
+        ctx.save_for_backward(hidden, unembedding, targets, lse)
+        ctx.save_for_forward(hidden, unembedding, targets)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, unembedding, targets, lse = ctx.saved_tensors
+        wanted_h, wanted_w = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if wanted_h else None
+        grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
+        for chunk in chunks(hidden, unembedding):
+            logits = hidden[chunk] @ unembedding.T
+            error = _pushed(logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature)
+            if grad_hidden is not None:
+                grad_hidden[chunk] = error.to(hidden.dtype) @ unembedding
+            if grad_weight is not None:
+                grad_weight += error.to(hidden.dtype).T @ hidden[chunk]
+        weight = None if grad_weight is None else grad_weight.to(unembedding.dtype)
+        return grad_hidden, weight, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, hidden_t: Tensor | None, weight_t: Tensor | None, *_: None
+    ) -> tuple[Tensor, None]:
+        hidden, unembedding, targets = ctx.saved_tensors
+        moved = []
+        for chunk in chunks(hidden, unembedding):
+            error = _errors(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
+            pushed = torch.zeros_like(error)
+            if hidden_t is not None:
+                pushed += hidden_t[chunk] @ unembedding.T
+            if weight_t is not None:
+                pushed += hidden[chunk] @ weight_t.T
+            moved.append((error * pushed).sum(dim=-1) / ctx.temperature)
+        return torch.cat(moved), None
+
+
+def _pushed(
+    logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
+) -> Tensor:
+    """(e_o - pi) * grad / temperature for every token of a chunk: [n, V]."""
+    if fused(logits):
+        from counterpoise.model.kernels.head import error_
+
+        return error_(logits, targets, lse, grad.contiguous(), temperature)
+    return _errors(logits, targets, temperature).mul_(grad[:, None] / temperature)
+
+
+def _errors(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """e_o - pi for every token of a chunk: [n, V]."""
+    error = torch.softmax(at_temperature(logits, temperature), dim=-1).neg_()
+    return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))

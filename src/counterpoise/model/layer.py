@@ -1,0 +1,110 @@
+"""One decoder layer, and its backward pass written out.
+
+    h = norm(x)    q, k, v = heads(W_qkv h)    o = attention(q, k, v)    y = x + W_o o
+    m = norm(y)    u = W_gu m                  z = y + W_d gate(u)
+
+Autograd would keep every intermediate and walk some fifty small nodes a layer; on a GPU that walk
+takes longer than the arithmetic of a small model. Written out, a layer keeps x, q, k, v, o, y and u
+and computes the rest again on the way back, which is elementwise and nearly free. Tests hold it
+against autograd.
+
+Its forward rounds where `Decoder` without gradients does, biases inside the products: old and new
+log-probabilities of unchanged weights are to be the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from counterpoise.model.flash import Segments, flash_backward, flash_forward
+from counterpoise.model.gate import gate, gate_backward
+from counterpoise.model.heads import heads, heads_backward
+from counterpoise.model.joint import matrix
+from counterpoise.model.norm import rms_norm, rms_norm_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float
+
+
+Parameters = tuple[Tensor | None, ...]
+
+
+def parameters(layer: Any) -> Parameters:
+    """The layer's parameters in the order of `Layer`; None where the architecture has none."""
+    attention, mlp = layer.self_attn, layer.mlp
+    q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+    normed = "q_norm" in attention._modules  # Qwen3
+    return (
+        layer.input_layernorm.weight, layer.post_attention_layernorm.weight,
+        q.weight, k.weight, v.weight, attention.o_proj.weight,
+        mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight,
+        attention.q_norm.weight if normed else None, attention.k_norm.weight if normed else None,
+        q.bias, k.bias, v.bias, attention.o_proj.bias,
+        mlp.gate_proj.bias, mlp.up_proj.bias, mlp.down_proj.bias,
+    )  # fmt: skip
+
+
+class Layer(torch.autograd.Function):
+    """(x [N, D], cos, sin [N, d], where, shape, *parameters) -> z [N, D]"""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, at: Segments, shape: Shape, *given: Tensor
+    ) -> Tensor:
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = given
+        H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
+        norms = None if nq is None else (nq, nk)
+        of_qkv = None if bq is None else torch.cat((bq, bk, bv))
+        joint = F.linear(rms_norm(x, norm_x, epsilon), matrix((wq, wk, wv)), of_qkv)
+        qkv = joint.view(-1, H + 2 * K, d)
+        q, k, v = heads(qkv, norms, cos, sin, H, K, epsilon)
+        o, lse, state = flash_forward(q, k, v, at)
+        y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
+        of_u = None if bg is None else torch.cat((bg, bu))
+        u = F.linear(rms_norm(y, norm_y, epsilon), matrix((wg, wu)), of_u)
+        raw = q if norms is None else qkv  # only norms look at it again
+        ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
+        ctx.at, ctx.shape = at, shape
+        return torch.addmm(y if bd is None else y + bd, gate(u), wd.T)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        x, raw, q, k, v, o, lse, seed, unused, y, u, cos, sin, *given = ctx.saved_tensors
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo, bg, _bu, bd = given
+        epsilon, N = ctx.shape.epsilon, len(x)
+        norms = None if nq is None else (nq, nk)
+        trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
+
+        du, gated = gate_backward(dz @ wd, u, trained=trained)
+        dwd = None if gated is None else dz.T @ gated
+        dm = du @ matrix((wg, wu))
+        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, trained=trained)
+        dwg, dwu = (None, None) if m is None else (du.T @ m).chunk(2)
+
+        do = (dy @ wo).view_as(o)
+        dwo = dy.T @ o.view(N, -1) if trained else None
+        dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
+        dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
+        joint = dqkv.view(N, -1)
+        dh = joint @ matrix((wq, wk, wv))
+        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, trained=trained)
+        sizes = [len(wq), len(wk), len(wv)]
+        dwq, dwk, dwv = (None, None, None) if h is None else (joint.T @ h).split(sizes)
+        biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)
+        return (
+            dx, None, None, None, None,
+            dnorm_x, dnorm_y, dwq, dwk, dwv, dwo, dwg, dwu, dwd, *(dnorms or (None, None)),
+            *biases, None if bo is None else dy.sum(dim=0),
+            *((None, None) if bg is None else du.sum(dim=0).chunk(2)),
+            None if bd is None else dz.sum(dim=0),
+        )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Small multiples: lines with bands in frames that share their axes.
+
+A line is a list of {"at", "value", "low", "high"} (lab/experiments/seed_means.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from counterpoise.report.charts.series import chart
+from counterpoise.statistics.finding import Record
+
+Line = list[Record]
+SOLID: list[int] = [1, 0]
+COLUMNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The axes of one chart, or of several that are compared.
+
+    Example:
+        frame = Frame.of([mine, theirs], "rollouts", "%")
+        small([*frame.banded(theirs, "muted"), *frame.banded(mine, "positive")], "QB")
+    """
+
+    domain: tuple[float, float]
+    last: float
+    cost: str  # along x
+    form: str  # "%" or ""
+
+    @classmethod
+    def of(cls, lines: Iterable[Line], cost: str, form: str) -> Frame:
+        """Room for all lines, and for their bands: one that is cut off looks like any other."""
+        points = [p for line in lines for p in line]
+        low = min((min(p["value"], p["low"]) for p in points), default=0.0)
+        high = max((max(p["value"], p["high"]) for p in points), default=1.0)
+        margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
+        last = max((p["at"] for p in points), default=1.0)
+        return cls((low - margin, high + margin), last or 1.0, cost, form)
+
+    def line(self, line: Line, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
+        tips = [
+            alt.Tooltip("at:Q", title=self.cost, format=",.0f"),
+            alt.Tooltip("value:Q", format=".1%" if self.form else ".3f"),
+        ]
+        drawn = chart(line).mark_line(
+            style=style, strokeDash=list(dash), strokeWidth=1.6, clip=True
+        )
+        return drawn.encode(x=self._x(), y=self._y("value"), tooltip=tips)
+
+    def banded(
+        self, line: Line, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
+    ) -> list[alt.Chart]:
+        band = chart(line).mark_area(style=style, opacity=opacity, clip=True)
+        return [
+            band.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
+            self.line(line, style, dash),
+        ]
+
+    def _x(self) -> alt.X:
+        scale = alt.Scale(domain=[0, self.last], nice=False)
+        return alt.X("at:Q", scale=scale, axis=alt.Axis(title=self.cost, format="~s", tickCount=3))
+
+    def _y(self, field: str) -> alt.Y:
+        scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
+        axis = alt.Axis(format=self.form or "~g", tickCount=4, title=None)
+        return alt.Y(f"{field}:Q", scale=scale, axis=axis)
+
+
+def small(
+    layers: Sequence[alt.Chart], title: str, *, width: int = 186, height: int = 140
+) -> alt.LayerChart:
+    said = alt.TitleParams(
+        title, anchor="start", frame="group", fontSize=12, fontWeight="normal", offset=6
+    )
+    return alt.LayerChart(layer=list(layers), width=width, height=height, title=said)
+
+
+def grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:
+    return alt.ConcatChart(
+        concat=list(charts),
+        columns=COLUMNS,
+        spacing={"row": 22, "column": 26},
+        description=description,
+    )

@@ -1,0 +1,70 @@
+"""Vega-Lite in the page: the libraries, embedded once, and the look every chart shares.
+
+Colours are names: a mark asks for `style="positive"` and page.css says what that is, so a chart
+follows light and dark without being drawn again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from markupsafe import Markup
+
+from counterpoise.report.panels.panel import Figure
+
+COLOURS = (
+    "positive", "negative", "series", "soft", "ink", "muted", "line", "green", "violet", "gold",
+)  # fmt: skip
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+
+@cache
+def bundle() -> Markup:
+    """Vega, Vega-Lite and vega-embed as one script, of the version Altair writes for."""
+    import altair
+    import vl_convert
+
+    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
+
+
+def specification(figure: Figure) -> dict[str, Any]:
+    """Vega-Lite without the address and the look Altair adds; the page has its own.
+
+    Altair checked every part when it was made; checking the whole with its data takes seconds.
+    """
+    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
+    spec.pop("$schema", None)
+    spec.pop("config", None)
+    return spec
+
+
+def theme() -> dict[str, Any]:
+    return {
+        "background": None,
+        "font": FONT,
+        "padding": {"left": 0, "right": 4, "top": 6, "bottom": 0},
+        "view": {"stroke": None},
+        "axis": {
+            "domain": False,
+            "ticks": False,
+            "gridColor": "var(--line)",
+            "labelColor": "var(--muted)",
+            "labelFontSize": 11,
+            "labelPadding": 6,
+            "title": None,
+            "titleColor": "var(--muted)",
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+        },
+        "axisX": {"grid": False, "domain": True, "domainColor": "var(--line)", "tickMinStep": 1},
+        "axisY": {"minExtent": 38, "maxExtent": 38, "tickCount": 4},
+        "header": {"labelColor": "var(--muted)", "titleColor": "var(--muted)"},
+        "legend": {"labelColor": "var(--muted)", "titleColor": "var(--muted)"},
+        "title": {"color": "var(--ink)", "subtitleColor": "var(--muted)"},
+        "text": {"color": "var(--ink)"},
+        "line": {"strokeWidth": 1.75, "strokeCap": "round", "strokeJoin": "round"},
+        "point": {"size": 22, "filled": True, "opacity": 1},
+        "style": {name: {"color": f"var(--{name})"} for name in COLOURS},
+    }

@@ -1,0 +1,71 @@
+"""Panels in, one HTML file out: it carries all it needs and asks nothing of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from counterpoise.errors import PoiseError
+from counterpoise.report.charts.render import asset, embed, render
+from counterpoise.report.charts.vega import bundle, specification, theme
+from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.texts import visible
+from counterpoise.store.atomic import replacing
+
+
+def write_page(target: Path, page: str) -> Path:
+    try:
+        with replacing(target) as temporary:
+            temporary.write_text(page, encoding="utf-8", errors="replace")
+    except OSError as fault:
+        raise PoiseError(
+            f"{target} cannot be written: {fault.strerror}; choose another --out"
+        ) from fault
+    return target
+
+
+def whole_page(
+    kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
+) -> str:
+    """The panels that have something to show, in order, with their files and data; `bar` stays in
+    view above them."""
+    sections: list[dict[str, Any]] = []
+    for name, panel in panels.items():
+        if panel is None:
+            continue
+        html, figures = split_body(panel)
+        specs = [embed(specification(figure)) for figure in figures]
+        sections.append(
+            {
+                "name": name,
+                "panel": panel,
+                "html": html,
+                "figures": list(zip(figures, specs, strict=True)),
+                "data": None if panel.data is None else embed(panel.data),
+            }
+        )
+    names = list(dict.fromkeys(file for s in sections for file in s["panel"].assets))
+    charts = any(section["figures"] for section in sections)
+    return render(
+        "page.html",
+        kind=kind,
+        title=visible(title),
+        bar=bar or "",
+        sections=sections,
+        styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
+        scripts=[asset(name) for name in ("page.js", *names) if name.endswith(".js")],
+        vega=bundle() if charts else None,
+        theme=embed(theme()),
+    )
+
+
+def split_body(panel: Panel) -> tuple[Markup | None, tuple[Figure, ...]]:
+    """(safe HTML, charts): a body is one or the other."""
+    if isinstance(panel.body, Markup):
+        return panel.body, ()
+    if isinstance(panel.body, tuple):
+        return None, panel.body
+    return None, (Figure(panel.body, title="", wide=True),)

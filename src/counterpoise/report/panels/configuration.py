@@ -1,0 +1,44 @@
+"""Every option of the run, those that differ from their default first, and the versions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+
+from counterpoise import __version__
+from counterpoise.config import RunConfig
+from counterpoise.config.load import options, own_functions, to_toml
+from counterpoise.plugins import shown_all
+from counterpoise.report.charts.render import render
+from counterpoise.report.panels.panel import Panel
+from counterpoise.report.run_data import RunData
+from counterpoise.store.resume import differences
+
+PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
+
+
+def panel(run: RunData) -> Panel:
+    documented = {name: doc for name, _, doc in options()}
+    own = own_functions(run.config)
+    changed = [
+        (
+            name,
+            json.dumps(shown_all(value) if name in own else value),
+            json.dumps(default),
+            documented[name],
+        )
+        for name, default, value in differences(RunConfig(), run.config)
+    ]
+    return Panel(
+        "Configuration",
+        "Options that differ from their default; the resolved file holds all of them.",
+        render(
+            "configuration.html",
+            changed=changed,
+            toml=to_toml(run.config),
+            versions=[("counterpoise", __version__)]
+            + [(name, version(name)) for name in PACKAGES]
+            + [("python", sys.version.split()[0])],
+        ),
+    )

@@ -1,0 +1,124 @@
+"""The batch, drawn: a column an optimizer step, a cell a rollout, groups outlined.
+
+Every plan of the run is embedded, deflated to a few bytes a rollout. Texts are much larger, so
+only the last updates carry an excerpt of theirs, up to a size; a note says what was left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterpoise.plugins import shown
+from counterpoise.report.charts.render import packed, render
+from counterpoise.report.panels.panel import Panel
+from counterpoise.report.run_data import RunData
+from counterpoise.report.texts import visible
+from counterpoise.report.traces import stored_iterations
+
+EXCERPT = 160  # characters of a prompt or a response
+TEXT_UPDATES = 48  # updates that carry excerpts, at most
+TEXT_BYTES = 1_500_000  # of all excerpts, deflated
+
+
+def panel(run: RunData) -> Panel | None:
+    if not run.plans:
+        return None
+    texts = excerpts(run)
+    plans = {plan["iteration"]: plan for plan in run.plans}
+    iterations = [
+        {
+            "iteration": record["iteration"],
+            "plan": packed(compact(plans[record["iteration"]])),
+            "texts": texts.get(record["iteration"]),
+        }
+        if record["iteration"] in plans
+        else {
+            "iteration": record["iteration"],
+            "waiting": [record["buffer_positive"], record["buffer_negative"]],
+        }
+        for record in run.metrics
+    ]
+    largest = max((abs(A) for plan in run.plans for A in plan["advantage"]), default=0.0)
+    return Panel(
+        "Batch mosaic",
+        "Which rollouts shared an optimizer step. A column is a step, a row the rollouts of one "
+        "prompt in it, a cell one rollout. Where a prompt's rollouts are cut apart, the row is "
+        "hatched and threads lead to its other parts.",
+        render(
+            "mosaic.html",
+            last=len(iterations) - 1,
+            largest=largest,
+            balanced=run.config.balance.tau > 0,
+            tokens=bool(stored_iterations(run.path)),
+            left_out=_left_out(run, texts),
+        ),
+        data={"iterations": iterations, "largest": largest},
+        assets=("mosaic.css", "mosaic.js"),
+    )
+
+
+def compact(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan as parallel lists over its rows, which deflate well; `step` replaces the steps."""
+    step_R = [0] * len(plan["group"])
+    for number, step in enumerate(plan["steps"]):
+        for row in step:
+            step_R[row] = number
+    return {
+        "rule": shown(plan["rule"]),
+        "steps": len(plan["steps"]),
+        "step": step_R,
+        "groups": [visible(name, EXCERPT) for name in plan["groups"]],
+        "group": plan["group"],
+        "index": plan["index"],
+        "advantage": [round(A, 3) for A in plan["advantage"]],
+        "tokens": plan["tokens"],
+        "born": plan["born"],
+        "describe": {
+            name: plan["describe"][name]
+            for name in ("split_groups", "token_imbalance", "max_abs_group_advantage_sum")
+        },
+    }
+
+
+def excerpts(run: RunData) -> dict[int, str]:
+    """Packed texts of the last updates, newest first, until there is no more room."""
+    kept: dict[int, str] = {}
+    room = TEXT_BYTES
+    for plan in run.plans[: -TEXT_UPDATES - 1 : -1]:
+        found = _texts_of(run, plan)
+        if not found["responses"]:
+            continue
+        text = packed(found)
+        room -= len(text)
+        if room < 0:
+            break
+        kept[plan["iteration"]] = text
+    return kept
+
+
+def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
+    rows = run.texts_of(plan)
+    prompts: dict[int, str] = {
+        group: visible(text.prompt, EXCERPT)
+        for group, text in zip(plan["group"], rows, strict=True)
+        if text
+    }
+    if not prompts:
+        return {"prompts": [], "responses": [], "rewards": []}
+    return {
+        "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
+        "responses": [text and visible(text.response, EXCERPT) for text in rows],
+        "rewards": [text and text.reward for text in rows],
+    }
+
+
+def _left_out(run: RunData, texts: dict[int, str]) -> str:
+    if not texts:
+        return "The run stored no rollouts, so no texts are shown."
+    without = len(run.plans) - len(texts)
+    if not without:
+        return ""
+    return (
+        f"{without} of {len(run.plans)} updates show no texts: only the last {TEXT_UPDATES} do, as "
+        f"far as they were stored and fit into {TEXT_BYTES / 1e6:g} MB."
+    )

@@ -1,0 +1,149 @@
+"""What changes while a run goes on, and how it is put away and taken up again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.model.fit_memory import PROMPTS, MicroBatch
+from counterpoise.model.load import Policy
+from counterpoise.sample.episodes import Episodes
+from counterpoise.sample.native import sample
+from counterpoise.sample.sampler import Sample
+from counterpoise.store import checkpoint
+from counterpoise.store.finished import finished
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
+from counterpoise.types import Row
+from counterpoise.update.graphs.passes import passes_of
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.passes import EAGER, Passes
+from counterpoise.update.rules.bind import reference_of
+
+
+@dataclass(slots=True)
+class State:
+    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else.
+
+    But for the first weights, which the model's own files hold.
+    """
+
+    policy: Policy
+    optimizer: Optimizer
+    buffer: RewardBalancedBuffer
+    micro: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
+    drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
+    passes: Passes = EAGER  # how those of the update run
+    sample: Sample = sample  # who draws
+    episodes: Episodes | None = None  # who answers; None: nobody
+    reference: dict[str, Tensor] | None = None  # the first weights, where a rule reads them
+    iteration: int = 0  # finished
+    skipped_in_a_row: int = 0  # optimizer steps that were not finite
+
+
+def new_state(policy: Policy, config: RunConfig) -> State:
+    """At the start of a run: the policy has the weights that it was loaded with."""
+    options = config.update
+    return State(
+        policy,
+        Optimizer(policy.model, options),
+        _buffer(config),
+        MicroBatch(options.micro_tokens),
+        MicroBatch(config.sample.prompts, what=PROMPTS),
+        passes_of(options),
+        reference=reference_of(policy, config.credit),
+    )
+
+
+def save(folder: RunFolder, state: State, keep: int) -> None:
+    rows, tensors = rows_to_tensors(state.buffer.state())
+    made = checkpoint.Checkpoint(
+        iteration=state.iteration,
+        model=checkpoint.weights_of(state.policy.model),
+        optimizer=state.optimizer.state(),
+        buffer=tensors,
+        state={
+            "rows": rows,
+            "counts": asdict(state.buffer.counts),
+            "skipped_in_a_row": state.skipped_in_a_row,
+            "micro_tokens": state.micro.size,
+            "prompts_at_once": state.drawn.size,
+        },
+    )
+    with folder.writing(f"checkpoints/{checkpoint.name(state.iteration)}"):
+        checkpoint.save(folder.checkpoints, made, keep)
+
+
+def check_finite(state: State, now: int) -> None:
+    """Weights that are not finite sample nothing: the run ends before any of them is stored."""
+    with torch.no_grad():
+        largest = get_total_norm(state.optimizer.weights, norm_type=math.inf)
+    if not largest.isfinite():
+        raise PoiseError(
+            f"the weights are not finite after the update of iteration {now}: start anew with a "
+            "lower update.lr or update.weight_decay; what the run wrote before is whole"
+        )
+
+
+def refill_buffer(state: State, rows: list[Row]) -> None:
+    """Give the buffer back its waiting rows, as they are now."""
+    old = state.buffer
+    state.buffer = RewardBalancedBuffer(
+        tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age, rows=rows,
+        counts=old.counts,
+    )  # fmt: skip
+
+
+def restore(
+    folder: RunFolder, policy: Policy, config: RunConfig, tell: Callable[[str], None]
+) -> State:
+    """The newest whole checkpoint, and the folder as it was then; the start when there is none."""
+    state = new_state(policy, config)
+    saved = checkpoint.load_newest(folder.checkpoints, tell)
+    if saved is None:
+        tell("no usable checkpoint: starting again from iteration 0")
+        folder.rewind(-1)
+        return state
+    if saved.iteration > config.loop.iterations:
+        raise PoiseError(
+            f"{folder.path} has {saved.iteration} iterations behind it: "
+            f"loop.iterations={config.loop.iterations} cannot be reached"
+        )
+    checkpoint.put_weights(policy.model, saved.model)
+    state.optimizer.restore(saved.optimizer)
+    rows = rows_from_tensors(saved.state["rows"], saved.buffer)
+    state.buffer = _buffer(config, rows, BufferCounts(**saved.state["counts"]))
+    state.skipped_in_a_row = saved.state["skipped_in_a_row"]
+    for size, name in ((state.micro, "micro_tokens"), (state.drawn, "prompts_at_once")):
+        size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
+    state.iteration = saved.iteration
+    folder.rewind(saved.iteration)
+    if finished(folder.path, saved.iteration) and saved.iteration == config.loop.iterations:
+        tell(
+            f"already finished: {saved.iteration} iterations; raise loop.iterations to go on, as "
+            f"by --set loop.iterations={2 * saved.iteration}"
+        )
+    else:
+        tell(f"resuming after iteration {saved.iteration}")
+    return state
+
+
+def _buffer(
+    config: RunConfig, rows: list[Row] | None = None, counts: BufferCounts | None = None
+) -> RewardBalancedBuffer:
+    return RewardBalancedBuffer(
+        tau=config.balance.tau,
+        target=config.target,
+        unit=config.balance.unit,
+        max_age=config.balance.max_age,
+        rows=rows or (),
+        counts=counts,
+    )

@@ -1,0 +1,82 @@
+"""Under which name a number is shown: PANEL/FIELD, the field as in metrics.jsonl.
+
+    reward/success   heldout/success   update/entropy   monitor/cancellation   time/sample_seconds
+
+Trackers make a section of a page of what stands before the slash. Null is left out, a list of
+numbers becomes as many names (`sample/turn_success_1`), a table is left out.
+
+Held-out success is `heldout/success`, with the ends of its interval. Where a run samples held-out
+problems in several ways, that is the first; the others are `heldout_0.6_0.95/success`, by their
+temperature and top-p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from counterpoise.config.evaluation_settings import Setting
+from counterpoise.microscope.monitor_records import NUMBERS
+
+PANELS = {
+    "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*"),
+    "sample": (
+        "rollouts", "groups", "rollout_tokens", "response_length", "truncated_share",
+        "sampling_rounds", "turns", "turn_success", "told_tokens",
+    ),
+    "batch": (
+        "batch_rows", "rows_without_signal", "positive_share", "split_groups", "token_imbalance",
+        "max_abs_group_advantage_sum", "shared_token_share", "buffer_*", "dropped_*",
+    ),
+    "update": (
+        "steps", "skipped_steps", "loss", "grad_norm", "clipped_share", "capped_share",
+        "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "sampler_*",
+    ),
+    "monitor": NUMBERS,
+    "time": ("*_seconds", "*_per_second"),
+}  # fmt: skip
+OTHER = "other"
+HELDOUT = {  # field of evaluations.jsonl -> its name
+    "mean": "success", "low": "success_low", "high": "success_high", "pass_any": "pass_any",
+    "mixed": "mixed", "reward": "reward", "evaluate_seconds": "seconds",
+}  # fmt: skip
+
+
+def panel_of(field: str) -> str:
+    for panel, patterns in PANELS.items():
+        if any(fnmatchcase(field, pattern) for pattern in patterns):
+            return panel
+    return OTHER
+
+
+def of_metrics(line: Mapping[str, Any]) -> dict[str, float]:
+    """
+    Example:
+        >>> of_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
+        {'sample/turn_success_1': 0.5, 'sample/turn_success_2': 0.25}
+    """
+    found: dict[str, float] = {}
+    for field, value in line.items():
+        name = f"{panel_of(field)}/{field}"
+        if field in ("schema", "iteration"):
+            continue
+        if isinstance(value, list):
+            found |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _number(v)}
+        elif _number(value):
+            found[name] = value
+    return found
+
+
+def of_evaluation(
+    line: Mapping[str, Any], setting: Setting | None, first: Setting | None
+) -> dict[str, float]:
+    """`setting`: how the line was sampled; `first`: how the run's first line was."""
+    panel = "heldout"
+    if setting and setting != first:
+        panel += f"_{setting.temperature:g}_{setting.top_p:g}"
+    return {f"{panel}/{name}": line[k] for k, name in HELDOUT.items() if _number(line.get(k))}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float)

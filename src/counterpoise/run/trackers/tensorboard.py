@@ -1,0 +1,57 @@
+"""TensorBoard: event files in RUN/tensorboard.
+
+Every opening writes a file that is whole by itself and begins with `purge_step=0`: readers forget
+what older files said. Rows have the time they were made at, so the relative axis is that of
+training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from counterpoise.run.trackers.place import home_of
+from counterpoise.run.trackers.tracker import Row
+from counterpoise.store.alone import alone
+
+
+class TensorBoard:
+    def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
+        self.place = home_of(run, out) / "tensorboard"
+        self.place.mkdir(parents=True, exist_ok=True)
+        self.held = ExitStack()
+        self.held.enter_context(alone(self.place))
+        self.writer = SummaryWriter(str(self.place), purge_step=0)
+        self.writer.add_text("config", as_table(about))
+
+    def log(self, row: Row) -> None:
+        for name, value in row.values.items():
+            self.writer.add_scalar(name, value, row.iteration, row.time)
+        self.writer.flush()  # a fault of the disk is heard of here
+
+    def close(self, *, failed: bool) -> None:
+        with self.held:
+            self.writer.close()
+
+
+def as_table(about: Mapping[str, Any]) -> str:
+    """Markdown, a line an option.
+
+    Example:
+        >>> print(as_table({"schema": 1, "update": {"lr": 1e-6}}))
+        | option | value |
+        |---|---|
+        | schema | `1` |
+        | update.lr | `1e-06` |
+    """
+    lines = ["| option | value |", "|---|---|"]
+    for name, value in about.items():
+        inside = value if isinstance(value, Mapping) else {"": value}
+        for key, each in inside.items():
+            lines.append(f"| {name}{'.' * bool(key)}{key} | `{json.dumps(each)}` |")
+    return "\n".join(lines)

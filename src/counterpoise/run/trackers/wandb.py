@@ -1,0 +1,70 @@
+"""Weights & Biases: one run of its own for a run folder, whose id is in RUN/wandb/id.json.
+
+Rows are history steps, one each, drawn along `iteration`. They come in the same order every time,
+so of a run that W&B has n steps of, the first n rows are not sent again: what it has stays. Offline
+nothing is known of that: every opening leaves a folder that is whole by itself, and the last one is
+the one to `wandb sync`.
+
+Project, name, entity, mode: W&B's own environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from wandb import init
+
+from counterpoise.run.trackers.place import home_of
+from counterpoise.run.trackers.tracker import Row
+from counterpoise.store.alone import alone
+from counterpoise.store.atomic import replacing
+
+PROJECT = "counterpoise"
+
+
+class WandB:
+    def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
+        home = home_of(run, out)
+        self.place = home / "wandb"  # where W&B puts its files in `dir`
+        self.place.mkdir(parents=True, exist_ok=True)
+        self.held = ExitStack()
+        self.held.enter_context(alone(self.place))
+        self.run = init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=os.environ.get("WANDB_NAME", run.resolve().name),
+            id=run_id(self.place),
+            resume="allow",
+            dir=str(home),
+            config=dict(about),
+            allow_val_change=True,  # loop.iterations of a run that was made longer
+        )
+        self.run.define_metric("iteration", hidden=True)
+        self.run.define_metric("*", step_metric="iteration")
+        self.known = self.run.starting_step
+
+    def log(self, row: Row) -> None:
+        if self.known:
+            self.known -= 1
+        else:
+            self.run.log({**row.values, "iteration": row.iteration, "_timestamp": row.time})
+
+    def close(self, *, failed: bool) -> None:
+        with self.held:
+            self.run.finish(exit_code=int(failed))
+
+
+def run_id(place: Path) -> str:
+    """The one in `place`, made when first asked for."""
+    file = place / "id.json"
+    if not file.is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as temporary:
+            temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
+    found: str = json.loads(file.read_text(encoding="utf-8"))["id"]
+    return found

@@ -1,0 +1,90 @@
+"""Read rollouts/step_00012.jsonl: groups of rollouts, as a run or another tool wrote them.
+
+Every fault is named with its line. What is not `needed` may be missing: a run of another trainer
+knows no log-probabilities of its sampler, or no tokens of its prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoise.errors import PoiseError
+from counterpoise.store.turns import turns_of
+from counterpoise.types import Group, Rollout
+
+NEEDED = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
+
+
+def read_groups(path: Path, needed: Sequence[str] = NEEDED) -> list[Group]:
+    """Of a run folder, or of one of its files; fields that are not `needed` may be missing."""
+    files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
+    if not files:
+        raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
+    members: dict[str, list[Rollout]] = {}
+    for file in files:
+        for number, line in enumerate(_text(file).split("\n"), 1):
+            if not line.strip():
+                continue
+            where = f"{file}, line {number}"
+            record = _record(line, where, needed)
+            try:
+                members.setdefault(str(record["group"]), []).append(_rollout(record))
+            except (ValueError, TypeError, OverflowError) as fault:
+                raise PoiseError(f"{where}: {fault}: mend or remove the line") from fault
+    return [Group(key, 0, tuple(rollouts)) for key, rollouts in members.items()]
+
+
+def check_vocabulary(groups: list[Group], size: int) -> None:
+    """A token the model does not have is a sign of another model."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    for tokens in (t for r in rollouts for t in (r.prompt_tokens, r.response_tokens)):
+        if len(tokens) and tokens.max() >= size:
+            raise PoiseError(
+                f"the rollouts have the token {tokens.max()}, the model only {size}: name the "
+                "model that drew them by --model"
+            )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as fault:
+        raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
+
+
+def _record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as fault:
+        raise PoiseError(f"{where}: not JSON ({fault}): mend or remove the line") from fault
+    missing = [name for name in needed if not isinstance(record, dict) or name not in record]
+    if missing:
+        raise PoiseError(
+            f"{where}: no '{missing[0]}': the tokens the model saw are needed, as prime-rl and "
+            "runs of Counterpoise store them"
+        )
+    return dict(record)
+
+
+def _rollout(record: dict[str, Any]) -> Rollout:
+    tokens = np.array(record["response_tokens"], dtype=np.int32)
+    unknown = np.full(len(tokens), np.nan)  # studies take the model's own
+    return Rollout(
+        prompt_id=str(record["prompt_id"]),
+        prompt=str(record.get("prompt", "")),
+        answer=str(record.get("answer", "")),
+        response=str(record.get("response", "")),
+        reward=float(record["reward"]),
+        prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
+        response_tokens=tokens,
+        sampled_logprobs=np.array(record.get("sampled_logprobs", unknown), dtype=np.float32),
+        finished=bool(record.get("finished", True)),
+        further={str(k): float(v) for k, v in dict(record.get("further", {})).items()},
+        anchor=bool(record.get("anchor", False)),
+        turns=turns_of(record),
+    )

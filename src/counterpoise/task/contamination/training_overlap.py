@@ -1,0 +1,70 @@
+"""A run's warning: benchmark problems are among its training prompts.
+
+`task.benchmarks` names the files the model will be judged by. The search takes about a second for a
+thousand prompts, says so before it begins, and is done once a run: a resumed one repeats what
+contamination.json holds. Nothing is dropped; `poise contamination --write-clean` does that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterpoise.store.folder import RunFolder
+from counterpoise.task.contamination.copy_rules import COPIES, KINDS
+from counterpoise.task.contamination.items import EvalSet, from_prompts, read_benchmarks
+from counterpoise.task.contamination.search import search, to_data
+from counterpoise.types import Prompt
+
+FILE = "contamination.json"
+
+
+def load_benchmarks(files: Sequence[str]) -> list[EvalSet]:
+    """The files of `task.benchmarks`, read before a run writes anything; often none."""
+    return read_benchmarks([Path(name) for name in files]) if files else []
+
+
+def warn_of_overlap(
+    prompts: Sequence[Prompt],
+    benchmarks: Sequence[EvalSet],
+    folder: RunFolder,
+    say: Callable[[str], None],
+) -> None:
+    """Look for `benchmarks` in `prompts`, write contamination.json, and say what was found."""
+    if not benchmarks:
+        return
+    stored = folder.path / FILE
+    if stored.is_file():
+        data = json.loads(stored.read_text(encoding="utf-8"))
+    else:
+        problems = sum(len(bench.items) for bench in benchmarks)
+        say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
+        data = to_data(search(from_prompts(prompts), benchmarks))
+        with folder.replacing(FILE) as temporary:
+            temporary.write_text(json.dumps(data), encoding="utf-8")
+    for line in warnings(data):
+        say(line)
+
+
+def warnings(data: dict[str, Any]) -> list[str]:
+    """A line for each benchmark with copies, and the remedy; none where there are none.
+
+    Example:
+        "WARNING: 27 of 40 problems of amc23 are in the training set (8 exact, 12 near, 7 reworded)"
+    """
+    lines = []
+    for bench in data["benchmarks"]:
+        counts = [f"{bench[kind]} {kind}" for kind in KINDS if kind in COPIES and bench[kind]]
+        if counts:
+            lines.append(
+                f"WARNING: {bench['copied']} of {bench['items']} problems of {bench['name']} are "
+                f"in the training set ({', '.join(counts)})"
+            )
+    if lines:
+        lines.append(
+            f"{data['train_copies']} of {data['train']} training prompts are copies: "
+            "`poise contamination --write-clean` writes a file without them"
+        )
+    return lines

@@ -1,0 +1,207 @@
+"""Passes in a few sizes, captured as CUDA graphs and fed anew.
+
+The kernels of a pass over a small model are shorter than the time the host takes to launch them:
+for SmolLM2-135M 50 to 80 ms a pass, and 45 on an H200. So a pass is filled up to one of a few sizes
+(`update/graphs/padding.py`). Passes of one size are then the same work at the same addresses: one
+is captured, and all later ones are replayed (`update/graphs/replay.py`). The very first pass of a
+run is not: it runs as it comes and compiles what all need.
+
+Where a layer takes longer than its launches (`LAUNCH_BOUND`) nothing is gained, and a pass runs as
+it comes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from counterpoise.config import UpdateConfig
+from counterpoise.model.attention import PackedAttention
+from counterpoise.model.flash import Segments, takes
+from counterpoise.model.kernels import on_gpu
+from counterpoise.model.load import Policy
+from counterpoise.model.packing import Packing
+from counterpoise.model.scoring import Forward, through
+from counterpoise.model.transfer import to_device
+from counterpoise.types import Row
+from counterpoise.update.graphs.padding import Filled, Size, fill, tokens_of, values_of
+from counterpoise.update.graphs.replay import Replays, Tensors
+from counterpoise.update.passes import (
+    EAGER,
+    Feed,
+    Found,
+    Passes,
+    Used,
+    compute,
+    given_for_responses,
+)
+
+Result = TypeVar("Result")
+
+LAUNCH_BOUND = 1.5e12  # FLOP of a layer in a pass, forward and backward
+
+
+class Captured:
+    """`Passes` whose gradients must be collected after every one."""
+
+    def __init__(self) -> None:
+        self.launch_bound = LAUNCH_BOUND  # 0 once a capture has failed
+        self._compiled: set[Hashable] = set()
+        self._weights: tuple[int, ...] = ()  # where they lay when passes were captured
+        self._trained: list[Tensor] = []
+        self._gradients: list[Tensor] = []  # of each of them
+        self._replays: Replays | None = None
+
+    def gradients(
+        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
+    ) -> Found:
+        eager = config.checkpointing or used.term  # a term reads more than a feed holds
+        filled = None if eager else self._filled(policy, used.rows)
+        if filled:
+            work = partial(self._with_gradients, policy, filled.size, config, temperature)
+            values = tokens_of(filled) | values_of(filled, used)
+
+            def use(replays: Replays, key: Hashable) -> Found:
+                if not self._trained:
+                    self._trained = [p for p in policy.model.parameters() if p.requires_grad]
+                    self._gradients = [torch.empty_like(weight) for weight in self._trained]
+                found: Found = replays(key, values, work)
+                return found
+
+            found = self._replayed(policy, filled, _rule(config, temperature), use)
+            if found:
+                for weight, gradient in zip(self._trained, self._gradients, strict=True):
+                    assert weight.grad is None, "gradients are collected after every pass"
+                    weight.grad = gradient
+                M = filled.kept
+                hidden = found.hidden_MD[:M].clone()
+                return Found(found.tokens_3M[:, :M].clone(), found.totals_4.clone(), hidden)
+        return EAGER.gradients(policy, used, config, temperature)
+
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+        filled = self._filled(policy, rows)
+        if filled:
+            work = partial(_without_gradients, policy, filled.size, temperature)
+
+            def use(replays: Replays, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
+                found: tuple[Tensor, Tensor, Tensor] = replays(key, tokens_of(filled), work)
+                return found
+
+            found = self._replayed(policy, filled, ("read", temperature), use)
+            if found:
+                logprobs, entropies, hidden = (x[: filled.kept].clone() for x in found)
+                lengths = filled.packing.lengths[: len(rows)]
+                return Forward(logprobs, entropies, hidden, lengths)
+        return EAGER.read(policy, rows, temperature)
+
+    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
+        filled = self._filled(policy, rows)
+        if filled:
+            work = partial(_to_states, policy, filled.size)
+            tokens_N = to_device(filled.packing.tokens_N.numpy(), policy.device)
+            x_ND, kept = given_for_responses(policy, filled.packing, tokens_N, embedded_nD)
+
+            def use(replays: Replays, key: Hashable) -> Tensor:
+                return replays.differentiable(key, tokens_of(filled), x_ND, work)
+
+            found = self._replayed(policy, filled, "states", use)
+            if found is not None:
+                return found[kept]
+        return EAGER.states(policy, rows, embedded_nD)
+
+    def _filled(self, policy: Policy, rows: Sequence[Row]) -> Filled | None:
+        """None where nothing is gained, or the rows do not suit flash attention."""
+        if not on_gpu(policy.decoder.unembedding) or not takes(policy.decoder.head_dim):
+            return None
+        tokens = sum(row.num_read for row in rows)
+        flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
+        if flop >= self.launch_bound:
+            return None
+        filled = fill(rows)
+        return filled if filled.segments else None
+
+    def _replayed(
+        self,
+        policy: Policy,
+        filled: Filled,
+        rule: Hashable,
+        use: Callable[[Replays, Hashable], Result],
+    ) -> Result | None:
+        """What the pass finds; None where it is to run as it comes."""
+        if rule not in self._compiled:
+            self._compiled.add(rule)
+            return None
+        policy.decoder.reserve(2 * filled.size.longest)
+        at = policy.decoder.addresses
+        if self._replays is None or at != self._weights:
+            self._replays, self._weights, self._trained = Replays(policy.device), at, []
+        try:
+            return use(self._replays, (filled.size, rule))
+        except torch.OutOfMemoryError:
+            self._replays.forget()
+            raise
+        except RuntimeError as fault:
+            self._replays.forget()
+            self.launch_bound = 0.0
+            warnings.warn(f"passes run as they come, none is captured: {fault}", stacklevel=4)
+            return None
+
+    def _with_gradients(
+        self, policy: Policy, size: Size, config: UpdateConfig, temperature: float, given: Tensors
+    ) -> Found:
+        packing, attend = _packed(size, given)
+        vectors = {name: given[name] for name in VECTORS}
+        feed = Feed(packing, attend, num_rows=size.rows, **vectors)
+        found, loss, logprobs = compute(policy, feed, config, temperature)
+        *gradients, pulled = torch.autograd.grad(loss, [*self._trained, logprobs])
+        found.tokens_3M[2] = -pulled
+        torch._foreach_copy_(self._gradients, gradients)
+        return found
+
+
+VECTORS = ("row_M", "old_M", "own_M", "sampled_M", "advantages_M", "coefficients_M")  # of a feed
+
+
+def _without_gradients(
+    policy: Policy, size: Size, temperature: float, given: Tensors
+) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.no_grad():
+        found = through(policy, *_packed(size, given), temperature)
+    return found.logprobs_M, found.entropies_M, found.hidden_M
+
+
+def _to_states(policy: Policy, size: Size, given: Tensors, x_ND: Tensor) -> Tensor:
+    packing, attend = _packed(size, given)
+    return policy.decoder(packing.tokens_N, packing.positions_N, attend, embedded_N=x_ND)
+
+
+def _packed(size: Size, given: Tensors) -> tuple[Packing, PackedAttention]:
+    """The packing that lies where a captured pass reads it."""
+    packing = Packing(
+        prompts=(), responses=(), parents=(), lengths=(), longest=2 * size.longest,
+        tokens_N=given["tokens_N"], positions_N=given["positions_N"],
+        predictors_M=given["predictors_M"], targets_M=given["targets_M"],
+    )  # fmt: skip
+    at = Segments(
+        prompt_tokens=size.prompt_tokens, every=given["every"], longest=size.longest,
+        prompts=given["prompts"], longest_prompt=size.longest,
+        readers=given["readers"], longest_reader=size.longest_reader,
+    )  # fmt: skip
+    return packing, PackedAttention(packing, at)
+
+
+def _rule(config: UpdateConfig, temperature: float) -> Hashable:
+    """What a captured pass has taken in besides its rows."""
+    surrogate = config.surrogate, config.clip_low, config.clip_high
+    weighing = config.importance, config.importance_cap
+    return surrogate, weighing, temperature, torch.are_deterministic_algorithms_enabled()
+
+
+def passes_of(config: UpdateConfig) -> Passes:
+    """The way a run's passes are computed."""
+    return Captured() if config.capture else EAGER

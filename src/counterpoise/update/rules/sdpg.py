@@ -1,0 +1,124 @@
+"""SDPG: the policy is drawn towards itself with the answer told, and kept near where it began.
+
+    D_t = beta(k) m_i KL(p_t || sg[q_t]) + alpha reg(w_t)
+
+    p_t = pi(. | x, o_<t)      q_t = pi(. | c, x, o_<t)      over the vocabulary; c tells the answer
+    beta(k) = beta min(1, k / warm) min(1, (K - k) / decay)   iteration k of K; warm, decay = 0: 1
+    m_i = 1, or 1[A_i > 0] with right_only
+    w_t = pi(o_t) / pi_first(o_t)                             by the weights the run began with
+
+    urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
+
+The teacher q is the policy as the step finds it, read after the prompt with the hint
+(`credit/hinted_prompts.py`) in every pass; no gradient flows through it. A problem without a
+reference answer has no KL term. alpha > 0 keeps a copy of the first weights; alpha = 0 keeps none.
+
+arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
+of the authors' script. Its runs leave out groups without spread, and so does D: rows without signal
+are not passed through. Its dual clip at a ratio of 10 is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.credit.hinted_prompts import hinted
+from counterpoise.errors import PoiseError, unknown
+from counterpoise.model.kl import divergences
+from counterpoise.model.load import Policy
+from counterpoise.model.scoring import Forward, states
+from counterpoise.model.transfer import to_device
+from counterpoise.types import Floats, Ints, Row
+from counterpoise.update.rules.bind import Step
+from counterpoise.update.rules.rule import Ruled
+
+Name = tuple[str, int]
+REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
+    "urkl": lambda x: x.square() / 2,
+    "ufkl": lambda x: (-x).exp() + x,
+    "rkl": lambda x: (x + 1).square() / 2,
+    "fkl": lambda x: (-x).exp(),
+}
+
+
+def rule(
+    step: Step,
+    *,
+    beta: float = 1e-3,
+    alpha: float = 1e-3,
+    reg: str = "urkl",
+    warm: int = 0,
+    decay: int = 0,
+    right_only: bool = False,
+) -> Ruled:
+    if min(beta, alpha, warm, decay) < 0:
+        raise PoiseError("sdpg: beta, alpha, warm and decay are 0 or above")
+    if reg not in REGULARISERS:
+        raise unknown("reg of sdpg", reg, REGULARISERS)
+    if not step.rows:
+        return Ruled()
+    reader = step.reader
+    assert reader is not None
+    now = scheduled(beta, reader.iteration, step.iterations, warm, decay)
+    told = [
+        row for row in step.rows if now and row.content.answer and (row.sign > 0 or not right_only)
+    ]
+    first: dict[Name, Floats] = {}
+    if alpha:
+        found = zip(step.rows, step.reference_logprobs(), strict=True)
+        first = {row.name: logprobs_T for row, logprobs_T in found}
+    prompts = zip(told, hinted(reader.policy, told), strict=True)
+    drawn = Drawn(
+        reader.policy,
+        reader.temperature,
+        now,
+        {row.name: prompt for row, prompt in prompts},
+        alpha,
+        REGULARISERS[reg],
+        first,
+    )
+    return Ruled(term=drawn, chosen=sum(row.num_tokens for row in told))
+
+
+def scheduled(beta: float, k: int, K: int, warm: int, decay: int) -> float:
+    """beta(k)"""
+    rise = min(1.0, k / warm) if warm else 1.0
+    return beta * rise * (min(1.0, (K - k) / decay) if decay else 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """D for the tokens of a pass."""
+
+    policy: Policy
+    temperature: float
+    beta: float
+    prompts: Mapping[Name, Ints]  # with the answer told; rows that are missing have no KL term
+    alpha: float
+    reg: Callable[[Tensor], Tensor]
+    first: Mapping[Name, Floats]  # log-probabilities by the first weights; none where alpha is 0
+
+    def __call__(self, rows: Sequence[Row], found: Forward, old_M: Tensor) -> Tensor:
+        total_M = torch.zeros_like(found.logprobs_M)
+        if self.alpha:
+            first = np.concatenate([self.first[row.name] for row in rows])
+            first_M = to_device(first, old_M.device, np.float32)
+            total_M = total_M + self.alpha * self.reg(found.logprobs_M - first_M)
+        told = [row for row in rows if row.name in self.prompts]
+        if not told:
+            return total_M
+        teacher = states(self.policy, [self._after_hint(row) for row in told])
+        inside = np.concatenate([np.full(row.num_tokens, row.name in self.prompts) for row in rows])
+        places = to_device(np.flatnonzero(inside), old_M.device, np.int64)
+        kl = divergences(
+            found.hidden_M[places], teacher, self.policy.decoder.unembedding, self.temperature
+        )
+        return total_M.index_add(0, places, self.beta * kl)
+
+    def _after_hint(self, row: Row) -> Row:
+        return replace(row, rollout=replace(row.content, prompt_tokens=self.prompts[row.name]))

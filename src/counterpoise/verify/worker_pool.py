@@ -1,0 +1,126 @@
+"""pairs -> outcomes, by worker processes with a hard time limit for each pair.
+
+One pair at a time is handed to each worker. A worker that passes the limit is killed, one that
+dies is replaced; either costs the pair it held and nothing else. Processes start when first
+needed (about a second each), are reused from call to call, and end with the pool or its owner.
+POSIX only: it waits on pipes.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from counterpoise.errors import PoiseError
+from counterpoise.verify.process import START_LIMIT_SECONDS, Worker
+
+Outcome = Literal["equal", "different", "timeout", "crash"]
+
+
+class Pool:
+    """Compares pairs in at most `workers` processes.
+
+    Example:
+        judge = "counterpoise.verify.math.equivalence:equivalent"
+        Pool(judge, 5.0, 2).run([("1+1", "2")]) == ["equal"]
+    """
+
+    def __init__(self, compare: str, timeout_seconds: float, workers: int) -> None:
+        if workers < 1 or timeout_seconds <= 0:
+            raise PoiseError(
+                f"{workers} workers with a limit of {timeout_seconds} s verify nothing: "
+                "verify.workers is at least 1, verify.timeout_seconds more than 0"
+            )
+        self.compare = compare
+        self.timeout_seconds = timeout_seconds
+        self.size = workers
+        self._workers: list[Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._finalizer = weakref.finalize(self, _stop_all, self._workers)
+
+    def run(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """The outcome of each pair, in order."""
+        outcomes: dict[int, Outcome] = {}
+        waiting = deque(range(len(pairs)))
+        self._collect(outcomes, wait=False)  # notices workers that died between calls
+        try:
+            while len(outcomes) < len(pairs):
+                while len(self._workers) < min(self.size, len(pairs) - len(outcomes)):
+                    self._start()
+                for worker in self._workers:
+                    if waiting and worker.ready and worker.pair is None:
+                        index = waiting.popleft()
+                        worker.send(index, pairs[index], self.timeout_seconds)
+                self._collect(outcomes, wait=True)
+        finally:
+            for worker in [w for w in self._workers if w.pair is not None]:
+                self._remove(worker)  # interrupted: its reply would belong to no one
+        return [outcomes[index] for index in range(len(pairs))]
+
+    def close(self) -> None:
+        """End all processes. The pool can be used again: it starts new ones."""
+        for worker in list(self._workers):
+            self._remove(worker)
+
+    def _start(self) -> None:
+        worker = Worker(self.compare, self.timeout_seconds)
+        self._workers.append(worker)
+        self._selector.register(worker.replies, selectors.EVENT_READ, worker)
+
+    def _remove(self, worker: Worker) -> int:
+        self._selector.unregister(worker.replies)
+        self._workers.remove(worker)
+        return worker.stop()
+
+    def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
+        """Take the replies that are there, or wait for the first reply or deadline."""
+        busy = [w for w in self._workers if w.pair is not None or not w.ready]
+        limit = min((w.deadline for w in busy), default=0.0) - time.monotonic()
+        for key, _ in self._selector.select(max(0.0, limit) if wait else 0):
+            self._take(key.data, outcomes)
+        now = time.monotonic()
+        for worker in [w for w in self._workers if w in busy and w.deadline < now]:
+            if worker.pair is None and worker.ready:
+                continue  # it has just replied
+            self._remove(worker)
+            if worker.pair is None:
+                raise PoiseError(_cannot_start(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
+            outcomes[worker.pair] = "timeout"
+
+    def _take(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
+        reply = worker.receive()
+        if reply == b"":
+            return
+        if reply is None:
+            code = self._remove(worker)
+            if worker.pair is not None:
+                outcomes[worker.pair] = "crash"
+            elif not worker.ready:
+                raise PoiseError(_cannot_start(f"exited with code {code}"))
+            return
+        said = json.loads(reply)
+        if worker.pair is not None:
+            outcomes[worker.pair] = "equal" if said else "different"
+            worker.pair = None
+        elif "ready" in said:
+            worker.ready = True
+        else:
+            self._remove(worker)
+            raise PoiseError(_cannot_start(said["failed"]))
+
+
+def _cannot_start(reason: str) -> str:
+    return (
+        f"the verifier's worker cannot start: {reason}. `python -m counterpoise.verify.worker "
+        "counterpoise.verify.math.equivalence:equivalent 5` shows why; is math-verify installed?"
+    )
+
+
+def _stop_all(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.stop()

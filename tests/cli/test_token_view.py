@@ -1,0 +1,193 @@
+"""`poise look`: the tokens of one rollout in the terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report.synthetic import PIECES, without_pull, write_run
+from rich.console import Console
+
+from counterpoise.cli.token_view import find
+from counterpoise.cli.token_view_text import RAMPS, show
+from counterpoise.errors import PoiseError, ranges
+from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("made") / "run", tau=0.0)
+
+
+def seen(run: Path, *, colour: Any = None, width: int = 100, **asked: Any) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file, width=width, force_terminal=colour is not None, color_system=colour
+    )
+    show(find(run, **asked), console)
+    return file.getvalue()
+
+
+def first_row(run: Path) -> int:
+    return min(read_trace(run, stored_iterations(run)[-1]).spans)
+
+
+def test_the_last_step_and_the_first_row_unless_asked_otherwise(run: Path):
+    text = seen(run)
+    assert text == seen(run, step=4, row=first_row(run), by="displacement")
+    assert f"iteration 4  row {first_row(run)}  step " in text
+    assert "How many?" in text
+    assert "reward 1" in text
+    assert text != seen(run, step=2)
+
+
+def test_without_colour_marks_show_the_direction(run: Path):
+    text = seen(run)
+    assert "\x1b" not in text
+    strip = text.split("\n\n")[2]
+    size = len(read_trace(run, 4).of(first_row(run))["token"])
+    words = "".join(PIECES[:size]).replace("\n", "↵\n").replace(" 3", "·3")
+    assert re.sub("[△▲▽▼]", "", strip) == words.rstrip("\n")
+    assert set(strip) & set("△▲▽▼")
+    assert "▼ -" in text  # the legend
+
+
+def test_marks_are_where_the_numbers_are(run: Path):
+    row = first_row(run)
+    trace = read_trace(run, 4)
+    full = np.quantile(np.abs(trace.columns["displacement"]), 0.98)
+    moved = trace.of(row)["displacement"]
+    strip = seen(run).split("\n\n")[2]
+    shares = np.sqrt(np.minimum(np.abs(moved) / full, 1))
+    for mark, wanted in (
+        ("▲", (moved > 0) & (shares >= 0.5)),
+        ("△", (moved > 0) & (shares >= 0.2) & (shares < 0.5)),
+        ("▼", (moved < 0) & (shares >= 0.5)),
+        ("▽", (moved < 0) & (shares >= 0.2) & (shares < 0.5)),
+    ):
+        assert strip.count(mark) == wanted.sum(), mark
+
+
+def test_colour_is_a_background_and_changes_no_text(run: Path):
+    text = seen(run, colour="truecolor")
+    assert "\x1b[38;2;255;255;255;48;2;" in text
+    assert not set("△▲▽▼") & set(ESCAPES.sub("", text).split("\n\n")[2])
+    assert "48;2;" not in seen(run, colour="standard")  # sixteen colours are too few: marks
+    assert set(seen(run, colour="standard")) & set("△▲▽▼")
+
+
+def test_white_text_is_readable_on_every_colour():
+    def light(rgb: tuple[int, ...]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+                  for c in (part / 255 for part in rgb)]  # fmt: skip
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    for ends in RAMPS.values():
+        for share in np.linspace(0, 1, 9):
+            rgb = tuple(a + share * (b - a) for a, b in zip(*ends, strict=True))
+            assert 1.05 / (light(rgb) + 0.05) >= 4.5
+
+
+def test_the_strongest_movers_come_first(run: Path):
+    table = seen(run, by="push").split("\n\n")[-1].splitlines()
+    assert table[0].split()[:2] == ["token", "text"]
+    sizes = [abs(float(re.findall(r"[+-]\d\S*", line)[0])) for line in table[1:]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_token_and_those_that_pushed_it(run: Path):
+    pushes = read_pushes(run, 4)
+    assert pushes is not None
+    row = min(pushes.rows)
+    text = seen(run, row=row, token=1)
+    assert "‹ answer›" in text  # pointed at in the strip
+    assert "same token, other prompts" in text
+    *_, table = text.split("\n\n")
+    wanted = sorted((x for _, _, x in pushes.on(row, 1)), reverse=True)
+    shown = [float(line.split()[0]) for line in table.splitlines()[1:]]
+    assert shown == pytest.approx(wanted, rel=0.01)
+    assert "‹" not in seen(run, row=row, token=1, colour="truecolor")
+
+
+def test_pushes_have_one_notation_and_their_unit(run: Path):
+    text = seen(run, token=1)
+    table = text[text.index("pushes from") : text.index("Through the output layer")]
+    cells = re.findall(r"(?<= )(?:[+-]\d\S*|0)(?=\s)", table)
+    assert len(cells) == 10  # eight parts, its own, the sum
+    assert all(cell == "0" or re.fullmatch(r"[+-]\d\.\d\de[+-]\d\d", cell) for cell in cells)
+    assert "per unit of learning rate" in text
+
+
+def test_a_token_that_was_clipped_says_so(tmp_path: Path):
+    clipped = write_run(tmp_path / "run", tau=0.0)
+    row, told = first_row(clipped), "no gradient of its own: clipped, or left out by a rule"
+    without_pull(clipped, row, 1)
+    assert told in seen(clipped, row=row, token=1)
+    assert told not in seen(clipped, row=row, token=0)
+
+
+def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
+    pushes = read_pushes(run, 4)
+    assert pushes is not None
+    other = max(set(read_trace(run, 4).spans) - pushes.rows)
+    assert f"is stored for rows {ranges(sorted(pushes.rows))} only" in seen(run, row=other, token=0)
+    off = write_run(tmp_path / "run", microscope="off", rollouts=False)
+    text = seen(off, token=0)
+    assert "did not store who pushed whom" in text
+    assert "displacement" not in text
+    assert "entropy" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"step": 99}, "no tokens of iteration 99, only of 1-4"),
+        ({"row": 999}, "iteration 4 trained on no row 999, only on rows "),
+        ({"row": -1}, "no row -1"),
+        ({"token": 99}, r"has tokens 0 to \d, not 99"),
+        ({"token": -1}, "not -1"),
+        ({"by": "entropi"}, "did you mean 'entropy'"),
+        ({"by": "value"}, "did not store 'value': choose one of displacement, push"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(run: Path, asked: dict[str, Any], message: str):
+    with pytest.raises(PoiseError, match=message) as fault:
+        seen(run, **asked)
+    assert "\n" not in str(fault.value)
+
+
+def test_a_run_without_tokens(tmp_path: Path):
+    with pytest.raises(PoiseError, match="stored no tokens"):
+        seen(write_run(tmp_path / "run", microscope="none"))
+    with pytest.raises(PoiseError, match="holds no run"):
+        seen(tmp_path)
+
+
+def test_model_output_cannot_take_over_the_terminal(tmp_path: Path):
+    pieces = (
+        "[bold red]x[/]", "\x1b[2J\x1b]0;title\x07", "\x9b31m", "\u202eabc", "B" * 999, ":smile:",
+        "\r", "[/]",
+    )  # fmt: skip
+    run = write_run(tmp_path / "run", tau=0.0, prompt="[blink]\x1b[31m?", pieces=pieces)
+    lengths = {row: len(read_trace(run, 4).of(row)["token"]) for row in read_trace(run, 4).spans}
+    row = max(lengths, key=lambda r: lengths[r])
+    for asked in ({}, {"token": 1}):
+        text = seen(run, row=row, **asked)
+        assert not set(text) & set("\x1b\x07\x9b\r\u202e")
+        assert "[blink]␛[31m?" in text
+        assert "[bold red]x[/]" in re.sub("[△▲▽▼\n]", "", text)
+        assert "B" * 25 not in text.replace("\n", "")
+        assert ":smile:" in re.sub("[△▲▽▼\n]", "", text)
+        coloured = seen(run, row=row, colour="truecolor", **asked)
+        assert not set(ESCAPES.sub("", coloured)) & set("\x1b\x07\x9b\r\u202e")
+
+
+def test_ranges():
+    assert ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert ranges([]) == ""

@@ -1,0 +1,163 @@
+"""The command from end to end: sources are told apart, faults are one line, nothing half-written,
+and plan and report work on what was brought in."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
+from report.synthetic import Page
+
+from counterpoise.batch.plan_file import plan_file
+from counterpoise.cli import main
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.write_folder import import_run
+from counterpoise.lab.choose_page import write_report
+
+
+def prime_file(folder: Path) -> Path:
+    records = [prime_record([5, 6], [7, 8 + i], float(i % 2)) for i in range(4)]
+    return write_lines(folder / "token_exports" / "step_0" / "rank_0.jsonl", records)
+
+
+def poise(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["poise", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+WRITERS = {"TRL": trl_file, "verl": verl_file, "prime-rl": prime_file}
+
+
+@pytest.mark.parametrize("title", WRITERS)
+def test_import_plan_report(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    title: str,
+) -> None:
+    WRITERS[title](tmp_path / "run")
+    out = tmp_path / "new" / "out"
+    assert poise(monkeypatch, "import", tmp_path / "run", "-o", out, "--tokenizer", "embedded") == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"{title}: 1 step, 4 rollouts of ")
+    assert json.loads((out / "imported.json").read_text())["source"] == title
+    (rollouts,) = (out / "rollouts").iterdir()
+    planned = plan_file(rollouts, "whole", 1, 0)
+    assert planned["steps"] == [[0, 1, 2, 3]]
+    assert planned["describe"]["max_abs_group_advantage_sum"] < 1e-6
+    page = Page(write_report(out))
+    assert page.sections == ["learning", "rollouts"]
+    text = " ".join(page.text.split())
+    assert f"Rollouts that {title} wrote" in text
+    assert re.search("rollouts ?4 ?groups", text)
+    assert ("reference 3" in text) == (title == "verl")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_without_texts_the_report_shows_none(tmp_path: Path) -> None:
+    prime_file(tmp_path / "run")
+    import_run(tmp_path / "run", tmp_path / "out")
+    assert Page(write_report(tmp_path / "out")).sections == ["learning"]
+
+
+def empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def mixed(folder: Path) -> Path:
+    verl_file(folder)
+    prime_file(folder)
+    return folder
+
+
+def cut(folder: Path) -> Path:
+    file = verl_file(folder)
+    file.write_bytes(file.read_bytes()[:-9])
+    return folder
+
+
+def blank(folder: Path) -> Path:
+    return write_lines(folder / "1.jsonl", []).parent
+
+
+def lacking(folder: Path) -> Path:
+    return write_lines(folder / "1.jsonl", [{"input": "", "output": "", "step": 1}]).parent
+
+
+def array(folder: Path) -> Path:
+    return write_lines(folder / "1.jsonl", [[1, 2]]).parent
+
+
+T = ("--tokenizer", "embedded")
+FAULTS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], str]] = {
+    "empty folder": (empty, (), "holds no rollouts that can be read"),
+    "no such folder": (lambda folder: folder, (), "does not exist: check the path"),
+    "mixed sources": (mixed, T, "holds rollouts of verl and of prime-rl: choose by --from verl"),
+    "another source": (verl_file, ("--from", "trl"), "holds no rollouts of TRL"),
+    "unknown source": (verl_file, ("--from", "trll"), "did you mean 'trl'?"),
+    "truncated line": (cut, T, "line 4: not JSON"),
+    "missing field": (lacking, T, "line 1: no 'score' (fields: input, output, step)"),
+    "no object": (array, T, "line 1: not a JSON object"),
+    "empty file": (blank, T, "the files of verl are empty"),
+    "no tokenizer": (verl_file, (), "verl wrote texts without token counts"),
+    "unknown tokenizer": (verl_file, ("--tokenizer", "no/such/one"), "no tokenizer 'no/such/one'"),
+    "reward columns": (verl_file, (*T, "--reward", "score"), "--reward names columns of TRL's"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    make, options, message = FAULTS[name]
+    path = make(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    assert poise(monkeypatch, "import", path, "--out", tmp_path / "out", *options) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_mixed_folder_can_be_read_by_name(tmp_path: Path) -> None:
+    mixed(tmp_path / "run")
+    assert import_run(tmp_path / "run", tmp_path / "out", "prime-rl").source == "prime-rl"
+
+
+def test_a_folder_that_is_taken_stays_as_it_is(tmp_path: Path) -> None:
+    prime_file(tmp_path / "run")
+    import_run(tmp_path / "run", tmp_path / "out")
+    with pytest.raises(PoiseError, match="already holds imported rollouts: choose another --out"):
+        import_run(tmp_path / "run", tmp_path / "out")
+    (tmp_path / "free").mkdir()
+    import_run(tmp_path / "run", tmp_path / "free")
+    assert (tmp_path / "free" / "imported.json").is_file()
+
+
+def test_a_damaged_import_says_so(tmp_path: Path) -> None:
+    prime_file(tmp_path / "run")
+    import_run(tmp_path / "run", tmp_path / "out")
+    (tmp_path / "out" / "imported.json").write_text("{}")
+    with pytest.raises(PoiseError, match="import the run again"):
+        write_report(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_report_of_what_was_not_imported_says_how(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / "run")
+    said = f"run holds rollouts that {name} wrote: bring them in by poise import .* --out DIR"
+    with pytest.raises(PoiseError, match=said):
+        write_report(tmp_path / "run")

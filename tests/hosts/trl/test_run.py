@@ -1,0 +1,527 @@
+"""A run file through TRL: what it is given, what it learns, and the folder it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.choose_engine import choose, stored_engine
+from counterpoise.hosts.trl import host
+from counterpoise.hosts.trl import run as trl_run
+from counterpoise.hosts.trl.run_options import arguments, checked, passes_of, shown
+from counterpoise.lab.choose_page import write_report
+from counterpoise.loop import credit, reader_of, train, update
+from counterpoise.model.load import load_policy
+from counterpoise.run.interrupts import terminated_is_interrupted
+from counterpoise.run.state import new_state
+from counterpoise.run.watch import Watch
+from counterpoise.store import checkpoint
+from counterpoise.store.folder import RunFolder
+from counterpoise.task.word_problems import load
+from counterpoise.types import BatchPlan, Group, Rollout
+
+needs_trl = pytest.mark.skipif(
+    host.installed() is None or not host.supported(host.installed() or ""),
+    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
+)
+SMALL = [
+    "loop.iterations=2", "sample.prompts=6", "sample.group_size=4", "sample.max_new_tokens=64",
+    "batch.steps=2", "balance.tau=0", "task.size=64", "task.levels=[1]", "evaluate.prompts=8",
+    "evaluate.samples=2", "update.lr=3e-4", "loop.threads=1", "verify.name=exact",
+]  # fmt: skip
+OWN = Path(__file__).parents[3] / "examples" / "own_reward_and_composer.py"
+
+LAUNCHED = [
+    sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
+    f"--master_port={29500 + os.getpid() % 1000}", "-m", "counterpoise.cli", "train",
+]  # fmt: skip
+ON_TWO = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+def small(*sets: str) -> RunConfig:
+    return load_config("demo", [*SMALL, *sets])
+
+
+def run(
+    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+) -> RunFolder:
+    from counterpoise.hosts.trl.run import train
+
+    return train(config, out, resume=resume, watch=watch)
+
+
+# -- without TRL --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("processes", "micro"), [(1, 20480), (1, 100), (2, 220), (3, 20480)])
+def test_an_iteration_is_one_generation_in_equal_passes(processes: int, micro: int) -> None:
+    config = small(f"update.micro_tokens={micro}")
+    given = arguments(config, longest_prompt=40, half=False, cpu=True, processes=processes)
+    rows = given["per_device_train_batch_size"] * processes
+    passes, spread = given["gradient_accumulation_steps"], given["steps_per_generation"]
+    assert rows * spread == 6 * 4
+    assert spread == 2 * passes
+    assert given["max_steps"] == 2 * 2
+    fits = max(1, micro // (40 + 64))
+    assert given["per_device_train_batch_size"] <= fits
+
+
+def test_passes_are_the_fewest_that_fit() -> None:
+    for rows in range(1, 25):
+        for fits in range(1, 30):
+            passes = passes_of(rows, rows, fits)
+            assert rows % passes == 0
+            assert rows // passes <= fits
+            assert all(rows % n or rows // n > fits for n in range(1, passes))
+
+
+def test_what_cannot_be_cut_equally_is_refused() -> None:
+    odd = small("sample.prompts=5", "batch.steps=3")
+    with pytest.raises(PoiseError, match=r"sample\.prompts=5 x sample\.group_size=4 in batch"):
+        checked(odd)
+    with pytest.raises(PoiseError, match="on 5 processes"):
+        checked(small(), processes=5)
+
+
+def test_the_arguments_can_be_read() -> None:
+    text = shown(small("update.clip_high=0.4"))
+    assert text.startswith("PoiseConfig(\n")
+    assert "    epsilon_high=0.4,\n" in text
+
+
+def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
+    assert choose(None, tmp_path, resume=True) == "native"
+    (tmp_path / "engine.json").write_text(json.dumps({"engine": "trl"}))
+    assert stored_engine(tmp_path) == "trl"
+    assert choose(None, tmp_path, resume=True) == "trl"
+    assert choose(None, tmp_path, resume=False) == "native"
+    with pytest.raises(PoiseError, match="was made by --engine trl"):
+        choose("native", tmp_path, resume=True)
+    with pytest.raises(PoiseError, match="did you mean 'verl'"):
+        choose("verll", None, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read: Expecting value: line 1 column 1"),
+        ('{"engine": "tr', "cannot be read: Unterminated string"),
+        ("[]", "names no engine"),
+        ('{"schema": 1}', "names no engine"),
+        ('{"engine": "ray"}', "names no engine"),
+    ],
+)
+def test_a_damaged_engine_json_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "engine.json").write_text(text)
+    with pytest.raises(PoiseError) as fault:
+        choose(None, tmp_path, resume=True)
+    assert str(fault.value).startswith(f"{tmp_path / 'engine.json'} {said}")
+    assert str(fault.value).endswith("or remove it if the native engine made the run")
+    assert "\n" not in str(fault.value)
+
+
+def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `test_alone.py` has it of the native engine; TRL itself is not reached."""
+    config = small("store.model=false", "monitor.every=0", "evaluate.prompts=0")
+    train(config, tmp_path / "run")
+    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.check_unfinished, []
+    before = log.read_bytes()
+
+    def too_early(path: Path, asked: RunConfig) -> None:
+        calls.append(path)
+        if len(calls) > 1:
+            real(path, asked)
+
+    monkeypatch.setattr(trl_run, "check_unfinished", too_early)
+    monkeypatch.setattr(trl_run.host, "require", lambda: None)
+    with pytest.raises(PoiseError, match="there is nothing to resume"):
+        run(config, tmp_path / "run", resume=True)
+    assert log.read_bytes() == before
+
+
+# -- with TRL -----------------------------------------------------------------------------------
+
+
+def groups_of(folder: RunFolder, iteration: int) -> list[Group]:
+    found: dict[str, list[Rollout]] = {}
+    for line in folder.rollouts(iteration):
+        names = ("prompt_id", "prompt", "answer", "response", "reward", "finished")
+        tokens = [np.array(line[f"{k}_tokens"], dtype=np.int32) for k in ("prompt", "response")]
+        logprobs = np.array(line["sampled_logprobs"], dtype=np.float32)
+        kept = {name: line[name] for name in names}
+        rollout = Rollout(
+            **kept, prompt_tokens=tokens[0], response_tokens=tokens[1], sampled_logprobs=logprobs
+        )
+        found.setdefault(line["group"], []).append(rollout)
+    return [Group(key, iteration, tuple(rollouts)) for key, rollouts in found.items()]
+
+
+def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights at first, weights after the native update of the same rollouts and plans)"""
+    policy = load_policy(config.model)
+    before = flat(policy.model)
+    native = replace(config, update=replace(config.update, old_logprobs="sampler"))
+    state = new_state(policy, native)
+    for plan in folder.read("plans"):
+        state.iteration = plan["iteration"] - 1
+        groups = groups_of(folder, plan["iteration"])
+        rows = [row for group in credit(groups, native, reader_of(state, native)) for row in group]
+        steps = tuple(tuple(step) for step in plan["steps"])
+        update(state, rows, BatchPlan(plan["rule"], steps), native)
+    return before, flat(policy.model)
+
+
+def without_times(folder: RunFolder) -> list[dict[str, Any]]:
+    lines = folder.read("metrics")
+    return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["update.optimizer=sgd", "update.lr=0.5", "update.warmup_steps=3"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.aggregate=sequence_mean",
+         "update.max_grad_norm=0.02"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.aggregate=constant",
+         "sample.temperature=0.8", "update.micro_tokens=200"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.surrogate=gspo",
+         "update.clip_low=3e-4", "update.clip_high=4e-4", "update.checkpointing=true"],
+        ["update.weight_decay=0.1", "update.beta2=0.95", "update.warmup_steps=3"],
+        ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=high_entropy",
+         "credit.settings=['share=0.3']", "sample.temperature=0.8"],
+        ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=cancellation"],
+        ["update.optimizer=sgd", "update.lr=0.5", f"verify.name={OWN}:nearness",
+         f"batch.composer={OWN}:easy_first"],
+    ],
+    ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel",
+         "own"],
+)  # fmt: skip
+def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
+    """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""
+    config = small(*sets, "evaluate.prompts=0")
+    folder = run(config, tmp_path / "trl")
+    assert sum(line["steps"] for line in folder.read("metrics")) == 4
+    before, after = by_hand(config, folder)
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    theirs = flat(trained.model) - before
+    ours = after - before
+    loose = "update.weight_decay=0.1" in sets  # Adam divides by gradients that are rounding
+    assert float((theirs - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
+    assert float(ours.norm()) > 0
+
+
+@needs_trl
+@pytest.mark.slow
+def test_two_processes_take_the_native_steps(tmp_path: Path) -> None:
+    """Through the command, over gloo; the first process writes the folder."""
+    sets = [*SMALL, "update.optimizer=sgd", "update.lr=0.5", "evaluate.prompts=0"]
+    words = [*LAUNCHED, "demo", "--engine=trl", f"--out={tmp_path / 'trl'}"]
+    words += [f"--set={option}" for option in sets]
+    done = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    config, folder = load_config("demo", sets), RunFolder.open(tmp_path / "trl")
+    assert [line["rollouts"] for line in folder.read("metrics")] == [24, 24]
+    assert all(line["split_groups"] == 0 for line in folder.read("metrics"))
+    before, after = by_hand(config, folder)
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    ours, theirs = after - before, flat(trained.model) - before
+    assert float((theirs - ours).norm() / ours.norm()) < 1e-3
+
+
+@needs_trl
+@pytest.mark.slow
+def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
+    from counterpoise.loop import train
+
+    config = small("evaluate.every=1")
+    folder, native = run(config, tmp_path / "trl"), train(config, tmp_path / "native")
+    ours, theirs = native.read("metrics"), folder.read("metrics")
+    assert set(theirs[0]) == set(ours[0]) - {"score_seconds"}
+    for line in theirs:
+        assert line["split_groups"] == 0
+        assert line["max_abs_group_advantage_sum"] < 1e-6
+        assert line["steps"] + line["skipped_steps"] == 2
+        assert 0 <= line["cancellation"] <= 1
+    for now in (1, 2):  # the same prompts, in the same order
+        asked = [[line["prompt_id"] for line in f.rollouts(now)] for f in (folder, native)]
+        assert asked[0] == asked[1]
+    judged = [f.read("evaluations") for f in (folder, native)]
+    assert [line["iteration"] for line in judged[0]] == [0, 1, 2]
+    assert judged[0][0]["mean"] == judged[1][0]["mean"]  # before training they are one model
+    names = [
+        sorted(str(p.relative_to(f.path)) for p in f.path.rglob("*") if p.is_file())
+        for f in (folder, native)
+    ]
+    assert set(names[0]) == set(names[1]) | {"engine.json"}
+    assert write_report(folder.path).stat().st_size > 10_000
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
+    """What waits for a balanced batch is in the checkpoint, and random numbers go by iteration."""
+    sets = ["balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false"]
+    whole = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
+    half = small(*sets, "loop.iterations=2", "monitor.every=0")
+    run(half, tmp_path / "parts")
+    more = replace(half, loop=replace(half.loop, iterations=4))
+    parts = run(more, tmp_path / "parts", resume=True)
+    timeless = [without_times(f) for f in (whole, parts)]
+    assert timeless[0] == timeless[1]
+    assert any(line["buffer_positive"] for line in timeless[0])
+    assert whole.read("drops") == parts.read("drops") != []
+    dropped: dict[str, int] = {}
+    for line in whole.read("drops"):
+        for reason in set(line) - {"schema", "iteration"}:
+            dropped[reason] = dropped.get(reason, 0) + sum(map(len, line[reason].values()))
+    last = timeless[0][-1]
+    assert dropped.get("surplus", 0) == last["dropped_surplus"]
+    assert dropped.get("aged", 0) == last["dropped_aged"]
+    assert dropped.get("no_signal", 0) == sum(line["rows_without_signal"] for line in timeless[0])
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["chat-boxed", "boxed"])
+def test_prompts_have_the_native_tokens(tmp_path: Path, template: str) -> None:
+    sets = ("loop.iterations=1", "evaluate.prompts=0", "store.report=false", "store.model=false")
+    config = small(f"model.template={template}", *sets)
+    folder = run(config, tmp_path / "run")
+    policy = load_policy(config.model)
+    for line in folder.rollouts(1):
+        assert line["prompt_tokens"] == policy.encode(line["prompt"]).tolist()
+    assert load_policy(small().model).encode("?").tolist() != policy.encode("?").tolist()
+
+
+@needs_trl
+@pytest.mark.slow
+def test_steps_without_signal_are_left_out(tmp_path: Path) -> None:
+    """Every reward is 0: nothing moves, as in the native engine, momentum or not."""
+    config = small("sample.max_new_tokens=2", "update.weight_decay=0.1", "evaluate.prompts=0")
+    folder = run(config, tmp_path / "trl")
+    lines = folder.read("metrics")
+    assert [(line["steps"], line["skipped_steps"]) for line in lines] == [(0, 2), (0, 2)]
+    trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
+    assert torch.equal(flat(trained.model), flat(load_policy(config.model).model))
+
+
+@needs_trl
+@pytest.mark.slow
+def test_iterations_are_sampling_rounds_with_reward_balance_too(tmp_path: Path) -> None:
+    config = small("balance.tau=0.5", "balance.target=48", "loop.iterations=3", "monitor.every=0")
+    lines = run(config, tmp_path / "trl").read("metrics")
+    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    assert lines[0]["steps"] == 0  # 24 rollouts make no batch of 48
+
+
+@needs_trl
+@pytest.mark.slow
+def test_an_empty_buffer_still_tells_what_was_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from counterpoise.batch.buffer import RewardBalancedBuffer
+
+    monkeypatch.setattr(RewardBalancedBuffer, "__bool__", lambda self: False, raising=False)
+    config = small("balance.tau=0.5", "balance.target=480", "balance.max_age=0", "monitor.every=0")
+    first, second = run(config, tmp_path / "out").read("metrics")
+    assert first["dropped_aged"] == 0
+    assert second["dropped_aged"] == first["buffer_positive"] + first["buffer_negative"] > 0
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
+    path, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    path.write_text(
+        "def score(prompts, completions, marks):\n"
+        "    return [m['worth'] * (len(c) % 2) - len(p)\n"
+        "            for p, c, m in zip(prompts, completions, marks)]\n"
+    )
+    problems = load(levels=[1], size=16, heldout=0).train
+    records = [
+        {"id": k, "problem": p.problem, "answer": p.answer, "marks": {"worth": k + 0.5}}
+        for k, p in enumerate(problems)
+    ]
+    data.write_text("\n".join(map(json.dumps, records)))
+    sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=4", f"verify.name={path}:score"]
+    folder = run(small(*sets, "monitor.every=0"), tmp_path / "out")
+    seen = [r for iteration in (1, 2) for r in folder.rollouts(iteration)]
+    assert len(seen) == 48
+    for r in seen:
+        odd = len(r["response"]) % 2
+        assert r["reward"] == (int(r["prompt_id"]) + 0.5) * odd - len(r["prompt"])
+    assert len({r["reward"] for r in seen}) > 12
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [0, 1])
+def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """As `test_resume.py` has it: the last step of iteration 2 leaves one weight at infinity."""
+    from counterpoise.hosts.trl.run_recorder import Recorder
+
+    after = Recorder.after
+
+    def diverging(self: Recorder) -> None:
+        after(self)
+        if self.open and self.open.number == 2 and len(self.open.logs) == 1:
+            with torch.no_grad():
+                self.state.optimizer.weights[-1].view(-1)[-1] = torch.inf
+
+    config = small(f"monitor.every={every}", "evaluate.prompts=0", "loop.checkpoint_every=1")
+    monkeypatch.setattr(Recorder, "after", diverging)
+    with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
+        run(config, tmp_path / "out")
+    folder = RunFolder.open(tmp_path / "out")
+    assert [line["iteration"] for line in folder.read("metrics")] == [1]
+    assert [path.name for path in checkpoint.available(folder.checkpoints)] == ["iteration_00001"]
+    assert not (tmp_path / "out" / "model").exists()
+    monkeypatch.setattr(Recorder, "after", after)
+    run(config, tmp_path / "out", resume=True)
+    assert [line["iteration"] for line in folder.read("metrics")] == [1, 2]
+
+
+@needs_trl
+def test_a_missing_signal_stops_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match=r"cannot honour update\.surrogate=cispo"):
+        run(small("update.surrogate=cispo"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
+    out, config, refused = tmp_path / "run", small("evaluate.prompts=0", "monitor.every=0"), []
+
+    class Impatient(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            before = (out / "metrics.jsonl").read_bytes()
+            with pytest.raises(PoiseError, match="being written by another process"):
+                run(config, out, resume=True)
+            refused.append(before == (out / "metrics.jsonl").read_bytes())
+
+    run(config, out, watch=Impatient())
+    assert refused == [True, True]
+    run(config, out, resume=True)  # ended: nobody holds it
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["iterated", "evaluated"])
+def test_what_was_done_when_a_run_was_stopped_is_kept(
+    tmp_path: Path, number: int, moment: str
+) -> None:
+    """In an iteration, which is finished, or while it is judged; and the run goes on as it would
+    have."""
+    sets = (
+        "loop.checkpoint_every=1000",
+        "evaluate.every=1",
+        "monitor.every=0",
+        "loop.iterations=3",
+    )
+    config, out = small(*sets, "balance.tau=0.4", "balance.target=24"), tmp_path / "stopped"
+    heard = []
+
+    class Stopping(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            if moment == "iterated":
+                self.stop(record["iteration"])
+
+        def evaluated(self, iteration: int, *_: Any) -> None:
+            if moment == "evaluated":
+                self.stop(iteration)
+
+        def stop(self, now: int) -> None:
+            if now == 2:
+                heard.append(now)
+                signal.raise_signal(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    with terminated_is_interrupted(), pytest.raises(KeyboardInterrupt):
+        run(config, out, watch=Stopping())
+    assert heard == [2]
+    assert signal.getsignal(signal.SIGINT) is before
+    folder = RunFolder.open(out)
+    assert [path.name for path in checkpoint.available(folder.checkpoints)] == [checkpoint.name(2)]
+    assert len(folder.read("metrics")) == 2
+    run(config, out, resume=True)
+    whole = run(config, tmp_path / "whole")
+    assert without_times(folder) == without_times(whole)
+    judged = [[(e["iteration"], e["mean"]) for e in f.read("evaluations")] for f in (folder, whole)]
+    assert judged[0] == judged[1]
+
+
+@needs_trl
+@pytest.mark.slow
+def test_the_second_signal_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.run.interrupts.SAME", 0.0)
+
+    class Impatient(Watch):
+        def iterated(self, record: dict[str, Any]) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("never here")
+
+    config = small("evaluate.prompts=0", "monitor.every=0", "loop.checkpoint_every=1000")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", watch=Impatient())
+    assert checkpoint.available(RunFolder.open(tmp_path / "run").checkpoints) == []
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find processes in")
+@pytest.mark.parametrize("to", ["launcher", "second process"])
+def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) -> None:
+    """The first one saves, whoever heard the signal; no other leaves before."""
+    sets = ("loop.iterations=200", "loop.checkpoint_every=1000", "evaluate.prompts=0")
+    out = tmp_path / "run"
+    words = [*LAUNCHED, "demo", "--engine=trl", f"--out={out}"]
+    words += [f"--set={option}" for option in (*SMALL, *sets, "monitor.every=0")]
+    launched = subprocess.Popen(words, env=ON_TWO, stderr=subprocess.PIPE, text=True)
+    metrics = out / "metrics.jsonl"
+    while launched.poll() is None and not (
+        metrics.exists() and metrics.read_bytes().count(b"\n") > 1
+    ):
+        time.sleep(0.1)
+    children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(launched.pid if to == "launcher" else int(children[1]), signal.SIGTERM)
+    said = launched.communicate(timeout=120)[1]
+    assert launched.returncode != 0
+    assert "poise: finishing the iteration" in said
+    folder = RunFolder.open(out)
+    behind = len(folder.read("metrics"))
+    kept = checkpoint.available(folder.checkpoints)
+    assert [path.name for path in kept] == [checkpoint.name(behind)], said[-3000:]
+    more = [*LAUNCHED, "--resume", f"--out={out}", f"--set=loop.iterations={behind + 1}"]
+    done = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"resuming after iteration {behind}" in done.stdout
+    lines = folder.read("metrics")
+    assert [line["iteration"] for line in lines] == list(range(1, behind + 2))

@@ -1,0 +1,181 @@
+"""`run_folder`: what a trainer in one's own script leaves for `poise report` and `poise look`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hosts.trl.trl_compare import launch, needs_trl
+
+from counterpoise.cli import token_view
+from counterpoise.errors import PoiseError
+from counterpoise.lab.choose_page import write_report
+from counterpoise.report.compare.run_names import read_compared
+from counterpoise.types import Rollout, Row
+
+RB: dict[str, Any] = {"tau": 0.4, "modulus": 3, "max_refills": 20}
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    text = (folder / name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in r.items() if not k.endswith(("_seconds", "_per_second"))} for r in records
+    ]
+
+
+def check_texts(folder: Path, plan: dict[str, Any], step: dict[str, Any], number: int) -> None:
+    """The plan's rows of a step are those that the trainer took it from, and their rollouts are
+    found under the plan's names, each after its own prompt."""
+    rows = plan["steps"][number]
+    assert [plan["groups"][plan["group"][i]] for i in rows] == step["groups"]
+    assert [plan["index"][i] for i in rows] == step["index"]
+    assert [plan["advantage"][i] for i in rows] == pytest.approx(step["advantages"])
+    for group, index, prompt, response in zip(
+        *(step[name] for name in ("groups", "index", "prompts", "responses")), strict=True
+    ):
+        born = int(group.split(":")[0])
+        stored = lines(folder, f"rollouts/step_{born:05d}.jsonl")
+        rollout = [line for line in stored if line["group"] == group][index]
+        assert rollout["prompt_tokens"] == prompt.tolist()
+        assert rollout["response_tokens"] == response.tolist()
+        assert len({line["prompt"] for line in stored if line["group"] == group}) == 1
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_folder_holds_what_was_trained(tmp_path: Path, processes: int) -> None:
+    folder = tmp_path / "poise"
+    noted = launch(
+        tmp_path, processes, generations=2, run_folder=str(folder), monitor_every=2, double=False,
+        per_device_train_batch_size=6 // processes, **RB,
+    )[0]  # fmt: skip
+    plans, records = lines(folder, "plans.jsonl"), lines(folder, "metrics.jsonl")
+    updates = [record for record in records if record["steps"]]
+    assert [plan["iteration"] for plan in plans] == [record["iteration"] for record in updates]
+    assert [step["now"] for step in noted["steps"][::4]] == [p["iteration"] for p in plans]
+    assert len(records) == plans[-1]["iteration"] > len(plans) == 2  # some generations only waited
+    for s, step in enumerate(noted["steps"]):
+        check_texts(folder, plans[s // 4], step, s % 4)
+    dropped = [v for line in lines(folder, "drops.jsonl") for k, v in line.items() if k in
+               ("no_signal", "surplus", "aged")]  # fmt: skip
+    lost = sum(len(places) for groups in dropped for places in groups.values())
+    assert lost == sum(noted["counts"][k] for k in
+                       ("dropped_surplus", "dropped_aged", "without_signal"))  # fmt: skip
+    for name in ("dropped_surplus", "dropped_aged"):
+        assert records[-1][name] == noted["counts"][name]
+    for record, plan in zip(updates, plans, strict=True):
+        tokens = pq.read_table(folder / f"tokens/step_{plan['iteration']:05d}.parquet").to_pydict()
+        assert set(tokens["step"]) == {0, 2}  # every second optimizer step was looked at
+        moved, advantage = np.array(tokens["displacement"]), np.array(tokens["advantage"])
+        against = (moved * advantage < 0) & (np.abs(moved) > 1e-6)
+        assert record["flipped"] == pytest.approx(against.mean(), abs=1e-9)
+    logs = [line["poise/flipped"] for line in noted["logs"][:4:2]]  # of the steps 0 and 2
+    assert min(logs) <= updates[0]["flipped"] <= max(logs)
+
+
+@needs_trl
+@pytest.mark.slow
+def test_the_page_and_look_read_it(tmp_path: Path) -> None:
+    folder = tmp_path / "poise"
+    launch(tmp_path, generations=1, run_folder=str(folder), monitor_every=1, double=False)
+    page = write_report(folder).read_text(encoding="utf-8")
+    for name in ("learning", "mosaic", "tokens", "monitor", "plans", "rollouts"):
+        assert f'id="{name}"' in page, name
+    assert "An iteration is a generation" in page
+    assert "composer=grouped, tau=0, credit=grpo" in page
+    pushed = sorted(set(pq.read_table(folder / "pushes/step_00001.parquet")["row"].to_pylist()))
+    sight = token_view.find(folder, row=pushed[0], token=0)
+    assert sight.quantity.name == "displacement"
+    assert sight.pushes is not None
+    assert sight.texts[pushed[0]] is not None
+    (told,) = lines(folder, "metrics.jsonl")
+    assert (told["steps"], told["rollouts"], told["split_groups"]) == (4, 24, 0)
+    other = tmp_path / "other"
+    launch(tmp_path / "again", generations=1, run_folder=str(other), composer="shuffled")
+    assert not (other / "tokens").exists()
+    with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
+        token_view.find(other)
+    compared = read_compared([folder, other])
+    assert [one.run.metrics[0]["split_groups"] > 0 for one in compared] == [False, True]
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, RB])
+def test_a_run_that_is_resumed_goes_on_in_its_folder(tmp_path: Path, more: dict[str, Any]) -> None:
+    plan: dict[str, Any] = {
+        "generations": 3, "run_folder": str(tmp_path / "poise"), "save_strategy": "steps",
+        "save_steps": 4, **more,
+    }  # fmt: skip
+    names = ("metrics.jsonl", "plans.jsonl")
+    launch(tmp_path, **plan)
+    whole = [untimed(lines(tmp_path / "poise", name)) for name in names]
+    with pytest.raises(PoiseError, match="is not empty: choose another or remove it"):
+        launch(tmp_path, **plan)
+    launch(tmp_path, resume=str(tmp_path / "checkpoint-8"), **plan)
+    assert [untimed(lines(tmp_path / "poise", name)) for name in names] == whole
+    assert len(whole[1]) == 3
+
+
+# -- the microscope and TRL's losses ------------------------------------------------------------
+
+
+def seen(**changes: Any) -> SimpleNamespace:
+    """As much of a trainer as the monitor reads of one."""
+    options = SimpleNamespace(
+        loss_type="dapo", beta=0.0, entropy_coef=0.0, use_adaptive_entropy=False, delta=None,
+        top_entropy_quantile=1.0, off_policy_mask_threshold=None,
+    )  # fmt: skip
+    kind = changes.pop("kind", "qwen3")
+    vars(options).update(changes)
+    model = SimpleNamespace(config=SimpleNamespace(model_type=kind))
+    return SimpleNamespace(
+        args=options, is_fsdp_enabled=False, is_deepspeed_enabled=False, model=model,
+        importance_sampling_level="token", epsilon_low=0.2, epsilon_high=0.28,
+    )  # fmt: skip
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"beta": 0.04}, r"not what beta=0.04 does to the loss: set beta=0.0, or monitor_every=0"),
+        ({"top_entropy_quantile": 0.2}, "set top_entropy_quantile=1.0, or"),
+        ({"delta": 4.0}, "set delta=None, or"),
+        ({"loss_type": "sapo"}, "monitor_every knows the losses dapo, bnpo, grpo, dr_grpo"),
+        ({"kind": "gpt2"}, "^monitor_every: gpt2 is not an .*: choose a llama.*, or set it to 0$"),
+    ],
+)
+def test_the_monitor_refuses_a_loss_that_it_sees_only_in_part(
+    change: dict[str, Any], said: str
+) -> None:
+    from counterpoise.hosts.trl.monitor import StepMonitor
+
+    with pytest.raises(PoiseError, match=said):
+        StepMonitor(seen(**change))  # type: ignore[arg-type]
+
+
+@needs_trl
+def test_pulls_have_the_correction_of_vllms_probabilities() -> None:
+    """-dL/dlogp = c_t A / N where the ratio is 1: c_t by token, or one for the whole sequence."""
+    from counterpoise.hosts.trl.monitor import StepMonitor
+
+    monitor = StepMonitor.__new__(StepMonitor)
+    monitor.trainer = seen()  # type: ignore[assignment]
+    tokens = np.array([1, 2, 3], np.int32)
+    rollout = Rollout("", "", "", "", 1.0, tokens, tokens, np.zeros(3, np.float32))
+    rows = [Row("a", 2.0, 3, rollout=rollout), Row("a", -1.0, 3, rollout=rollout)]
+    by_token, whole = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([3.0])
+    pulls, _, _ = monitor._lost(torch.full((6,), -1.0), rows, np.full(2, 1 / 6), [by_token, whole])
+    assert pulls.tolist() == pytest.approx([1 / 6, 2 / 6, 4 / 6, -3 / 6, -3 / 6, -3 / 6])

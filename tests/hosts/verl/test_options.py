@@ -1,0 +1,139 @@
+"""`+poise.*` on verl's command line, and the version it needs: one line for all that cannot be."""
+
+from __future__ import annotations
+
+import copy
+from importlib.metadata import PackageNotFoundError
+from typing import Any
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.verl import host
+from counterpoise.hosts.verl.options import Options, asked, check, credit, select, steps, target
+
+STOCK: dict[str, Any] = {
+    "data": {"train_batch_size": 8},
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+    "actor_rollout_ref": {
+        "actor": {"ppo_mini_batch_size": 2, "shuffle": False},
+        "rollout": {"n": 4},
+    },
+    "critic": {"enable": None},
+    "reward": {"reward_model": {"enable": False, "enable_resource_pool": False}},
+    "trainer": {
+        "use_v1": True,
+        "v1": {
+            "trainer_mode": "sync",
+            "sampler": {"custom_sampler": {"path": None, "name": None}},
+            "separate_async": {"parameter_sync_step": 2},
+        },
+    },
+}
+
+
+def config(*settings: str) -> dict[str, Any]:
+    made = copy.deepcopy(STOCK)
+    for setting in settings:
+        path, _, text = setting.partition("=")
+        *names, last = path.split(".")
+        place = made
+        for name in names:
+            place = place.setdefault(name, {})
+        place[last] = {"True": True}.get(text, _number(text))
+    return made
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def test_nothing_asked_is_nothing_done() -> None:
+    assert check(config()) is None
+    assert not asked(config())
+    assert asked(config("algorithm.adv_estimator=poise_rloo"))
+    assert check(config("algorithm.adv_estimator=poise_rloo")) is None
+
+
+def test_what_is_asked_is_read() -> None:
+    made = config("poise.tau=0.25", "poise.max_age=2", "algorithm.adv_estimator=poise_dr_grpo")
+    assert check(made) == Options(tau=0.25, max_age=2)
+    assert (credit(made), steps(made), target(made)) == ("dr_grpo", 4, 32)
+    assert steps(config("trainer.v1.trainer_mode=separate_async")) == 2
+    assert select(made, "trainer.v1.nothing.here", 7) == 7
+
+
+OURS = "algorithm.adv_estimator=poise_grpo"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["poise.composr=grouped"], "did you mean 'composer'"),
+        (["poise.composer=groupd"], "did you mean 'grouped'"),
+        (["poise.unit=rollouts", "poise.tau=0.5", OURS], "did you mean 'rollout'"),
+        (["poise.max_age=soon"], r"\+poise.max_age=soon is no int"),
+        (["algorithm.adv_estimator=poise_grp"], "did you mean 'poise_grpo'"),
+        (["poise.seed=1", "trainer.use_v1=0"], r"set trainer.use_v1=True"),
+        (["poise.seed=1", "algorithm.adv_estimator=gae"], "a critic has none"),
+        (["poise.seed=1", "critic.enable=True"], "a critic has none"),
+        (["poise.seed=1", "actor_rollout_ref.actor.shuffle=True"], "composer=shuffled"),
+        (["poise.composer=by_sign"], "set algorithm.adv_estimator=poise_grpo"),
+        (["poise.composer=coupled"], r"set \+poise.composer=grouped"),
+        (["poise.composer=whole"], "set ppo_mini_batch_size=train_batch_size"),
+        (["poise.seed=1", "data.train_batch_size=7"], "is no multiple of"),
+        (["poise.seed=1", "actor_rollout_ref.rollout.n=1"], "set it to 2 or more"),
+        (["poise.max_age=-1"], "cannot be negative"),
+        (["poise.tau=0.25"], "set algorithm.adv_estimator=poise_grpo"),
+        (["poise.tau=0.7", OURS], "choose one from 0 to 0.5"),
+        (["poise.tau=0.25", "algorithm.adv_estimator=poise_positive_only"], r"set \+poise.tau=0"),
+        (["poise.tau=0.25", OURS, "trainer.v1.trainer_mode=colocate_async"], "mode=sync, not"),
+        (["poise.tau=0.25", OURS, "algorithm.use_kl_in_reward=True"], "set it to False"),
+        (["poise.tau=0.25", OURS, "algorithm.filter_groups.enable=True"], "set it to False"),
+        (["poise.tau=0.25", OURS, "reward.reward_model.enable=True"], "enable_resource_pool=True"),
+        (
+            ["poise.tau=0.25", OURS, "trainer.v1.sampler.custom_sampler.path=mine.py"],
+            "leave trainer.v1.sampler.custom_sampler out",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_stops(settings: list[str], said: str) -> None:
+    with pytest.raises(PoiseError, match=said) as fault:
+        check(config(*settings))
+    assert "\n" not in str(fault.value)
+
+
+def test_a_missing_or_another_verl_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(host, "version", missing)
+    with pytest.raises(PoiseError, match=r"^verl is not installed: pip install"):
+        host.require()
+    monkeypatch.setattr(host, "version", lambda name: "0.8.0")
+    with pytest.raises(PoiseError, match=r"^verl 0.8.0 is not supported, only 0.9.1: pip install"):
+        host.require()
+
+
+def test_what_changed_in_verl_is_named() -> None:
+    class Later:
+        def __init__(self, config: Any) -> None:
+            self.replay_buffer = self.pending_keys = None
+
+        def _balance_batch(self, batch: Any, more: Any) -> None: ...
+
+    faults = host.changed(
+        lambda owner: Later if owner.endswith((":PPOTrainer", "Buffer")) else None
+    )
+    assert faults[0] == "PPOTrainer._balance_batch takes (self, batch, more)"
+    assert "PPOTrainer._compute_advantage is gone" in faults
+    assert "verl.utils.config.validate_config is gone" in faults
+    assert "ReplayBuffer.running_keys is gone" in faults
+    assert "ReplayBuffer.pending_keys is gone" not in faults
+    # all but the two attributes and the constructor that are there
+    assert len(faults) == len(host.PRIVATE) + len(host.ATTRIBUTES) - 3

@@ -1,0 +1,248 @@
+"""A run file for verl: the command, its data files, its reward, and verl's own reading of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.verl import command, host, run, run_options
+from counterpoise.hosts.verl import options as adapter
+from counterpoise.hosts.verl.reward import compute_score
+from counterpoise.types import Prompt
+
+needs_verl = pytest.mark.skipif(
+    host.installed() is None or not host.supported(host.installed() or ""),
+    reason=f"verl {host.VERSION} is not installed: {host.REMEDY}",
+)
+OWN = Path(__file__).parents[3] / "examples" / "own_reward_and_composer.py"
+PRESETS = ("qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b")
+
+
+def words(config: RunConfig) -> dict[str, str]:
+    pairs = (word.split("=", 1) for word in command.command(config, Path("out/x"))[3:])
+    return {name.lstrip("+"): value for name, value in pairs}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_papers_numbers_reach_the_command(preset: str) -> None:
+    config = load_config(preset)
+    given = words(config)
+    expected = {
+        "data.train_batch_size": "128", "actor_rollout_ref.rollout.n": "8",
+        "actor_rollout_ref.actor.ppo_mini_batch_size": "32",
+        "actor_rollout_ref.actor.clip_ratio_low": "0.2",
+        "actor_rollout_ref.actor.clip_ratio_high": "0.28",
+        "actor_rollout_ref.actor.optim.lr": "1e-06",
+        "actor_rollout_ref.actor.optim.weight_decay": "0.0",
+        "actor_rollout_ref.actor.use_kl_loss": "False",
+        "actor_rollout_ref.actor.entropy_coeff": "0",
+        "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+        "algorithm.adv_estimator": "poise_grpo", "poise.composer": "grouped",
+        "poise.tau": str(config.balance.tau),
+    }  # fmt: skip
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_what_is_shown_is_the_command_itself() -> None:
+    config = load_config("qwen3-4b-base")
+    text = command.shown(config, Path("out/x"))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == command.command(
+        config, Path("out/x")
+    )
+    assert any("counts updates" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["balance.target=64"], r"balance\.target=64 \("),
+        (["update.warmup_steps=3"], r"update\.warmup_steps=3 \(verl's rise starts at 0"),
+        (["sample.prompts=6", "batch.steps=4"], r"sample\.prompts=6 in batch\.steps=4"),
+        (['evaluate.settings=["training","0.6/0.95"]'], "verl judges one way"),
+        (["model.name=shape:smollm2-135m"], "verl loads a folder or a hub id"),
+        ([f"batch.composer={OWN}:easy_first"], "a function of yours would see no advantages"),
+        (["model.device=cpu", "update.optimizer=sgd"], r"model\.device=cpu .*update\.optimizer"),
+    ],
+)
+def test_what_verl_cannot_honour_stops(sets: list[str], said: str) -> None:
+    usual = ["balance.target=0", "update.warmup_steps=0"]
+    with pytest.raises(PoiseError, match=said):
+        run_options.checked(load_config("demo", [*usual, *sets]))
+
+
+def test_a_bound_that_is_off_is_never_met() -> None:
+    given = words(load_config("demo", ["update.max_grad_norm=0"]))
+    assert given["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"
+
+
+@pytest.mark.parametrize("template", ["auto", "chat-boxed", "boxed"])
+def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
+    sets = ["task.size=32", "task.heldout=4", f"model.template={template}"]
+    config = load_config("demo", sets)
+    run.prepare(config, tmp_path / "run")
+    train = pq.read_table(tmp_path / "run" / "train.parquet").to_pylist()
+    held = pq.read_table(tmp_path / "run" / "heldout.parquet").to_pylist()
+    assert (len(train), len(held)) == (32, 4)
+    (message,) = train[0]["prompt"]
+    assert message["role"] == "user"
+    assert ("\\boxed{}" in message["content"]) == (template != "auto")
+    assert train[0]["reward_model"]["ground_truth"].isdigit()
+    told = json.loads((tmp_path / "run" / "engine.json").read_text())
+    assert told["engine"] == "verl"
+    with pytest.raises(PoiseError, match="already holds a run"):
+        run.prepare(config, tmp_path / "run")
+
+
+def test_too_few_problems_are_refused(tmp_path: Path) -> None:
+    config = load_config("demo", ["task.size=15"])
+    with pytest.raises(PoiseError, match=r"^15 training prompts cannot fill an iteration of 16: "):
+        run.prepare(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_reward_is_the_runs_verifier() -> None:
+    right = {"data_source": "x", "ground_truth": "11", "verifier": "exact"}
+    assert compute_score(solution_str="so \\boxed{11}", **right) == 1.0
+    assert compute_score(solution_str="so \\boxed{12}", extra_info={}, **right) == 0.0
+
+
+def test_the_reward_may_be_a_function_of_the_users() -> None:
+    name = load_config("demo", [f"verify.name={OWN}:nearness"]).verify.name
+    asked = {"data_source": "x", "ground_truth": "10", "verifier": name}
+    assert compute_score(solution_str="so \\boxed{10}", **asked) == 1.0
+    assert compute_score(solution_str="so \\boxed{12}", **asked) == -0.2
+    given = words(load_config("demo", [f"verify.name={name}"]))
+    assert given["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
+
+
+def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
+    """To verl's reward workers: the problem's text and columns of any form."""
+    path, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    path.write_text(
+        "def score(prompts, responses, marks):\n"
+        "    asked = zip(prompts, responses, marks)\n"
+        "    return [m['worth'] * (p in r) if m else -1 for p, r, m in asked]\n"
+    )
+    marks = [{"worth": 0.5}, None, {"worth": 2, "more": [1]}]
+    records = [{"id": k, "problem": f"{k}?", "answer": k, "marks": m} for k, m in enumerate(marks)]
+    data.write_text("\n".join(map(json.dumps, records)))
+    sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=0", "sample.prompts=3"]
+    config = load_config("demo", [*sets, f"verify.name={path}:score", "batch.steps=3"])
+    run.prepare(config, tmp_path / "run")
+    rows = pq.read_table(tmp_path / "run" / "train.parquet").to_pylist()
+    rewards = [
+        compute_score(
+            row["data_source"], f"I read {k}?", row["reward_model"]["ground_truth"],
+            row["extra_info"], verifier=config.verify.name,
+        )
+        for k, row in enumerate(rows)
+    ]  # fmt: skip
+    assert rewards == [0.5, -1.0, 2.0]
+    odd = Prompt("7", "?", "1", columns={"marks": {1, 2}})
+    with pytest.raises(PoiseError, match=r"^problem '7': .* as JSON: Object of type set is not"):
+        run.table([odd], config)
+
+
+def test_a_missing_verl_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host, "installed", lambda: None)
+    with pytest.raises(PoiseError, match=r"^verl is not installed: pip install"):
+        run.launch(load_config("demo"), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@needs_verl
+@pytest.mark.parametrize("preset", PRESETS)
+def test_verl_knows_every_option_of_the_command(preset: str) -> None:
+    """Composed by Hydra from verl's own files, and checked by the adapter."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
+
+    overrides = command.command(load_config(preset), Path("out/x"))[3:]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    OmegaConf.resolve(config)
+    options = adapter.check(config)
+    assert options is not None
+    assert (options.composer, options.max_age) == ("grouped", 4)
+    assert adapter.steps(config) == 4
+    assert adapter.target(config) == 1024
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)  # checks itself
+    assert list(actor.optim.betas) == [0.9, 0.999]
+    assert (actor.optim.clip_grad, actor.clip_ratio_c) == (1.0, 1e9)
+    omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert config.reward.custom_reward_function.reward_kwargs.timeout_seconds == 5.0
+
+
+RANKS = 2
+ON_A_CPU = [  # verl has neither a platform nor a sampler for it: tests/hosts/verl/verl_cpu has
+    "actor_rollout_ref.model.use_remove_padding=False",
+    "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+    "actor_rollout_ref.actor.use_torch_compile=False",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+    "actor_rollout_ref.rollout.name=native",
+    f"actor_rollout_ref.rollout.tensor_model_parallel_size={RANKS}",
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "data.dataloader_num_workers=0", "trainer.save_freq=-1", "trainer.device=cpu",
+    f"trainer.n_gpus_per_node={RANKS}", f"+ray_kwargs.ray_init.num_gpus={RANKS}",
+    "ray_kwargs.ray_init.num_cpus=32", "+ray_kwargs.ray_init.include_dashboard=False",
+    "+ray_kwargs.ray_init.object_store_memory=200000000",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+]  # fmt: skip
+
+
+@needs_verl
+@pytest.mark.slow
+def test_verl_runs_the_command(tmp_path: Path) -> None:
+    """Two updates of the embedded model on two ranks, with our data files and our reward."""
+    harness = Path(__file__).parent / "verl_cpu"
+    config = load_config(
+        "demo",
+        [
+            "balance.tau=0", "balance.target=0", "update.warmup_steps=0", "sample.prompts=8",
+            "sample.group_size=4", "sample.max_new_tokens=64", "sample.max_prompt_tokens=128",
+            "loop.iterations=2", "task.levels=[1]", "task.size=64", "task.heldout=8",
+            "evaluate.prompts=8", "evaluate.samples=1", "model.dtype=float32", "verify.workers=1",
+            "verify.name=exact", "monitor.every=0",
+        ],
+    )  # fmt: skip
+    out = tmp_path / "run"
+    run.prepare(config, out)
+    words = [sys.executable, "-W", "ignore", *command.command(config, out)[1:], *ON_A_CPU]
+    sys.path.insert(0, str(harness))
+    try:
+        from verl_cpu_run import environment
+    finally:
+        sys.path.remove(str(harness))
+    settings = {**os.environ, **environment(out), "VERL_FILE_LOGGER_PATH": str(out / "log.jsonl")}
+    with (tmp_path / "log").open("w") as log:
+        started = subprocess.Popen(
+            words, cwd=tmp_path, env=settings, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = started.wait(timeout=600)
+        finally:
+            if started.poll() is None:  # Ray's processes are of the same session
+                os.killpg(started.pid, signal.SIGTERM)
+    assert code == 0, (tmp_path / "log").read_text()[-4000:]
+    lines = [json.loads(line)["data"] for line in (out / "log.jsonl").read_text().splitlines()]
+    updates = [line for line in lines if "poise/split_groups" in line]
+    assert len(updates) == 2
+    assert all(line["poise/split_groups"] == 0 for line in updates)
+    assert all(0 < line["critic/rewards/mean"] < 1 for line in updates)  # our verifier's
+    assert all(line["actor/lr"] == pytest.approx(1e-4) for line in updates)
+    judged = [name for line in lines for name in line if name.startswith("val-")]
+    assert judged  # held-out problems, before and after
+    assert len(list((out / "rollouts").glob("*.jsonl"))) == 2

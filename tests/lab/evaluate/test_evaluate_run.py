@@ -1,0 +1,395 @@
+"""`poise eval` from problems to numbers, on the embedded model: stopped, resumed, cut otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from counterpoise import plugins
+from counterpoise.cli import main
+from counterpoise.config import ModelConfig, SampleConfig
+from counterpoise.config.evaluation_settings import Setting
+from counterpoise.errors import PoiseError
+from counterpoise.lab.evaluate import run
+from counterpoise.lab.evaluate.cells import Cell, Judged, read_cells
+from counterpoise.lab.evaluate.plan import Options, plan
+from counterpoise.lab.evaluate.run import evaluate
+from counterpoise.lab.evaluate.watch import Watch
+from counterpoise.model.load import EMBEDDED, load_policy, save_policy
+from counterpoise.sample.native import sample
+from counterpoise.statistics.prompt_intervals import share
+from counterpoise.store.alone import alone
+from counterpoise.task.word_problems import load
+from counterpoise.verify.math.verifier import MathVerifier
+
+PROBLEMS, SAMPLES = 7, 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Word problems of our own task, as files of benchmarks."""
+    folder = tmp_path_factory.mktemp("data")
+    for level in (1, 3):
+        problems = load(levels=[level], size=8, heldout=PROBLEMS).heldout
+        records = [{"id": p.id, "problem": p.problem, "answer": p.answer} for p in problems]
+        lines = [json.dumps(record) for record in records]
+        (folder / f"words{level}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def options(data: Path, out: Path, **changes: object) -> Options:
+    made = Options(
+        models=["embedded"], out=out, benchmarks=["words1", "words3"], data=data,
+        samples={"": SAMPLES}, max_new_tokens=80, rows=2 * SAMPLES, device="cpu",
+        verify_workers=1,
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    evaluate(options(data, out))
+    return out
+
+
+def lines_of(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.glob("results/*/*"))}
+
+
+def test_the_numbers_are_those_of_the_responses(data: Path, whole: Path) -> None:
+    """Every reward, length and vote again, from the texts; the mean in the summary from those."""
+    told = json.loads((whole / "summary.json").read_text(encoding="utf-8"))
+    for cell, found in zip(read_cells(whole), told["scores"], strict=True):
+        judged = list(cell.done.values())
+        assert [one.id for one in judged] == [f"word_problems/heldout/{i}" for i in range(PROBLEMS)]
+        with MathVerifier(workers=1) as verifier:
+            for one in judged:
+                assert verifier.score(one.responses, [one.answer] * SAMPLES).rewards == one.rewards
+        expected = share([sum(one.rewards) / SAMPLES for one in judged])
+        assert (found["mean"], found["low"], found["high"]) == (
+            expected.mean, expected.low, expected.high,
+        )  # fmt: skip
+        assert found["measure"] == f"avg@{SAMPLES}"
+        assert (found["problems"], found["of"]) == (PROBLEMS, PROBLEMS)
+    easy, hard = told["scores"]
+    assert easy["mean"] > hard["mean"] > 0  # the embedded model solves most of level 1
+
+
+def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
+    """One problem by itself, drawn by the sampler directly."""
+    work = plan(options(data, whole))[1]
+    config = SampleConfig(temperature=0.6, top_p=0.95, max_new_tokens=80)
+    policy = load_policy(ModelConfig(device="cpu"))
+    seeds = run.seeds_for(work.cell.header, work.problems[4])
+    (alone,) = sample(policy, [policy.encode(work.problems[4].problem)], [seeds], config)
+    stored = read_cells(whole)[1].done[work.problems[4].id]
+    assert [response.text for response in alone] == stored.responses
+    assert len(set(seeds)) == SAMPLES
+
+
+@pytest.mark.parametrize("rows", [1, 5 * SAMPLES, 512])
+def test_blocks_may_be_cut_in_any_way(data: Path, whole: Path, tmp_path: Path, rows: int) -> None:
+    evaluate(options(data, tmp_path / "out", rows=rows))
+    found = {c.header.file: c.done for c in read_cells(tmp_path / "out")}
+    assert found == {c.header.file: c.done for c in read_cells(whole)}
+
+
+class StoppedError(Exception):
+    """As if the process had been killed there."""
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_stopped_and_resumed_is_the_same(
+    data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """StoppedError between the problems of a block, in the middle of the next line."""
+    out, write, left = tmp_path / "out", Cell.write, iter(range(after))
+
+    def failing(cell: Cell, judged: Judged) -> None:
+        if next(left, None) is None:
+            with cell.path.open("ab") as file:
+                file.write(b'{"id": "half a li')
+            raise StoppedError
+        write(cell, judged)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cell, "write", failing)
+        with pytest.raises(StoppedError):
+            evaluate(options(data, out))
+    drawn: list[int] = []
+
+    class Counting(Watch):
+        def advanced(self, cell: Cell, responses: int, tokens: int) -> None:
+            drawn.append(responses)
+
+    evaluate(options(data, out), Counting())
+    assert lines_of(out) == lines_of(whole)
+    assert sum(drawn) == (2 * PROBLEMS - after) * SAMPLES
+    assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+
+
+def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> None:
+    """The second is refused while the first writes, before it cuts what it takes for half a line;
+    a file that two have written, where folders cannot be locked, is still read."""
+    out = shutil.copytree(whole, tmp_path / "out")
+    file = next(out.glob("results/*/words1@*"))
+    first, half = file.read_bytes(), b'{"id": "half a li'
+    file.write_bytes(first + half)
+    with alone(out), pytest.raises(PoiseError, match="being written by another process: wait"):
+        evaluate(options(data, out))
+    assert file.read_bytes() == first + half
+    file.write_bytes(first + first)
+    evaluate(options(data, out))
+    assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+    other = first.replace(b'"seed": 0', b'"seed": 1', 1)
+    assert other != first
+    file.write_bytes(first + other)
+    with pytest.raises(PoiseError, match=r"is damaged: .*; remove it to judge again"):
+        evaluate(options(data, out))
+
+
+def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
+    data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The same responses, other rewards; another content is another evaluation."""
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    text = "def score(responses, answers):\n    return [len(r) % 2 - 0.6 for r in responses]\n"
+    path.write_text(text)
+    asked = options(data, out, benchmarks=["words1"], verifier=f"{path}:score")
+    (line,) = evaluate(asked).lines
+    (found,), first = read_cells(out), read_cells(whole)[0]
+    assert found.header.verifier == plugins.pinned(f"{path}:score", Path())
+    responses = [one.responses for one in found.done.values()]
+    assert responses == [one.responses for one in first.done.values()]
+    rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
+    assert [one.rewards for one in found.done.values()] == rewards
+    right = [sum(reward > 0 for reward in each) / SAMPLES for each in rewards]
+    assert line.scores["words1"].average == share(right)
+    assert 0 < sum(right) < PROBLEMS
+    evaluate(asked)
+    path.write_text(text.replace("0.6", "0.7"))
+    with pytest.raises(PoiseError, match=r"was made with verifier='.*mine\.py:score@\w{16}', not"):
+        evaluate(asked)
+
+
+def test_a_function_of_the_users_gets_the_columns_of_the_file(data: Path, tmp_path: Path) -> None:
+    """They are part of what an evaluation is of: other columns are other problems."""
+    path, folder = tmp_path / "mine.py", tmp_path / "data"
+    folder.mkdir()
+    path.write_text(
+        "def score(prompts, completions, marks):\n"
+        "    return [m['worth'] + len(p) for p, m in zip(prompts, marks)]\n"
+    )
+    records = [json.loads(line) for line in (data / "words1.jsonl").read_text().splitlines()]
+    file = folder / "words1.jsonl"
+
+    def write(worth: float) -> None:
+        lines = [{**r, "marks": {"worth": k + worth}} for k, r in enumerate(records)]
+        file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+
+    write(0.5)
+    asked = options(folder, tmp_path / "out", benchmarks=["words1"], verifier=f"{path}:score")
+    evaluate(asked)
+    (cell,) = read_cells(tmp_path / "out")
+    assert [one.rewards for one in cell.done.values()] == [
+        [k + 0.5 + len(record["problem"])] * SAMPLES for k, record in enumerate(records)
+    ]
+    write(0.25)
+    with pytest.raises(PoiseError, match="was made with problems_digest="):
+        evaluate(asked)
+    asked = options(data, tmp_path / "other", benchmarks=["words1"], verifier=f"{path}:score")
+    with pytest.raises(PoiseError, match=r"words1\.jsonl: unknown column 'marks' \(choices: a"):
+        evaluate(asked)
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_is_loaded_when_all_is_there(
+    data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(run.models, "load", refuse)
+    assert len(evaluate(options(data, whole)).lines) == 1
+
+
+def test_several_models_and_a_run_s_folder(data: Path, whole: Path, tmp_path: Path) -> None:
+    """A further model joins the folder; the same weights elsewhere give the same numbers."""
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    made = tmp_path / "trained"
+    made.mkdir()
+    (made / "config.toml").write_text("", encoding="utf-8")
+    shutil.copytree(EMBEDDED, made / "model")
+    changed = load_policy(ModelConfig(device="cpu"))
+    for weight in changed.model.parameters():
+        weight.data *= 0.9
+    save_policy(changed, tmp_path / "changed")
+    names = ["embedded", str(made), str(tmp_path / "changed")]
+    summary = evaluate(options(data, out, models=names))
+    embedded, trained, other = summary.lines
+    assert [line.model for line in summary.lines] == ["embedded", "trained", "changed"]
+    assert trained.average == embedded.average
+    assert trained.against["words3"].mean == 0.0
+    assert other.scores["words3"].header.weights != embedded.scores["words3"].header.weights
+    with pytest.raises(PoiseError, match=r"was made with weights="):
+        evaluate(replace_model(options(data, out), tmp_path, made))
+
+
+def replace_model(asked: Options, tmp_path: Path, made: Path) -> Options:
+    """The run's folder now holds other weights."""
+    shutil.rmtree(made / "model")
+    shutil.copytree(tmp_path / "changed", made / "model")
+    return replace(asked, models=[str(made)])
+
+
+def test_a_sweep(data: Path, tmp_path: Path) -> None:
+    grid = [Setting(t, p) for t in (1.0, 0.6) for p in (0.7, 0.95)]
+    asked = options(data, tmp_path / "out", settings=grid, limit=2, benchmarks=["words1"])
+    summary = evaluate(asked)
+    assert [line.setting for line in summary.lines] == grid
+    assert summary.choices[0].best in grid
+    assert len(summary.choices[0].behind) == 3
+
+
+def test_a_context_too_short(data: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(EMBEDDED, short)
+    config = json.loads((short / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 24
+    (short / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(
+        PoiseError, match=r"words1: its longest prompt has \d+ tokens with template 'chat', and"
+    ):
+        evaluate(options(data, tmp_path / "out", models=[str(short)]))
+    with pytest.raises(PoiseError, match=r"--max-tokens 2,000 exceed the context .*: --max-tokens"):
+        evaluate(options(data, tmp_path / "out", max_new_tokens=2000))
+    assert not (tmp_path / "out").exists()  # refused before anything was made
+
+
+def test_the_context_s_room_is_said(data: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Listening(Watch):
+        def say(self, message: str) -> None:
+            said.append(message)
+
+    few = {"max_new_tokens": None, "limit": 1, "benchmarks": ["words1"], "samples": {"": 1}}
+    summary = evaluate(options(data, tmp_path / "out", **few), Listening())
+    room = summary.lines[0].scores["words1"].header.max_new_tokens
+    assert 900 < room < 1024
+    assert said == [f"words1: responses are cut at {room} tokens, all that the context leaves"]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["poise", "eval", *arguments])
+    try:
+        main()
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def test_the_command(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    few = ["--bench", "words1", "--data", str(data), "--limit", "3", "--max-tokens", "80"]
+    asked = ["embedded", *few, "--out", out, "--samples", "words1=2", "--device", "cpu"]
+    assert command(monkeypatch, *asked, "--json") == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert told["scores"][0]["samples"] == 2
+    assert "3/3 problems" in said.err
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert command(monkeypatch, *asked) == 0
+    assert "6 of 6 responses are there already" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bench", "word1"], "unknown benchmark 'word1'"),
+        (["--bench", "aime24"], "aime24: no file aime24.jsonl in"),
+        (["--bench", "wrong"], "wrong.jsonl:1: no field 'problem' (fields: answer, id, question)"),
+        (["--bench", "empty"], "empty.jsonl: no records"),
+        (["--bench", "words1,words1"], "benchmark 'words1' is named twice"),
+        (["--bench", "words1", "--template", "qwen-math"], "needs the token <|im_start|>"),
+        (["--bench", "words1", "--max-tokens", "5000"], "exceed the context of 'embedded', 1,024"),
+        (["--bench", "words1", "--sampler", "vlm"], "unknown sampler 'vlm': did you mean 'vllm'?"),
+        (["--bench", "words1", "--temperature", "1,0.6"], "are a sweep: add --sweep"),
+        (["--bench", "words1", "--top-p", "1.5"], "--top-p 1.5: give numbers from 0.001 to 1"),
+        (["--bench", "words1", "--samples", "none"], "--samples: 'none' is no number"),
+        (["--bench", "words1", "--samples", "word1=4"], "did you mean 'words1'?"),
+        (["--bench", "words1", "--fields", "gold=answer"], "unknown field in --fields 'gold'"),
+        (["--bench", "words1", "--fields", "problem="], "--fields problem=: write NAME=VALUE"),
+        (["--bench", ""], "--bench names no benchmark"),
+        (["--bench", "words1", "--verifier", "maths"], "unknown verifier 'maths'"),
+        (["--bench", "words1", "--verifier", "no.py:f"], "no.py cannot be read: No such file"),
+        (["--bench", "words1", "--device", "gpu"], "--device gpu: give auto, cpu or cuda"),
+    ],
+)
+def test_a_fault_of_the_user_s_is_one_line(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    wrong = {"id": 1, "question": "1 + 1?", "answer": "2"}
+    (data / "wrong.jsonl").write_text(json.dumps(wrong), encoding="utf-8")
+    (data / "empty.jsonl").write_text("\n", encoding="utf-8")
+    out = tmp_path / "out"
+    asked = ["embedded", *arguments, "--data", str(data), "--out", str(out)]
+    assert command(monkeypatch, *asked) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_no_such_model(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--bench", "words1", "--data", str(data)]
+    assert command(monkeypatch, "out/none/model", *few) == 2
+    assert "no model 'out/none/model': no such folder" in capsys.readouterr().err
+    assert command(monkeypatch, "embedded", "embedded", *few) == 2
+    assert "model 'embedded' is named twice" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_for_real(data: Path, tmp_path: Path) -> None:
+    """SIGKILL between two problems of a process of its own, then resumed here."""
+    out, file = tmp_path / "killed", "results/embedded/words3@0.6-0.95.jsonl"
+    arguments = (
+        f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 8 "
+        f"--rows 8 --out {out} --json"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-m", "counterpoise.cli", *arguments.split()],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+    while not (out / file).exists() or (out / file).read_bytes().count(b"\n") < 3:
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    assert (out / file).read_bytes().count(b"\n") < 1 + PROBLEMS
+    asked = {"benchmarks": ["words3"], "samples": {"": 8}, "rows": 8}
+    resumed = evaluate(options(data, out, **asked))
+    whole = evaluate(options(data, tmp_path / "whole", **asked))
+    assert resumed.to_json() == whole.to_json()
+    assert lines_of(out) == lines_of(tmp_path / "whole")

@@ -1,0 +1,53 @@
+"""maj@k: against every subset, ties and silence included."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from counterpoise.lab.evaluate.majority import maj_at_k
+
+
+def literal(votes: list[str | None], right: list[bool], k: int) -> float:
+    points = []
+    for subset in combinations(range(len(votes)), k):
+        count: Counter[str] = Counter()
+        for i in subset:
+            if right[i]:
+                count["the right one"] += 1
+            elif votes[i] is not None:
+                count[f"wrong {votes[i]}"] += 1
+        best = max(count.values(), default=0)
+        top = [answer for answer, n in count.items() if n == best]
+        points.append(("the right one" in top) / len(top) if top else 0.0)
+    return sum(points) / len(points)
+
+
+def test_it_is_the_mean_over_all_subsets() -> None:
+    rng = random.Random(0)
+    for _ in range(150):
+        n = rng.randint(1, 9)
+        votes = [rng.choice([None, "a", "b", "c", "d"]) for _ in range(n)]
+        right = [vote == "a" for vote in votes]
+        for k in range(1, n + 1):
+            assert maj_at_k(votes, right, k) == pytest.approx(literal(votes, right, k), abs=1e-12)
+
+
+def test_right_answers_vote_together_however_written() -> None:
+    votes, right = ["1/2", "0.5", "3", "3"], [True, True, False, False]
+    assert maj_at_k(votes, right, 4) == 0.5
+    assert maj_at_k([*votes, "\\frac12"], [*right, True], 5) == 1.0
+
+
+def test_of_one_sample_it_is_the_share_that_is_right() -> None:
+    assert maj_at_k(["4", "5", None, "5"], [True, False, False, False], 1) == 0.25
+
+
+def test_nobody_right_and_nobody_answering() -> None:
+    assert maj_at_k([None, None], [False, False], 2) == 0.0
+    assert maj_at_k(["3", "3"], [False, False], 2) == 0.0
+    with pytest.raises(ValueError, match="maj@3"):
+        maj_at_k(["3", "3"], [False, False], 3)

@@ -1,0 +1,94 @@
+"""avg@k, pass@k, maj@k, averages, differences and the choice of a sweep: closed forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_up_results import cell, evaluation
+
+from counterpoise.config.evaluation_settings import Setting
+from counterpoise.lab.evaluate.score import score
+from counterpoise.lab.evaluate.summary import summarise, write_summary
+from counterpoise.statistics.prompt_intervals import average, difference, share
+
+
+def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
+    """c = 4, 1, 0, 3 of 4: avg@4 = 1/2; pass@2 = 1, 1/2, 0, 1; maj@4 = 1, 0, 0, 1."""
+    rewards = {"p1": [1, 1, 1, 1], "p2": [0, 1, 0, 0], "p3": [0, 0, 0, 0], "p4": [1, 0, 1, 1]}
+    found = score(cell(tmp_path, rewards))
+    assert found is not None
+    assert found.average == share([1, 0.25, 0, 0.75])
+    assert {k: e.mean for k, e in found.pass_at.items()} == {1: 0.5, 2: 0.625, 4: 0.75}
+    # maj@2: a pair of one right and one wrong sample is a tie
+    assert {k: e.mean for k, e in found.maj_at.items()} == {1: 0.5, 2: 0.5, 4: 0.5}
+    assert (found.truncated, found.unboxed, found.mean_tokens) == (0.5, 0.0, 25.0)
+    assert (found.measure, found.whole, found.problems) == ("avg@4", True, 4)
+    assert found.pass_at[1] == found.average
+
+
+def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
+    found = score(cell(tmp_path, {"p1": [1], "p2": [0], "p3": [1]}))
+    assert found is not None
+    assert found.measure == "pass@1"
+    assert found.average.mean == pytest.approx(2 / 3)
+    assert list(found.pass_at) == [1]
+
+
+def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
+    graded = score(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
+    plain = score(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
+    assert graded is not None
+    assert plain is not None
+    assert graded.average == plain.average == share([0.5, 1])
+
+
+def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
+    found = score(cell(tmp_path, {"p1": [1, 0]}, problems=30))
+    assert found is not None
+    assert (found.whole, found.problems, found.header.problems) == (False, 1, 30)
+    assert score(cell(tmp_path, {"p1": [1]}, model="b")) is not None
+
+
+def test_averages_and_differences(tmp_path: Path) -> None:
+    results = {
+        ("a", "x"): {"1": [1, 0], "2": [0, 0], "3": [1, 1]},
+        ("a", "y"): {"1": [0], "2": [1]},
+        ("b", "x"): {"3": [1, 1], "1": [1, 1], "2": [1, 0]},  # in another order: paired by id
+        ("b", "y"): {"1": [1], "2": [1]},
+    }
+    cells = [cell(tmp_path, r, model=m, benchmark=b) for (m, b), r in results.items()]
+    summary = summarise(cells)
+    first, second = summary.lines
+    assert first.average == average([share([0.5, 0, 1]), share([0, 1])])
+    assert (first.against, first.against_average) == ({}, None)
+    assert second.against["x"] == difference([1, 0.5, 1], [0.5, 0, 1])
+    assert second.against["x"].mean == pytest.approx(1 / 3)
+    assert second.against_average is not None
+    assert second.against_average.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert not summary.swept
+    # of x, a solved problems 1 and 3 at least once, b all three; y was asked once
+    assert second.against_pass == {"x": difference([1, 1, 1], [1, 0, 1])}
+
+
+def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
+    """Table 4's rule: the highest average on the last model; what cannot be told apart is said."""
+    cells = []
+    for model, best in (("base", 0.7), ("aligned", 0.95)):
+        for temperature in (1.0, 0.6):
+            for top_p in (0.7, 0.95):
+                right = 30 if (temperature, top_p) == (0.6, best) else 29 if top_p == best else 5
+                rewards = {str(i): [float(i < right)] for i in range(40)}
+                at = {"model": model, "temperature": temperature, "top_p": top_p}
+                cells.append(cell(tmp_path, rewards, **at))
+    summary = write_summary(evaluation(tmp_path, cells))
+    base, aligned = summary.choices
+    assert (base.best, aligned.best) == (Setting(0.6, 0.7), Setting(0.6, 0.95))
+    assert aligned.mean == 0.75
+    assert aligned.level() == [Setting(1.0, 0.95)]  # one problem of forty apart
+    assert "not told apart from 1/0.95" in str(aligned)
+    told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert told == json.loads(json.dumps(summary.to_json()))
+    assert told["sweep"][-1]["not_told_apart"] == [{"temperature": 1.0, "top_p": 0.95}]
+    assert len(told["scores"]) == 8

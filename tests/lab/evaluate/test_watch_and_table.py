@@ -1,0 +1,71 @@
+"""What is seen at the terminal: lines with the time left, and the tables."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from made_up_results import cell
+from rich.console import Console
+
+from counterpoise.lab.evaluate import watch as watching
+from counterpoise.lab.evaluate.summary import summarise
+from counterpoise.lab.evaluate.table import print_summary
+from counterpoise.lab.evaluate.watch import LiveWatch
+
+
+def console(width: int = 80) -> Console:
+    return Console(file=StringIO(), width=width, force_terminal=False)
+
+
+def said(made: Console) -> str:
+    assert isinstance(made.file, StringIO)
+    return made.file.getvalue()
+
+
+def test_the_time_left_is_by_the_pace_of_this_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 of 100 were there; 30 more took 60 s, so the other 60 take 120."""
+    clock = iter([0.0, 0.0, 60.0, 60.0, 60.0])
+    monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
+    out = console()
+    watch = LiveWatch(out)
+    watch.started(100, 10)
+    watch.loading("a")
+    watch.advanced(cell(tmp_path, {"p1": [1, 0], "p2": [0, 0]}), 30, 600)
+    watch.finished()
+    assert "10 of 100 responses are there already" in said(out)
+    expected = "a aime24 0.6/0.95  2/2 problems, 25.0 % so far, 10 tok/s, 2:00 left"
+    assert expected in said(out).splitlines()
+
+
+def test_tables_fit_eighty_columns(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path, {str(i): [float(i < right), 0.0] for i in range(10)}, model=m, benchmark=b,
+             title=b.upper())
+        for m, b, right in (("before", "x", 2), ("before", "y", 8), ("after", "x", 6),
+                            ("after", "y", 9))
+    ]  # fmt: skip
+    out = console()
+    print_summary(out, summarise(cells))
+    text = said(out)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["before", "10.0", "40.0", "25.0"] in lines
+    assert ["after", "30.0", "45.0", "37.5"] in lines
+    assert ["after", "+20.0", "+5.0", "+12.5"] in lines
+    assert ["against", "before", "X", "Y", "Avg"] in lines
+
+
+def test_a_sweep_says_its_choice(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path, {str(i): [float(i < right)] for i in range(10)}, temperature=t)
+        for t, right in ((1.0, 2), (0.6, 9))
+    ]
+    out = console()
+    print_summary(out, summarise(cells))
+    assert "a: 0.6/0.95 (90.0 %), ahead of the other" in said(out)
+    assert "choice: 0.6/0.95, by the last model named" in said(out)

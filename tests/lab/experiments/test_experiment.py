@@ -1,0 +1,297 @@
+"""`poise experiment` from end to end, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lab.experiments.made_up import run
+from lab.experiments.small_experiment import EXPERIMENT, RUN, write
+from typer.testing import CliRunner
+
+from counterpoise.cli import app
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments.curves import Runs, by_run, seconds_of
+from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.experiments.pieces import Piece, write_piece
+from counterpoise.lab.experiments.processes import Fleet
+from counterpoise.lab.experiments.run import Bench
+from counterpoise.lab.experiments.terminal import Part
+from counterpoise.store.folder import RunFolder
+
+
+def command(*words: object) -> str:
+    done = CliRunner().invoke(app, ["experiment", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.slow
+def test_in_two_pieces(tmp_path: Path) -> None:
+    """Seed 0 in one folder, seed 1 in another; put together there without its runs."""
+    file, one, two = write(tmp_path), tmp_path / "one", tmp_path / "two"
+    said = command(file, "--out", one, "--jobs", 2, "--seeds", "0:1")
+    assert "2 of 2 runs are finished" in said
+    runs = sorted(p.name for p in (one / "runs").iterdir() if p.is_dir())
+    assert runs == ["QB-lr0.0001-seed0", "shuffled-lr0.0001-seed0"]
+    left = {p.name for p in (one / "runs" / runs[0]).iterdir()}
+    assert left == {
+        "config.toml", "metrics.jsonl", "plans.jsonl", "evaluations.jsonl", "finished.json",
+    }  # fmt: skip
+
+    shutil.rmtree(one / "runs")  # curves.parquet is all that is needed
+    assert "2 runs, 2 known" in command(file, "--out", one, "--seeds", "0:1")
+
+    (two / "pieces").mkdir(parents=True)
+    shutil.copy(one / "curves.parquet", two / "pieces" / "first.parquet")
+    said = command(file, "--out", two, "--jobs", 2)
+    assert "4 runs, 2 known" in said
+    assert "4 of 4 runs are finished" in said
+    trained = sorted(p.name for p in (two / "runs").iterdir() if p.is_dir())
+    assert trained == ["QB-lr0.0001-seed1", "shuffled-lr0.0001-seed1"]
+    for name in ("report.html", "results.md", "small.json", "small-curves.png", "small.toml"):
+        assert (two / name).stat().st_size > 0, name
+    bench = Bench.open(read_experiment(file), file, two)
+    heldout = [r["heldout@0.6/0.95"] for c in bench.runs.values() for r in c]
+    assert sum(h is not None for h in heldout) == 8  # before and after, for four runs
+    starts = {tuple(c[0]["heldout"] for k, c in bench.runs.items() if k.seed == s) for s in (0, 1)}
+    assert all(len(set(pair)) == 1 for pair in starts)  # both arms of a seed start alike
+
+
+def test_a_function_beside_the_file_is_found_when_the_folder_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    """The folder's copy of the file has no such neighbour."""
+    (tmp_path / "mine.py").write_text("def score(responses, answers):\n    return []\n")
+    file = write(tmp_path, run=RUN.replace("workers = 1", 'name = "mine.py:score"'))
+    for _ in range(2):
+        assert Bench.open(read_experiment(file), file, tmp_path / "out").runs == {}
+    assert (tmp_path / "out" / "small.toml").read_bytes() == file.read_bytes()
+
+
+def test_a_stopped_experiment_judges_what_there_is_and_says_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "train", stopped)
+    words = ["experiment", str(write(tmp_path)), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert "stopped; the same command goes on" in done.output
+    assert "0 of 4 runs are finished" in done.output
+
+
+@pytest.mark.parametrize(("stopped", "code"), [(False, 2), (True, 130)])
+def test_a_failed_run_is_told_now_and_by_later_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, code: int
+) -> None:
+    """One run of four fails, the others are in a piece."""
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    runs = experiment.design.runs()
+    (out / "pieces").mkdir(parents=True)
+    made = [
+        {**r, "start": "embedded"}
+        for key in runs[:3]
+        for r in run(key.arm, key.seed, [0.4, 0.5, 0.6], 4)
+    ]
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
+
+    def fails(fleet: Fleet, *_: object) -> None:
+        assert list(fleet.options) == [runs[3].name]
+        fleet.failures[runs[3].name] = "5 optimizer steps in a row"
+        if stopped:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "train", fails)
+    words = ["experiment", str(file), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert f"{runs[3].name} failed: 5 optimizer steps in a row" in done.output
+    if stopped:
+        assert done.exit_code == code
+    else:
+        assert str(done.exception) == "1 run failed; the same command tries again"
+    told = (
+        "QB at lr 0.0001: 1 of 2 runs failed, seed 1 (5 optimizer steps in a row). It is compared"
+    )
+    assert told in (out / "results.md").read_text()
+    notes = json.loads((out / "small.json").read_text())["notes"]
+    assert [note.startswith(told) for note in notes[-2:]] == [True, False]
+
+    later = Bench.open(experiment, file, out)  # and one that trains nothing
+    assert later.failures == {runs[3]: "5 optimizer steps in a row"}
+    command(file, "--out", out, "--seeds", "0:1")
+    assert told in (out / "results.md").read_text()
+
+
+def test_where_the_first_runs_fail_the_others_are_not_tried_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fleet: Fleet, *_: object) -> None:
+        fleet.failures.update(dict.fromkeys(list(fleet.options)[:3], "no model 'out/warm'"))
+
+    monkeypatch.setattr(Fleet, "train", fails)
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["experiment", str(write(tmp_path)), "--out", str(out)])
+    said = "3 runs failed before any ended, 1 left untried; the same command tries again"
+    assert str(done.exception) == said
+    page = (out / "results.md").read_text()
+    assert "shuffled at lr 0.0001: 2 of 2 runs failed, seeds 0, 1 (no model 'out/warm'). No" in page
+    assert "0 of 4 runs are finished, 3 failed." in page
+
+
+@pytest.mark.slow
+def test_a_machine_without_charts_still_trains_and_judges(tmp_path: Path) -> None:
+    """altair is hidden; the table travels to where it is not."""
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    (out / "pieces").mkdir(parents=True)
+    made = [
+        {**r, "start": "embedded"}
+        for arm in ("shuffled", "QB")
+        for seed in (0, 1)
+        for r in run(arm, seed, [0.4, 0.5, 0.6], 4)
+    ]
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
+    hidden = "import sys; sys.modules['altair'] = None; from counterpoise.cli import main; main()"
+    words = [sys.executable, "-c", hidden, "experiment", str(file), "--out", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "no figures: altair is not installed here" in done.stdout
+    assert (out / "results.md").is_file()
+    assert not (out / "report.html").exists()
+
+
+def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    file, out = write(tmp_path), tmp_path / "out"
+    Bench.open(read_experiment(file), file, out)
+    other = write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3"))
+    with pytest.raises(PoiseError, match=r"another small\.toml"):
+        Bench.open(read_experiment(other), other, out)
+
+
+def test_other_weights_are_refused(tmp_path: Path) -> None:
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    (out / "pieces").mkdir(parents=True)
+    piece = [{**r, "start": "other weights"} for r in run("QB", 0, [0.4, 0.5, 0.6], 4)]
+    write_piece(out / "pieces" / "a.parquet", Piece(by_run(piece), {}), experiment)
+    bench = Bench.open(experiment, file, out)
+    with pytest.raises(PoiseError, match="embedded begins with other weights"):
+        bench.train(experiment.design.runs(), 1, lambda standing: None)
+    said = command(file, "--out", out, "--minutes", 0)  # where pieces are put together
+    assert "1 of 4 runs are finished" in said
+    assert not (out / "runs").exists()
+
+
+def test_a_dry_run_says_what_the_seeds_can_show(tmp_path: Path) -> None:
+    said = command(write(tmp_path), "--dry-run")
+    assert "2 arms x 1 rate x 2 seeds = 4 runs, 4 of them now" in said
+    assert "4 times in 5" in said
+    assert "(std over seeds; one comparison)" in said
+    assert "replicated when it is" in said
+
+
+def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: Path) -> None:
+    score = "def score(responses, answers):\n    return [float(r != '') for r in responses]\n"
+    compose = "def steps(rows, num_steps, seed):\n    return [[0, 1], list(range(2, len(rows)))]\n"
+    (tmp_path / "mine.py").write_text(score + compose)
+    run = RUN.replace("workers = 1", 'name = "mine.py:score"')
+    arms = EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:steps")
+    file = write(tmp_path, arms, run)
+    said = command(file, "--dry-run")
+    assert said.count("  own reward     mine.py:score: 1 for the answer in a box, 0 for noth") == 1
+    assert said.count("  own composer   mine.py:steps: steps of 2, 30 rows\n") == 1
+
+    (tmp_path / "mine.py").write_text(score + compose.replace("range(2,", "range(3,"))
+    with pytest.raises(PoiseError, match=r"^\[experiment\.arms\] QB: ") as fault:
+        described(read_experiment(file), [], None, 1)
+    assert "\n" not in str(fault.value)
+    (tmp_path / "mine.py").write_text(score.replace("return", "return [0.0] +") + compose)
+    with pytest.raises(PoiseError, match=r"mine\.py:score returned 5 numbers for 4 responses"):
+        described(read_experiment(file), [], None, 1)
+
+
+def made(keys: list[Key], seconds: float) -> Runs:
+    return by_run(
+        [
+            {**r, "start": "embedded", "iteration_seconds": seconds / 4, "evaluate_seconds": None}
+            | ({"evaluate_seconds": seconds / 2} if r["iteration"] == 2 else {})
+            for key in keys
+            for r in run(key.arm, key.seed, [0.4, 0.5, 0.6], 4)
+            if r["iteration"]
+        ]
+    )
+
+
+def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path) -> None:
+    """Of four runs one is finished here, one in a piece, one was begun, one failed."""
+    file, out = write(tmp_path), tmp_path / "out"
+    experiment = read_experiment(file)
+    one, two, three, four = experiment.design.runs()
+    said = command(file, "--dry-run")
+    assert "done: not known: --out names the folder to look into\n" in said
+    assert "known when one has ended; a first one: --seeds 0:1 --rates 0.0001 --arms shuff" in said
+    assert "4 runs, 3 at a time (--jobs)" in command(file, "--dry-run", "--jobs", 3)
+
+    assert "done: 0 of 4 are finished in" in command(file, "--dry-run", "--out", out)
+    assert not out.exists()
+
+    (out / "pieces").mkdir(parents=True)
+    write_piece(out / "curves.parquet", Piece(made([one], 90.0), {four: "no disk"}), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(made([two], 110.0), {}), experiment)
+    RunFolder.create(out / "runs" / three.name, experiment.run)
+    before = sorted(out.rglob("*"))
+    said = command(file, "--dry-run", "--out", out, "--jobs", 1)
+    assert f"done: 2 of 4 are finished in {out}, 2 left (1 begun, 1 failed, and to be tri" in said
+    each = "1.7 min each after loading, as in the 2 runs that ended"
+    assert f"time: 2 runs, 1 at a time (--jobs), {each}: about 3.3 min\n" in said
+    said = command(file, "--dry-run", "--out", out, "--jobs", 1, "--minutes", 2)
+    assert "about 3.3 min; about 1 of them end within --minutes 2\n" in said
+    said = command(file, "--dry-run", "--out", out, "--seeds", "0:1")
+    assert "2 of 2 are finished" in said
+    assert "time: nothing is left to train" in said
+    assert "task           word_problems: 16 problems to train on" in said
+    assert "memory         training" in said
+    assert sorted(out.rglob("*")) == before
+
+
+def test_what_a_run_took_is_its_iterations_and_evaluations() -> None:
+    ((_, curve),) = made([Key("QB", 1e-4, 0)], 100.0).items()
+    assert seconds_of(curve) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        (Part(), 4),
+        (Part(seeds="0:1"), 2),
+        (Part(seeds="1:"), 2),
+        (Part(arms="QB"), 2),
+        (Part(rates="1e-4", arms="QB,shuffled", seeds=":1"), 2),
+    ],
+)
+def test_a_part_of_an_experiment(tmp_path: Path, part: Part, names: int) -> None:
+    assert len(part.of(read_experiment(write(tmp_path)))) == names
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Part(seeds="4"), "write A:B"),
+        (Part(seeds="5:9"), "none of the experiment's 2 seeds"),
+        (Part(arms="QD"), "unknown arm 'QD'"),
+        (Part(rates="1"), "not a rate of the experiment: 0.0001"),
+        (Part(rates="x"), "not a rate"),
+    ],
+)
+def test_a_part_that_is_not_there(tmp_path: Path, part: Part, said: str) -> None:
+    with pytest.raises(PoiseError, match=said):
+        part.of(read_experiment(write(tmp_path)))

@@ -1,0 +1,158 @@
+"""Experiment files: what they say, what is refused, when two are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from lab.experiments.small_experiment import EXPERIMENT, RUN, write
+
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.experiments.reused_runs import same_runs
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    found = read_experiment(write(tmp_path))
+    assert found.name == "small"
+    assert [key.name for key in found.design.runs()] == [
+        "shuffled-lr0.0001-seed0", "QB-lr0.0001-seed0",
+        "shuffled-lr0.0001-seed1", "QB-lr0.0001-seed1",
+    ]  # fmt: skip
+    assert found.hypotheses == (("QB", "better"),)
+    assert found.columns == {"heldout": "1/1", "heldout@0.6/0.95": "0.6/0.95"}
+    assert (found.baseline, found.family) == ("shuffled", 1)
+    config = load_config(found.design.base, list(found.design.overrides(found.design.runs()[3])))
+    assert (config.batch.composer, config.update.lr, config.loop.seed) == ("grouped", 1e-4, 1)
+
+
+def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path)).loop.iterations == 2
+
+
+def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
+    """Comments and the place of the model do not; a seed more does."""
+    first = read_experiment(write(tmp_path)).digest
+    assert read_experiment(write(tmp_path, "# again\n" + EXPERIMENT)).digest == first
+    assert read_experiment(write(tmp_path), model="elsewhere").digest == first
+    more = EXPERIMENT.replace("seeds = 2", "seeds = 3")
+    assert read_experiment(write(tmp_path, more)).digest != first
+    assert read_experiment(write(tmp_path, run=RUN + "[update]\nclip_low = 0.1\n")).digest != first
+
+
+def test_a_function_of_the_users_counts_by_its_content(tmp_path: Path) -> None:
+    """For all arms, or one of them; where the file lies does not count."""
+    plain = read_experiment(write(tmp_path)).digest
+    for change in (
+        {"run": RUN.replace("workers = 1", 'name = "mine.py:f"')},
+        {"run": RUN.replace("workers = 1", 'also = ["overlong", "mine.py:f=0.5"]')},
+        {"experiment": EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:f")},
+    ):
+        found = []
+        for text in ("f = max\n", "f = min\n", "f = max\n"):
+            (tmp_path / "mine.py").write_text(text)
+            found.append(read_experiment(write(tmp_path, **change)).digest)
+        assert found[0] == found[2]
+        assert len({plain, *found}) == 3
+
+
+def test_a_file_without_such_functions_keeps_its_digest() -> None:
+    """That of the runs that were made with it."""
+    name, data = "smollm2-interventions", Path(__file__).parents[3] / "docs" / "data"
+    stored = pq.read_schema(data / f"{name}.parquet").metadata[b"digest"]
+    assert read_experiment(name).digest == stored.decode() == "0b031ea447cfd4a7"
+
+
+def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    assert read_experiment(file).start() == "embedded"
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "model.safetensors").write_bytes(b"weights")
+    a, b = (read_experiment(file, model=str(tmp_path / p)).start() for p in ("a", "b"))
+    assert a == b != "embedded"
+    (tmp_path / "b" / "model.safetensors").write_bytes(b"others")
+    assert read_experiment(file, model=str(tmp_path / "b")).start() != a
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (EXPERIMENT, "", "no section"),
+        ("seeds = 2", "sedes = 2", "did you mean 'seeds'"),
+        ("seeds = 2", 'seeds = "two"', "experiment.seeds must be a whole number"),
+        ('rule = "replicated when it is"', "", "experiment.rule is missing"),
+        ('baseline = "shuffled"', 'baseline = "shufled"', "did you mean 'shuffled'"),
+        ("rates = [1e-4]", "rates = [1e-4, 1e-4]", "a learning rate twice"),
+        ("QB > shuffled", "QB >= shuffled", "must be 'ARM > shuffled'"),
+        ("QB > shuffled", "QB <> shuffled", "must be 'ARM > shuffled'"),
+        ("QB > shuffled", "QD > shuffled", "unknown arm 'QD'"),
+        ("QB > shuffled", "shuffled > shuffled", "compares an arm with itself"),
+        ("QB = [", '"Q B" = [', "cannot be part of a file name"),
+        ('["batch.composer=grouped"]', '"grouped"', "must be a list of options"),
+        ("composer=grouped", "composer=groupd", "did you mean 'grouped'"),
+    ],
+)
+def test_faults_are_one_line(tmp_path: Path, before: str, after: str, said: str) -> None:
+    with pytest.raises(PoiseError, match=said) as fault:
+        read_experiment(write(tmp_path, EXPERIMENT.replace(before, after)))
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ("composer=grouped", "composr=grouped",
+         "[experiment.arms] QB: batch.composr=grouped: in [batch]: unknown option 'composr': "
+         "did you mean 'composer'?"),
+        ("composer=shuffled", "composer=whole",
+         "[experiment.arms] shuffled: batch.composer=whole makes one step: set batch.steps=1"),
+        ("composer=shuffled", "steps", "[experiment.arms] shuffled: batch.steps: write section."),
+        ("[1e-4]", "[1e-4, -1.0]",
+         "experiment.rates: update.lr=-1.0: update.lr must be at least 0, not -1.0"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_an_arm_or_a_rate_is_told_with_its_place(
+    tmp_path: Path, before: str, after: str, place: str
+) -> None:
+    path = write(tmp_path, EXPERIMENT.replace(before, after))
+    with pytest.raises(PoiseError) as fault:
+        read_experiment(path)
+    assert str(fault.value).startswith(f"{path}: {place}")
+
+
+def test_a_fault_of_the_run_itself_is_not_told_of_an_arm(tmp_path: Path) -> None:
+    path = write(tmp_path, run=RUN.replace("prompts = 4\nmax", "promts = 4\nmax"))
+    with pytest.raises(PoiseError) as fault:
+        read_experiment(path)
+    assert str(fault.value).startswith(f"{path}: in [sample]: unknown option 'promts'")
+
+
+@pytest.mark.parametrize("name", ["smollm2-interventions", "smollm2-pilot"])
+def test_the_experiments_of_the_repository(name: str) -> None:
+    found = read_experiment(name)
+    assert found.design.arms["shuffled"] == ("batch.composer=shuffled", "balance.tau=0")
+    assert not found.run.store.model
+
+
+def test_waiting_is_asked_of_the_same_run() -> None:
+    first, second = (read_experiment(f"smollm2-{n}") for n in ("interventions", "waiting"))
+    assert second.run.balance == first.run.balance
+    assert second.run.batch == replace(first.run.batch, composer="shuffled")
+    for stage in ("loop", "task", "sample", "update", "evaluate", "monitor", "store"):
+        assert getattr(second.run, stage) == getattr(first.run, stage)
+    known = same_runs({key: [key._asdict()] for key in first.design.runs()}, first, second)
+    assert [key for key in second.design.runs() if key not in known] == [
+        key for key in second.design.runs() if key.arm == "waits"
+    ]
+    assert len(known) == 2 * 2 * 16  # RB and shuffled are trained once
+
+
+def test_pilot_and_experiment_share_their_run_and_no_seed() -> None:
+    pilot, experiment = (read_experiment(f"smollm2-{n}") for n in ("pilot", "interventions"))
+    assert pilot.run == experiment.run
+    assert not set(pilot.design.seeds) & set(experiment.design.seeds)
+    assert len(experiment.design.runs()) == 7 * 2 * 16

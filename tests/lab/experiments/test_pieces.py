@@ -1,0 +1,176 @@
+"""Tables of curves: the same after a round trip, put together, refused when they do not belong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lab.experiments.made_up import run
+from lab.experiments.small_experiment import EXPERIMENT, write
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments.compare import differences
+from counterpoise.lab.experiments.curves import Runs, by_run
+from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.header import heading
+from counterpoise.lab.experiments.pieces import (
+    NAME,
+    Piece,
+    read_piece,
+    read_pieces,
+    starts,
+    write_piece,
+)
+from counterpoise.lab.experiments.reused_runs import origins, shared_told
+from counterpoise.lab.experiments.run import Bench
+from counterpoise.lab.experiments.verdicts import judge
+
+TABLE = EXPERIMENT.partition("[experiment]")[2]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return read_experiment(write(tmp_path))
+
+
+def runs_of(arm: str, seed: int, start: str = "start") -> Runs:
+    curve = run(arm, seed, [0.375, 0.5, 0.625], 4)
+    return by_run([{**r, "start": start} for r in curve])
+
+
+def test_a_round_trip(tmp_path: Path, experiment: Experiment) -> None:
+    runs = runs_of("QB", 0)
+    write_piece(tmp_path / "a.parquet", Piece(runs, {}), experiment)
+    found, failures = read_piece(tmp_path / "a.parquet", experiment)
+    assert failures == {}
+    assert starts(found) == {"start"}
+    ((key, curve),) = found.items()
+    assert (key.arm, key.rate, key.seed) == ("QB", 1e-4, 0)
+    assert [r["heldout"] for r in curve] == [0.375, 0.5, 0.625]
+    assert [r["updates"] for r in curve] == [0, 4, 8]
+    assert curve[0]["success"] is None
+    assert curve[1]["entropy"] == pytest.approx(0.2)
+
+
+def test_pieces_are_put_together(tmp_path: Path, experiment: Experiment) -> None:
+    """In the order of the experiment; a run that two pieces have counts once."""
+    (tmp_path / "pieces").mkdir()
+    one = runs_of("shuffled", 0) | runs_of("QB", 0)
+    two = runs_of("QB", 0) | runs_of("QB", 1) | runs_of("QB", 7)  # 7 is not in the experiment
+    write_piece(tmp_path / "pieces" / "one.parquet", Piece(one, {}), experiment)
+    write_piece(tmp_path / "pieces" / "two.parquet", Piece(two, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
+    assert [(key.arm, key.seed) for key in runs] == [("shuffled", 0), ("QB", 0), ("QB", 1)]
+    assert read_pieces(tmp_path / "nowhere", experiment) == ({}, {})
+
+
+def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment) -> None:
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+    write_piece(folder / "a.parquet", Piece(runs_of("QB", 0), {}), experiment)
+    other = read_experiment(write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3")))
+    said = r"a\.parquet was made by another experiment file .* or name that file in experiment\.sha"
+    with pytest.raises(PoiseError, match=said):
+        read_pieces(tmp_path, other)
+    write_piece(folder / "b.parquet", Piece(runs_of("QB", 1, "another"), {}), experiment)
+    with pytest.raises(PoiseError, match="begins with other weights"):
+        read_pieces(tmp_path, experiment)
+    (folder / "b.parquet").write_bytes(b"PAR1 not at all")
+    with pytest.raises(PoiseError, match="no piece of an experiment"):
+        read_pieces(tmp_path, experiment)
+
+
+def test_only_runs_of_one_start_are_paired(tmp_path: Path) -> None:
+    """Seed 0 was warmed up here, seed 1 elsewhere, and half of seed 1 once more."""
+    experiment = read_experiment(write(tmp_path, "\n[experiment]\none_start = false" + TABLE))
+    (tmp_path / "pieces").mkdir()
+    here = runs_of("shuffled", 0, "here") | runs_of("QB", 0, "here") | runs_of("QB", 1, "here")
+    there = runs_of("shuffled", 1, "there")
+    write_piece(tmp_path / "pieces" / "here.parquet", Piece(here, {}), experiment)
+    write_piece(tmp_path / "pieces" / "there.parquet", Piece(there, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
+    assert len(runs) == 4
+    assert differences(runs, "QB", "shuffled", 1e-4, "rollouts") == [0.0]
+
+
+def test_of_overlapping_pieces_the_runs_that_pair_are_taken(tmp_path: Path) -> None:
+    """The folder's own shuffled of seed 0 has another start than what a piece has of that seed; of
+    seed 1 either start has one run, and the folder's own comes first."""
+    experiment = read_experiment(write(tmp_path, "\n[experiment]\none_start = false" + TABLE))
+    (tmp_path / "pieces").mkdir()
+    own = runs_of("shuffled", 0, "here") | runs_of("QB", 1, "here")
+    piece = runs_of("shuffled", 0, "there") | runs_of("QB", 0, "there") | runs_of("QB", 1, "there")
+    write_piece(tmp_path / NAME, Piece(own, {}), experiment)
+    write_piece(tmp_path / "pieces" / "there.parquet", Piece(piece, {}), experiment)
+    runs = read_pieces(tmp_path, experiment).runs
+    taken = {(key.arm, key.seed): curve[0]["start"] for key, curve in runs.items()}
+    assert taken == {("shuffled", 0): "there", ("QB", 0): "there", ("QB", 1): "here"}
+    assert differences(runs, "QB", "shuffled", 1e-4, "rollouts") == [0.0]
+
+
+def test_failures_travel_and_a_run_that_was_made_has_not_failed(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    (tmp_path / "pieces").mkdir()
+    zero, one, other = (Key("QB", 1e-4, seed) for seed in (0, 1, 7))  # 7: not in the experiment
+    write_piece(tmp_path / NAME, Piece({}, {zero: "first", one: "no disk"}), experiment)
+    made = Piece(runs_of("QB", 0), {one: "later", other: "never asked for"})
+    write_piece(tmp_path / "pieces" / "a.parquet", made, experiment)
+    found = read_pieces(tmp_path, experiment)
+    assert list(found.runs) == [zero]
+    assert found.failures == {one: "no disk"}
+
+
+def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_path: Path) -> None:
+    """Its QB is `whole` here; its shuffled has another number of steps, and seed 2 is not here."""
+    theirs = write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3")).rename(
+        tmp_path / "theirs.toml"
+    )
+    mine = EXPERIMENT.replace("QB = [", "whole = [").replace("QB", "whole")
+    mine = mine.replace('"batch.composer=shuffled"', '"batch.composer=shuffled", "batch.steps=1"')
+    experiment = read_experiment(
+        write(tmp_path, mine.replace("[experiment]", f'[experiment]\nshares = ["{theirs}"]', 1))
+    )
+    (tmp_path / "pieces").mkdir()
+    runs = runs_of("shuffled", 0) | runs_of("QB", 0) | runs_of("QB", 2)
+    other = read_experiment(theirs)
+    write_piece(tmp_path / "pieces" / "a.parquet", Piece(runs, {}), other)
+    taken = read_pieces(tmp_path, experiment)
+    assert list(taken.runs) == [Key("whole", 1e-4, 0)]
+    write_piece(tmp_path / NAME, taken, experiment)  # and from now on they are this one's
+    kept = read_piece(tmp_path / NAME, experiment).runs
+    assert list(kept) == [Key("whole", 1e-4, 0)]
+    assert origins(taken.runs) == origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
+    said = (
+        f"1 run shared with another experiment and trained for it, theirs {other.digest}: whole 1."
+    )
+    assert shared_told(kept) == [said]
+    assert said in judge(kept, experiment).notes
+    assert said in heading(experiment, kept)
+    told = described(experiment, experiment.design.runs(), tmp_path, 1)
+    assert f"1 of 4 are finished in {tmp_path}, 3 left\n  {said}\n" in told
+
+
+def test_more_seeds_take_the_runs_that_are_there(tmp_path: Path) -> None:
+    """As the refusal of the old folder says: shares = [its copy of the file], its table a piece."""
+    file, old, new = write(tmp_path), tmp_path / "old", tmp_path / "new"
+    experiment = read_experiment(file)
+    Bench.open(experiment, file, old)
+    write_piece(old / NAME, Piece(runs_of("QB", 0) | runs_of("shuffled", 1), {}), experiment)
+    more = f'[experiment]\nshares = ["{old / file.name}"]'
+    file = write(
+        tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3").replace("[experiment]", more, 1)
+    )
+    with pytest.raises(PoiseError) as fault:
+        Bench.open(read_experiment(file), file, old)
+    assert str(fault.value) == (
+        f"{old} holds the experiment of another small.toml: choose another --out; to keep its runs "
+        f'(more seeds, say) write shares = ["{old}/small.toml"] into the file and put '
+        f"{old}/curves.parquet into pieces/ of the new folder"
+    )
+    (new / "pieces").mkdir(parents=True)
+    (new / "pieces" / "old.parquet").write_bytes((old / NAME).read_bytes())
+    found = Bench.open(read_experiment(file), file, new).runs
+    assert list(found) == [Key("QB", 1e-4, 0), Key("shuffled", 1e-4, 1)]

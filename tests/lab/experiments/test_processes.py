@@ -1,0 +1,207 @@
+"""Runs of a study: trained once, taken up, refused when they are not the ones asked for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments.processes import (
+    ALWAYS,
+    Fleet,
+    Standing,
+    number_of_jobs,
+    train_runs,
+)
+from counterpoise.lab.experiments.terminal import _Display
+from counterpoise.store.alone import alone
+from counterpoise.store.folder import RunFolder
+
+SMALL = (
+    "loop.iterations=2", "sample.prompts=4", "batch.steps=2", "balance.tau=0", "task.size=16",
+    "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=0",
+)  # fmt: skip
+
+
+def silent(doing: str, share: float) -> None:
+    pass
+
+
+@pytest.mark.slow
+def test_runs_are_trained_once(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    runs = {"a": SMALL, "b": (*SMALL, "loop.seed=1")}
+    first = train_runs(runs, tmp_path, lambda *what: told.append(what))
+    assert list(first) == ["a", "b"]
+    assert told[-1] == ("2 of 2 runs", 1.0)
+    assert [share for _, share in told] == sorted(share for _, share in told)
+    metrics = {name: run.read("metrics") for name, run in first.items()}
+    assert [len(m) for m in metrics.values()] == [2, 2]
+    assert metrics["a"][0]["old_logprob"] != metrics["b"][0]["old_logprob"]
+
+    written = (tmp_path / "a" / "metrics.jsonl").stat().st_mtime_ns
+    again = train_runs(runs, tmp_path, silent)
+    assert (tmp_path / "a" / "metrics.jsonl").stat().st_mtime_ns == written
+    assert again["a"].read("metrics") == metrics["a"]
+
+    with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 5: remove it"):
+        train_runs({"a": (*SMALL, "loop.seed=5")}, tmp_path, silent)
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
+    """Only config.toml was written before it was killed."""
+    RunFolder.create(tmp_path / "a", load_config("demo", [*ALWAYS, *SMALL]))
+    done = train_runs({"a": SMALL}, tmp_path, silent)
+    assert len(done["a"].read("metrics")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["batch.composer={}:f", "verify.also=['overlong', '{}:f=0.5']"])
+def test_an_edit_does_not_reach_runs_that_are_yet_to_start(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def f(responses, *others):\n    return []\n")
+    fleet = Fleet({"a": (*SMALL, option.format(path))}, tmp_path / "runs")
+    path.write_text("def f(responses, *others):\n    return [[]]\n")
+    fleet.train(jobs=1)
+    assert fleet.failures["a"].startswith(f"{path} has changed since the run began")
+
+
+@pytest.mark.slow
+def test_a_fault_of_a_run_is_told(tmp_path: Path) -> None:
+    missing = f"model.name={tmp_path / 'nowhere'}"
+    with pytest.raises(PoiseError, match=r"the run in .*/a failed: .*nowhere"):
+        train_runs({"a": (*SMALL, missing)}, tmp_path / "runs", silent)
+
+
+def test_options_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match="composer"):
+        train_runs({"a": SMALL, "b": ("batch.composer=grupped",)}, tmp_path / "runs", silent)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_JOBS", raising=False)
+    assert number_of_jobs() >= 1
+    monkeypatch.setenv("POISE_JOBS", "24")
+    assert number_of_jobs() == 24
+    for wrong in ("0", "many", "-2"):
+        monkeypatch.setenv("POISE_JOBS", wrong)
+        with pytest.raises(PoiseError, match="POISE_JOBS"):
+            number_of_jobs()
+
+
+@pytest.fixture(params=["heard", "ignored"])
+def ctrl_c(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As at a terminal, and as in the background of a script; runs inherit it."""
+    before = signal.getsignal(signal.SIGINT)
+    ignored = request.param == "ignored"
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: str) -> None:
+    options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
+
+    def stop(standing: Standing) -> None:
+        if standing.running.get("a", 0) >= 2:
+            raise KeyboardInterrupt
+
+    first = Fleet({"a": options}, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        first.train(1, stop)
+    assert (tmp_path / "a.log").read_text().splitlines()[-1].startswith("poise: stopped")
+    assert not first.finished("a")
+    assert not first.failures
+    behind = RunFolder.open(tmp_path / "a").read("metrics")
+    assert 2 <= len(behind) < 9
+
+    told: list[Standing] = []
+    Fleet({"a": options}, tmp_path).train(1, told.append)
+    folder = RunFolder.open(tmp_path / "a")
+    assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 10))
+    assert min(s.running["a"] for s in told if "a" in s.running) >= len(behind) - 1  # not from 0
+    assert told[-1].ended == 1
+    assert not (tmp_path / "a" / "checkpoints").exists()
+    assert not (tmp_path / "a" / "model").exists()
+    assert not (tmp_path / "a.log").exists()
+
+
+@pytest.mark.slow
+def test_a_run_without_memory_waits_for_a_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run ends as memory ends one; later it has the machine to itself."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, pathlib, sys\n"
+        f"died = pathlib.Path({str(tmp_path / 'died')!r})\n"
+        f"if {str(tmp_path / 'runs' / 'b')!r} in sys.orig_argv and not died.exists():\n"
+        "    died.touch()\n"
+        "    print('poise: out of memory: a smaller model', flush=True)\n"
+        "    os._exit(2)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    told: list[Standing] = []
+    runs = {name: (*SMALL, f"loop.seed={seed}") for seed, name in enumerate("abc")}
+    fleet = Fleet(runs, tmp_path / "runs")
+    fleet.train(2, told.append)
+    assert not fleet.failures
+    assert all(fleet.finished(name) for name in runs)
+    assert told[-1].postponed == 1
+    after = [s for s in told if s.postponed]
+    assert max(len(s.running) for s in after) == 1
+
+
+def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    running = {f"QB-lr0.0001-seed{seed}": 12 for seed in range(3)}
+    well = Standing(3, 8, running, 0.46, 90.0, jobs=4)
+    assert str(well) == "3 of 8 runs"
+    short = replace(well, failed=1, postponed=1, jobs=3)
+    assert str(short) == "3 of 8 runs, 1 failed, memory ran out once: 3 at a time now"
+    assert "memory ran out 2 times: 3 at a time now" in str(replace(short, postponed=2))
+    with _Display(Console(width=80)) as display:
+        display.tell(short)
+    runs = "QB-lr0.0001-seed0 12, QB-lr0.0001-seed1 12, QB-lr0.0001-seed2 12"
+    assert capsys.readouterr().out == f"{short}, 46 %, 2 min left  [{runs}]\n"
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_says_by_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last line was of something else."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if 'train' in sys.orig_argv:\n"
+        "    print('   3/40  success  44 %', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    fleet = Fleet({"a": SMALL}, tmp_path / "runs")
+    fleet.train(1)
+    killed = "killed by SIGKILL, as the kernel does when memory is short"
+    assert fleet.failures == {"a": killed}
+
+
+def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    fleet.train(1, minutes=0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_commands_do_not_train_one_folder(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path),
+        pytest.raises(PoiseError, match="is being written by another process: wait"),
+    ):
+        Fleet({"a": SMALL}, tmp_path).train(1)

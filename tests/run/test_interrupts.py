@@ -1,0 +1,138 @@
+"""SIGTERM stops `poise train` as Ctrl-C does, also where Ctrl-C is not heard: the iteration is
+finished and a checkpoint saved. The second one stops at once."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from counterpoise.run import interrupts
+from counterpoise.run.interrupts import postponed, terminated_is_interrupted
+from counterpoise.store import checkpoint
+from counterpoise.store.folder import RunFolder
+
+SMALL = (
+    "loop.iterations=200", "loop.checkpoint_every=1000", "sample.prompts=4",
+    "sample.max_new_tokens=8", "batch.steps=2", "balance.tau=0", "task.size=16",
+    "evaluate.prompts=0", "monitor.every=0", "loop.threads=1",
+)  # fmt: skip
+
+
+def test_sigterm_is_an_interrupt_inside_and_what_it_was_outside() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminated_is_interrupted():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_waits_for_the_end_of_the_block(
+    number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+
+    def work() -> None:
+        with postponed("wait") as stopped:
+            assert not stopped()
+            signal.raise_signal(number)
+            signal.raise_signal(number)  # within a second: `timeout` sends it twice
+            assert stopped()
+            done.append(True)
+
+    with terminated_is_interrupted():
+        before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert done
+        assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+    assert capfd.readouterr().err == "\npoise: wait; once more stops at once, without\n"
+    with postponed("never said"):
+        pass
+
+
+def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "SAME", 0.0)
+
+    def work() -> None:
+        with postponed("wait"):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("never here")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+
+
+def test_a_fault_in_the_block_comes_first() -> None:
+    def work() -> None:
+        with postponed("wait"):
+            signal.raise_signal(signal.SIGINT)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with postponed("never said") as stopped:
+            signal.raise_signal(signal.SIGINT)
+            assert not stopped()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    found = []
+
+    def elsewhere() -> None:
+        with postponed("never said") as stopped:
+            found.append(stopped())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(tmp_path / "run")]
+    run = subprocess.Popen(
+        [*words, "demo", *(f"--set={option}" for option in SMALL)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while run.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert run.poll() is None  # deaf
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == 130
+    first, last = said.split("poise: ")[1:]
+    assert first.startswith("finishing the iteration")
+    again = f"{sys.executable} -m counterpoise.cli train --resume --out {tmp_path / 'run'}"
+    assert last == f"stopped; it goes on from its last checkpoint by: {again}\n"
+
+    folder = RunFolder.open(tmp_path / "run")
+    behind = len(folder.read("metrics"))
+    assert 2 <= behind < 200
+    kept = checkpoint.available(folder.checkpoints)
+    assert [path.name for path in kept] == [checkpoint.name(behind)]  # nothing is lost
+    more = [*shlex.split(again), f"--set=loop.iterations={behind + 1}"]
+    resumed = subprocess.run(more, check=True, capture_output=True, text=True)
+    assert f"resuming after iteration {behind}" in resumed.stdout
+    lines = RunFolder.open(tmp_path / "run").read("metrics")
+    assert [line["iteration"] for line in lines] == list(range(1, behind + 2))

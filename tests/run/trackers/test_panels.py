@@ -1,0 +1,57 @@
+"""Every number has a section of the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from run.trackers.made_up import judged
+
+from counterpoise.config.evaluation_settings import Setting
+from counterpoise.microscope.monitor_records import NUMBERS
+from counterpoise.run.trackers.panels import OTHER, of_evaluation, of_metrics, panel_of
+
+DESIGN = Path(__file__).parents[3] / "docs" / "design.md"
+
+
+def test_every_field_of_the_documents_has_a_panel() -> None:
+    table = DESIGN.read_text(encoding="utf-8").split("**metrics.jsonl**")[1].split("\n\n")[1]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    fields = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"iteration"}
+    assert {"success", "loss", "turns", "tokens_per_second"} <= fields
+    assert [field for field in sorted({*fields, *NUMBERS}) if panel_of(field) == OTHER] == []
+    assert panel_of("something_new") == OTHER
+
+
+def test_a_line_in_numbers() -> None:
+    line = {
+        "schema": 1, "iteration": 7, "success": 0.5, "reward_overlong": -0.25, "rollouts": 16,
+        "positive_share": None, "turn_success": [0.5, 0.125], "entropy": 0.75, "flipped": 0.25,
+        "cancellation_types": [[13, 0.5, 0.1]], "sample_seconds": 2.0, "sampler_mismatch": 1e-5,
+    }  # fmt: skip
+    assert of_metrics(line) == {
+        "reward/success": 0.5,
+        "reward/reward_overlong": -0.25,
+        "sample/rollouts": 16,
+        "sample/turn_success_1": 0.5,
+        "sample/turn_success_2": 0.125,
+        "update/entropy": 0.75,
+        "update/sampler_mismatch": 1e-5,
+        "monitor/flipped": 0.25,
+        "time/sample_seconds": 2.0,
+    }
+
+
+def test_held_out_success_has_a_panel_for_each_way_of_sampling() -> None:
+    first, other = Setting(1.0, 1.0), Setting(0.6, 0.95)
+    found = of_evaluation(judged(3), first, first)
+    assert found == {
+        "heldout/success": 0.53,
+        "heldout/success_low": 0.4,
+        "heldout/success_high": 0.6,
+        "heldout/pass_any": 0.8,
+        "heldout/mixed": 0.3,
+        "heldout/seconds": 5.0,
+    }
+    assert of_evaluation(judged(3), other, first)["heldout_0.6_0.95/success"] == 0.53
+    assert of_evaluation(judged(3), None, None) == found  # of a folder from before settings

@@ -1,0 +1,134 @@
+"""Forks: token for token what `sample` would draw with the prefix as a prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.config import SampleConfig
+from counterpoise.sample import continuations as forking
+from counterpoise.sample import native
+from counterpoise.sample.continuations import Start, fork
+from counterpoise.sample.native import sample
+
+SEQUENCES = [
+    np.array(ids, dtype=np.int32)
+    for ids in ([5, 9, 11, 40, 41, 42, 43], [7, 8], [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
+]
+STARTS = [
+    Start(0, 3, (1, 2, 3), 9),
+    Start(2, 12, (4,), 1),
+    Start(0, 7, (5, 6), 4),
+    Start(1, 1, (7, 8, 9, 10, 11), 12),
+    Start(2, 3, (1, 2), 6),
+    Start(0, 3, (12,), 5),
+]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_a_fork_is_a_sample_of_its_prefix(architecture: str) -> None:
+    policy = tiny.policy(architecture)
+    drawn = fork(policy, SEQUENCES, STARTS, SampleConfig())
+    for start, responses in zip(STARTS, drawn, strict=True):
+        prefix = SEQUENCES[start.sequence][: start.length]
+        config = SampleConfig(max_new_tokens=start.limit)
+        (expected,) = sample(policy, [prefix], [start.seeds], config)
+        for mine, theirs in zip(responses, expected, strict=True):
+            np.testing.assert_array_equal(mine.tokens, theirs.tokens)
+            np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-5)
+            assert (mine.text, mine.finished) == (theirs.text, theirs.finished)
+
+
+def test_embedded_model_forks_its_own_rollouts() -> None:
+    """At every position of a rollout: what a plain `sample` draws from there."""
+    from counterpoise.config import ModelConfig
+    from counterpoise.model.load import load_policy
+    from counterpoise.task.word_problems import problem
+
+    policy, config = load_policy(ModelConfig(device="cpu")), SampleConfig(max_new_tokens=112)
+    prompts = [policy.encode(problem("heldout", i).problem) for i in range(2)]
+    rollouts = [drawn[0] for drawn in sample(policy, prompts, [[1], [2]], config)]
+    sequences = [np.concatenate((p, r.tokens)) for p, r in zip(prompts, rollouts, strict=True)]
+    starts = [
+        Start(i, len(prompts[i]) + kept, (kept, 1000 + kept), 112 - kept)
+        for i in range(2)
+        for kept in range(0, len(rollouts[i].tokens) - 1, 7)
+    ]
+    drawn = fork(policy, sequences, starts, config)
+    prefixes = [sequences[start.sequence][: start.length] for start in starts]
+    plain = sample(policy, prefixes, [start.seeds for start in starts], config)
+    for start, mine, theirs in zip(starts, drawn, plain, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a.tokens, b.tokens[: start.limit])
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 25))
+def test_cutting_the_batch_changes_nothing(rows: int, tokens: int) -> None:
+    policy = tiny.policy()
+    whole = fork(policy, SEQUENCES, STARTS, SampleConfig())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "ROWS_AT_ONCE", rows)
+        patch.setattr(forking, "PREFILL_TOKENS", tokens)
+        cut = fork(policy, SEQUENCES, STARTS, SampleConfig())
+    for a, b in zip(whole, cut, strict=True):
+        assert [r.tokens.tolist() for r in a] == [r.tokens.tolist() for r in b]
+
+
+def test_the_first_token_can_be_refused() -> None:
+    """Chi-square of 4,000 first tokens against the renormalised rest of the distribution."""
+    policy, draws = tiny.policy(), 4000
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([SEQUENCES[0][:3].tolist()])).logits[0, -1]
+    likeliest = int(logits.argmax())
+    start = Start(0, 3, tuple(range(draws)), 2, without=likeliest)
+    (drawn,) = fork(policy, SEQUENCES, [start], SampleConfig())
+    counted = np.bincount([r.tokens[0] for r in drawn], minlength=tiny.VOCABULARY)
+    assert counted[likeliest] == 0
+    assert likeliest in {int(r.tokens[1]) for r in drawn if len(r.tokens) > 1}  # only the first
+    logits[likeliest] = -torch.inf
+    expected = draws * logits.softmax(-1).numpy()
+    likely = expected > 5
+    chi2 = float((((counted - expected) ** 2) / np.maximum(expected, 1e-9))[likely].sum())
+    freedom = int(likely.sum())
+    assert chi2 < freedom + 4 * (2 * freedom) ** 0.5
+    assert drawn[0].logprobs[0] == pytest.approx(
+        float(logits.log_softmax(-1)[drawn[0].tokens[0]]), abs=1e-5
+    )
+
+
+def test_refusing_is_a_matter_of_each_row() -> None:
+    """A neighbour that refuses a token leaves the other rows alone."""
+    policy = tiny.policy()
+    free = Start(0, 3, (1, 2, 3), 5)
+    (alone,) = fork(policy, SEQUENCES, [free], SampleConfig())
+    refusing = Start(0, 3, (1, 2, 3), 5, without=int(alone[0].tokens[0]))
+    together, other = fork(policy, SEQUENCES, [free, refusing], SampleConfig())
+    assert [r.tokens.tolist() for r in together] == [r.tokens.tolist() for r in alone]
+    assert all(r.tokens[0] != refusing.without for r in other)
+
+
+def test_a_short_limit_beside_a_long_one_at_the_models_last_position() -> None:
+    """The row of 12 + 1 tokens stays in the batch while its neighbour draws 12 more."""
+    policy = tiny.policy(max_position_embeddings=13)
+    starts = [Start(2, 12, (4, 5), 1), Start(1, 1, (7, 8, 9), 12)]
+    drawn = fork(policy, SEQUENCES, starts, SampleConfig())
+    apart = [fork(policy, SEQUENCES, [start], SampleConfig())[0] for start in starts]
+    for a, b in zip(drawn, apart, strict=True):
+        assert [r.tokens.tolist() for r in a] == [r.tokens.tolist() for r in b]
+
+
+def test_no_starts() -> None:
+    assert fork(tiny.policy(), SEQUENCES, [], SampleConfig()) == []
+
+
+@pytest.mark.parametrize(
+    "start", [Start(0, 0, (1,), 3), Start(1, 3, (1,), 3), Start(0, 2, (1,), 0)]
+)
+def test_impossible_starts_are_refused(start: Start) -> None:
+    with pytest.raises(ValueError, match="start"):
+        fork(tiny.policy(), SEQUENCES, [start], SampleConfig())

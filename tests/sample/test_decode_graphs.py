@@ -1,0 +1,159 @@
+"""The way rows decode on a GPU, run on the CPU: the same books, the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from counterpoise.config import SampleConfig
+from counterpoise.sample import decode_graphs, kv_budget, native
+from counterpoise.sample.decode_graphs import (
+    batch_size,
+    bytes_held,
+    decode_rows,
+    graphs_for,
+    release,
+)
+from counterpoise.sample.kv_cache import Cache, prefill
+from counterpoise.sample.kv_slots import Capacity
+from counterpoise.sample.native import Fork
+
+CONFIG = SampleConfig(temperature=0.8)
+
+
+def forks(seed: int = 0, rows: int = 11) -> tuple[list[np.ndarray], list[Fork]]:
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in (3, 9, 1, 6)]
+    made = []
+    for r in range(rows):
+        s = int(rng.integers(len(sequences)))
+        length = int(rng.integers(1, len(sequences[s]) + 1))
+        made.append(Fork(s, length, seed=100 + r, limit=int(rng.integers(1, 25))))
+    return sequences, made
+
+
+def both(policy, sequences, rows, config):
+    """(tokens, log-probabilities) by the cache of the CPU and by slots, whole rows."""
+    room = max(row.limit for row in rows)
+    policy.decoder.reserve(64)
+    with torch.no_grad():
+        done = prefill(policy.decoder, sequences)
+        firsts = torch.tensor([done.firsts[row.sequence] for row in rows])
+        lengths = torch.tensor([row.length for row in rows])
+        logits = done.hidden_N[firsts + lengths - 1] @ policy.decoder.unembedding.T
+        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], room))
+        plain = native._decode(
+            policy, Cache(done, firsts, lengths, room), lengths, uniforms, logits, config
+        )
+        slotted = decode_rows(
+            policy, done, [row.sequence for row in rows], [row.length for row in rows],
+            [row.limit for row in rows], uniforms, logits, config,
+        )  # fmt: skip
+    return plain, slotted
+
+
+def same(policy, rows, plain, slotted) -> None:
+    a = native._responses(policy, rows, *plain)
+    b = native._responses(policy, rows, *slotted)
+    for left, right in zip(a, b, strict=True):
+        np.testing.assert_array_equal(left.tokens, right.tokens)
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("look", [1, 3, 16])
+def test_slots_draw_what_the_cache_draws(
+    architecture: str, look: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "LOOK_EVERY", look)
+    policy = tiny.policy(architecture)
+    sequences, rows = forks()
+    same(policy, rows, *both(policy, sequences, rows, CONFIG))
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.8, 0), (1.0, 5), (0.7, 9)])
+def test_so_with_a_cut_distribution(top_p: float, top_k: int) -> None:
+    policy = tiny.policy()
+    sequences, rows = forks(1)
+    config = SampleConfig(temperature=0.6, top_p=top_p, top_k=top_k)
+    same(policy, rows, *both(policy, sequences, rows, config))
+
+
+def test_rows_leave_and_the_batch_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many end tokens: most rows are gone after a look, and the rest go on unharmed."""
+    monkeypatch.setattr(decode_graphs, "LOOK_EVERY", 1)
+    policy = replace(tiny.policy(), end_tokens=tuple(range(1, 20)))
+    sequences, rows = forks(2, rows=40)
+    rows = [replace(row, limit=24) for row in rows]
+    sizes: list[int] = []
+    step = decode_graphs.Graphs.step
+
+    def noted(self, decoder, batch, how):
+        sizes.append(batch)
+        step(self, decoder, batch, how)
+
+    monkeypatch.setattr(decode_graphs.Graphs, "step", noted)
+    same(policy, rows, *both(policy, sequences, rows, CONFIG))
+    assert sizes[0] > 24
+    assert sizes[-1] < 16
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_nothing_is_left_of_the_rows_before() -> None:
+    """Slots are used again: a second call draws what a first one would."""
+    policy = tiny.policy()
+    sequences, rows = forks(3, rows=30)
+    both(policy, sequences, rows, CONFIG)
+    fewer = rows[5:14]
+    same(policy, fewer, *both(policy, sequences, fewer, CONFIG))
+
+
+def test_capacity_grows_and_weights_that_moved_are_noticed() -> None:
+    policy = tiny.policy()
+    decoder = policy.decoder
+    small = graphs_for(decoder, Capacity(8, 10, 20))
+    assert graphs_for(decoder, Capacity(5, 64, 4096)) is small
+    large = graphs_for(decoder, Capacity(9, 100, 20))
+    assert bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096)
+    assert large is not small
+    assert large.slots.capacity == Capacity(12, 128, 4096)
+    decoder.reserve(10_000)  # a longer rotary table lies elsewhere
+    moved = graphs_for(decoder, Capacity(1, 1, 1))
+    assert moved is not large
+    next(policy.model.parameters()).data = next(policy.model.parameters()).data.clone()
+    assert graphs_for(decoder, Capacity(1, 1, 1)) is not moved
+    release(decoder)
+    release(decoder)  # nothing to give back is fine
+    assert bytes_held(decoder) == 0
+
+
+def test_few_long_rows_after_many_short_ones_take_no_more_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = tiny.policy()
+    decoder, many, long = policy.decoder, Capacity(64, 64, 4096), Capacity(8, 512, 4096)
+    both = many.with_room_for(long)
+    assert (many.tokens, long.tokens, both.tokens) == (8256, 8704, 37376)
+    monkeypatch.setattr(kv_budget, "CACHE_BYTES", both.tokens * kv_budget.token_bytes(decoder) - 1)
+    graphs_for(decoder, many)
+    assert graphs_for(decoder, long).slots.capacity == long
+    assert graphs_for(decoder, many).slots.capacity == many
+    monkeypatch.setattr(kv_budget, "CACHE_BYTES", both.tokens * kv_budget.token_bytes(decoder))
+    assert graphs_for(decoder, long).slots.capacity == both  # neither is made again from here on
+    kept = (*decoder_slots(decoder).keys, *decoder_slots(decoder).prefix_values)
+    assert bytes_held(decoder) == 2 * sum(x.numel() * x.element_size() for x in kept)
+
+
+def decoder_slots(decoder):
+    return decode_graphs._GRAPHS[decoder].slots
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 8), (8, 8), (9, 12), (13, 16), (100, 128), (129, 192), (4096, 4096)]
+)
+def test_batch_sizes(rows: int, size: int) -> None:
+    assert batch_size(rows) == size

@@ -1,0 +1,116 @@
+"""`poise contamination` as users meet it: counts, pages, cleaned files, one line for each fault."""
+
+import json
+import re
+import sys
+
+import pytest
+from task.contamination.test_copy_rules import BEEKEEPER, CHINESE, LATTICE, NOISE, REWORDED
+
+from counterpoise.cli import main
+
+
+def line(item, **more):
+    return json.dumps({"id": item.id, "problem": item.problem, "answer": item.answer, **more})
+
+
+@pytest.fixture
+def files(tmp_path):
+    train = [line(item) for item in NOISE[:40]]
+    train[3:3] = [json.dumps({"problem": REWORDED, "answer": 8, "more": "<b>\u2028"})]
+    train += ["", json.dumps({"id": "zh", "problem": CHINESE, "answer": "23"}, ensure_ascii=False)]
+    (tmp_path / "train.jsonl").write_text("\n".join(train), encoding="utf-8")
+    (tmp_path / "one.jsonl").write_text(line(BEEKEEPER), encoding="utf-8")
+    (tmp_path / "two.jsonl").write_text(line(LATTICE) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def poise(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["poise", "contamination", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as stopped:
+        return stopped.code or 0
+    return 0
+
+
+def test_counts_page_and_clean_file(files, monkeypatch, capsys):
+    page, clean = files / "pairs.html", files / "clean.jsonl"
+    code = poise(
+        monkeypatch, "--train", files / "train.jsonl", "--eval", files / "one.jsonl",
+        files / "two.jsonl", "--out", page, "--write-clean", clean,
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "2 of 42 training prompts are copies" in out
+    train = (files / "train.jsonl").read_text(encoding="utf-8").split("\n")
+    kept = [raw for raw in train if raw and "Ghent" not in raw and "数列" not in raw]
+    assert clean.read_text(encoding="utf-8").split("\n")[:-1] == kept
+    html = page.read_text(encoding="utf-8")
+    assert all(text in html for text in ("<mark>", "求最小的", "line 4"))
+    assert not re.search(r"""(?:src|href)=["']https?:""", html)
+
+
+def test_json(files, monkeypatch, capsys):
+    code = poise(
+        monkeypatch, "-t", files / "train.jsonl", "-e", files / "one.jsonl", "-e",
+        files / "two.jsonl", "--json",
+    )  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [(b["name"], b["copied"]) for b in told["benchmarks"]] == [("one", 1), ("two", 1)]
+    assert [(m["kind"], m["item"]["id"], m["train"]["line"]) for m in told["matches"]] == [
+        ("reworded", "bees", 4),
+        ("translated", "lattice", 43),
+    ]
+
+
+def test_hostile_text_is_escaped(files, monkeypatch, capsys):
+    evil = "</script><script>alert(1)</script> find the 12 swans of $x^2$ that swim by tonight"
+    for name in ("train", "one"):
+        (files / f"{name}.jsonl").write_text(json.dumps({"problem": evil}), encoding="utf-8")
+    page = files / "p.html"
+    poise(monkeypatch, "-t", files / "train.jsonl", "-e", files / "one.jsonl", "-o", page)
+    assert "<script>alert" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"bad\.jsonl: no such file"),
+        ("", r"bad\.jsonl: no records"),
+        ("\n \n", r"bad\.jsonl: no records"),
+        ("{}\n", r"bad\.jsonl:1: no field 'problem' \(fields: none\)"),
+        ('{"question": "x"}', r"bad\.jsonl:1: no field 'problem' \(fields: question\); name it by"),
+        ('{"problem": 5}', r"bad\.jsonl:1: field 'problem' is no text"),
+        ('{"problem": " "}', r"bad\.jsonl:1: field 'problem' is no text, or empty"),
+        ('{"problem": "x"}\nhello', r"bad\.jsonl:2: not JSON"),
+        ("[1]", r"bad\.jsonl:1: not an object"),
+        (b"\xff\xfe", r"bad\.jsonl: not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--train", "--eval"])
+def test_bad_files_are_one_line(files, monkeypatch, capsys, option, content, message):
+    if content is not None:
+        raw = content if isinstance(content, bytes) else content.encode()
+        (files / "bad.jsonl").write_bytes(raw)
+    other = {"--train": "--eval", "--eval": "--train"}[option]
+    code = poise(monkeypatch, option, files / "bad.jsonl", other, files / "one.jsonl")
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert re.fullmatch(rf"poise: .*{message}.*\n", captured.err)
+
+
+def test_a_folder_and_a_file_named_twice(files, monkeypatch, capsys):
+    assert poise(monkeypatch, "-t", files, "-e", files / "one.jsonl") == 2
+    assert "a folder; name the .jsonl files in it" in capsys.readouterr().err
+    one = files / "one.jsonl"
+    assert poise(monkeypatch, "-t", one, "-e", one, one) == 2
+    assert "is named twice" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written(files, monkeypatch, capsys):
+    one = files / "one.jsonl"
+    assert poise(monkeypatch, "-t", one, "-e", one, "-o", files / "none" / "page.html") == 2
+    assert poise(monkeypatch, "-t", one, "-e", one, "--write-clean", files / "no" / "x") == 2
+    assert capsys.readouterr().err.count("cannot be written") == 2

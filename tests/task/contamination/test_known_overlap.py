@@ -1,0 +1,51 @@
+"""On real files: everything that is known to overlap is found, and fast enough to be used."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from counterpoise.task.contamination.items import read_benchmarks, read_items
+from counterpoise.task.contamination.search import search
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+BENCHMARKS = "aime24 aime25 amc23 amc83 math500 minerva olympiadbench gsm8k_test"
+
+pytestmark = pytest.mark.skipif(
+    not (DATA / "overlap.json").exists(),
+    reason=f"{DATA} is not there: benchmarks are not part of the repository",
+)
+
+
+def known(benchmarks, train):
+    ids = {item.id for bench in benchmarks for item in bench.items}, {item.id for item in train}
+    listed = json.loads((DATA / "overlap.json").read_text())
+    return {
+        (one["eval"], one["train"]): one["kind"]
+        for one in listed
+        if one["eval"] in ids[0] and one["train"] in ids[1]
+    }
+
+
+def test_amc23_in_dapo():
+    benchmarks = read_benchmarks([DATA / "amc23.jsonl"])
+    train = read_items(DATA / "dapo_math_17k.jsonl")
+    found = search(train, benchmarks)
+    kinds = found.kinds("amc23")
+    assert (kinds["exact"], kinds["near"]) == (8, 12)
+    assert found.copied("amc23") >= 27
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dapo_math_17k", "math_train", "gsm8k_train"])
+def test_every_listed_pair_is_found_as_listed(name):
+    start = time.process_time()  # other work on the machine must not fail this
+    benchmarks = read_benchmarks([DATA / f"{bench}.jsonl" for bench in BENCHMARKS.split()])
+    train = read_items(DATA / f"{name}.jsonl")
+    found = search(train, benchmarks)
+    assert time.process_time() - start < 60
+    pairs = {(m.item.id, m.train.id): m.kind for m in found.matches}
+    listed = known(benchmarks, train)
+    assert {pair: pairs.get(pair) for pair in listed} == listed
+    assert len(listed) == {"dapo_math_17k": 114, "math_train": 13, "gsm8k_train": 0}[name]

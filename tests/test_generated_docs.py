@@ -1,0 +1,28 @@
+"""The generated pages of docs/reference/ are what the code says now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "generate.py"
+specification = importlib.util.spec_from_file_location("generate_docs", SCRIPT)
+generate = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(generate)
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_a_generated_page_is_current(name):
+    stored = (generate.REFERENCE / name).read_text(encoding="utf-8")
+    assert stored == generate.PAGES[name](), "run `make docs` and commit the result"
+
+
+def test_every_module_says_what_it_is():
+    silent = [
+        path.relative_to(generate.SOURCE).as_posix()
+        for path in generate.SOURCE.rglob("*.py")
+        if path.name != "__init__.py" and not generate.summary_line(path)
+    ]
+    assert not silent

@@ -1,0 +1,54 @@
+"""The last balanced box, on any input."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise.verify.math.boxed import boxed
+
+
+@pytest.mark.parametrize(
+    ("response", "content"),
+    [
+        (r"so \boxed{6}", "6"),
+        (r"\boxed{ 6 }", "6"),
+        (r"\boxed {6}", "6"),
+        (r"\boxed{\frac{1}{2}} and on", r"\frac{1}{2}"),
+        (r"\boxed{5} no, \boxed{6}", "6"),
+        (r"\boxed{\boxed{6}}", "6"),
+        (r"\boxed{1 + \boxed{6} }", "6"),
+        (r"\boxed{\{6, 7\}}", r"\{6, 7\}"),
+        (r"\boxed{6\\{7}}", r"6\\{7}"),
+        (r"\boxed{}", ""),
+        (r"a { stray brace, \boxed{6}", "6"),
+        (r"a } stray brace, \boxed{6}", "6"),
+        (r"\boxed{5} then cut off: \boxed{6", "5"),
+        (r"\boxed{6", None),
+        (r"\boxed 6", None),
+        (r"\fbox{6}", None),
+        ("6", None),
+        ("", None),
+        ("\\", None),
+    ],
+)
+def test_boxed(response, content):
+    assert boxed(response) == content
+
+
+def test_long_and_deep_inputs():
+    assert boxed("\\boxed{" * 50_000) is None
+    assert boxed("\\boxed{" * 50_000 + "}" * 50_000) == ""
+    assert boxed("{" * 100_000 + "\\boxed{6}") == "6"
+    assert boxed("\\" * 100_001) is None
+
+
+@given(st.text(alphabet="\\{}boxed6 ", max_size=60))
+def test_any_text(response):
+    content = boxed(response)
+    assert content is None or content in response
+
+
+@given(st.text(), st.text(alphabet="0123456789+- ", max_size=9))
+def test_a_final_box_is_found_behind_any_text(before, content):
+    prefix = before.rstrip("\\")  # a backslash before it would escape the box's own
+    assert boxed(f"{prefix}\\boxed{{{content}}}") == content.strip()

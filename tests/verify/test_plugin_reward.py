@@ -1,0 +1,183 @@
+"""Rewards of the user's: those that docs/verify.md shows, and what a function may return."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.types import Prompt, Response
+from counterpoise.variants import EXTRA_REWARDS, VERIFIERS
+from counterpoise.verify.plugin_reward import Wanted, rewards_of, wanted
+from counterpoise.verify.scores import verified
+
+PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
+BLOCKS = re.findall(
+    r"```python\n# ([\w/.]+)(.*?)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+)
+
+
+def source(name: str) -> str:
+    return next(text for path, _, text in BLOCKS if path.endswith(name))
+
+
+def shown(name: str) -> dict[str, Any]:
+    """What the file of that name defines, as the page has it."""
+    scope: dict[str, Any] = {"__name__": name}
+    exec(source(f"/{name}.py"), scope)
+    return scope
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("\\boxed{4}.", 1.0), ("\\boxed{4} apples", 0.0), ("It is 4.", 0.0), ("\\boxed{4}\n", 1.0)],
+)
+def test_the_reward_of_the_page(text: str, wanted: float):
+    response = Response(tokens=(1,), logprobs=(-1.0,), text=text, finished=True)
+    assert shown("ends_with_box")["reward"](Prompt("1", "?", "4"), response, RunConfig()) == wanted
+
+
+def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By the name that the page gives it, from the folder that it lies in."""
+    (tmp_path / "mentioned.py").write_text(source("mentioned.py"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "--set verify.name=mentioned.py:score\n" in PAGE.read_text(encoding="utf-8")
+    verifier = VERIFIERS.load("mentioned.py:score")(5.0, 2)
+    assert verifier.score(["It is 4.", "It is 5."], ["4", "4"]).rewards == [1.0, -0.1]
+    verifier.close()
+
+
+def test_the_function_of_the_page_that_asks_for_a_column(tmp_path: Path):
+    (tmp_path / "passes_tests.py").write_text(source("passes_tests.py"), encoding="utf-8")
+    name = f"{tmp_path}/passes_tests.py:score"
+    assert wanted(name) == Wanted((), {"completions": "responses", "tests": "tests"})
+    tests = [{"expected": "4"}, {"expected": "5"}]
+    prompt = Prompt("1", "?", "4", columns={"tests": tests})
+    rewards = verified(VERIFIERS.load(name)(), ["4", "4, 5", ""], [prompt] * 3).rewards
+    assert rewards == [0.5, 1.0, 0.0]
+
+
+R, A, P, T = ["R1", "R2"], ["A", "A"], ["P", "P"], [[0.5], [0.5]]
+FORMS: dict[str, dict[str, Any]] = {  # parameters -> what they hold
+    "responses, answers": {"responses": R, "answers": A},
+    "texts, golds": {"texts": R, "golds": A},
+    "texts, golds, scale=2": {"texts": R, "golds": A, "scale": 2},
+    "responses, tests": {"responses": R, "tests": A},  # of two, the second is the answers
+    "responses, *, tests": {"responses": R, "tests": T},
+    "responses": {"responses": R},
+    "completions, tests": {"completions": R, "tests": T},
+    "completions, answer, **others": {"completions": R, "answer": A, "others": {}},
+    "completions, tests=None": {"completions": R, "tests": None},
+    "completions, answer=None": {"completions": R, "answer": A},
+    "prompts, completions": {"prompts": P, "completions": R},
+    "answers, responses": {"answers": A, "responses": R},
+    "response, answer, prompt": {"response": R, "answer": A, "prompt": P},
+    "tests, prompts, responses": {"tests": T, "prompts": P, "responses": R},
+    "responses, answers, prompts=None": {"responses": R, "answers": A, "prompts": P},
+    "*both": {"both": (R, A)},
+    "text, *others": {"text": R, "others": (A,)},
+}
+
+
+@pytest.mark.parametrize("taken", FORMS)
+def test_a_function_gets_what_its_parameters_are_called(taken: str, tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"def score({taken}):\n    assert locals() == {FORMS[taken]}, locals()\n    return [1, 2]\n"
+    )
+    prompt = Prompt("1", "P", "A", columns={"tests": [0.5]})
+    verifier = VERIFIERS.load(f"{path}:score")(5.0, 2)
+    assert verified(verifier, R, [prompt] * 2).rewards == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        ("", r"score() asks for no responses: call one of its parameters `responses`; others may"),
+        ("text", r"score(text) asks for no responses"),
+        ("a: str, b, c=3, *, d", "score(a, b, c, d) asks for no responses"),
+        ("prompts, tests", "score(prompts, tests) asks for no responses"),
+        ("responses, prompts, /", "it cannot be called as score(responses, prompts): 'responses' "),
+    ],
+)
+def test_one_that_asks_for_no_responses_is_refused(taken: str, said: str, tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def score({taken}):\n    return []\n")
+    with pytest.raises(PoiseError) as fault:
+        VERIFIERS.load(f"{path}:score")
+    assert str(fault.value).startswith(f"{path}: {said}")
+
+
+def test_problems_without_the_column_are_one_line(tmp_path: Path):
+    """Those of stored rollouts; a task has been asked for the column before."""
+    path = tmp_path / "mine.py"
+    path.write_text("def score(responses, answers, tests):\n    return []\n")
+    with pytest.raises(PoiseError, match=r"mine\.py:score asks for 'tests', which these problems"):
+        verified(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
+
+
+def test_the_line_of_the_table_names_what_the_file_defines():
+    (line,) = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("__init__.py")]
+    name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
+    module, attribute = target.split(":")
+    assert attribute in shown(module.rpartition(".")[2])
+    assert name not in EXTRA_REWARDS  # an example, not a second file of ours
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        [0.5, -2, True],
+        (0.5, -2.0, 1),
+        np.array([0.5, -2, 1], np.float32),
+        torch.tensor([0.5, -2, 1]),
+    ],
+    ids=["list", "tuple", "array", "tensor"],
+)
+def test_what_a_function_may_return(returned: Any):
+    rewards = rewards_of(returned, 3, "mine.py:score")
+    assert rewards == [0.5, -2.0, 1.0]
+    assert {type(reward) for reward in rewards} == {float}
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "mine.py:score returned None: return a list of 3 numbers, one for each response"),
+        (1.0, "mine.py:score returned 1.0: return a list of 3 numbers, one for each response"),
+        ((x for x in "abc"), "mine.py:score returned <generator object"),
+        ({"a": 1}, "mine.py:score returned {'a': 1}: return a list of 3 numbers"),
+        (["right", 0, 0], "mine.py:score returned ['right', 0, 0]: return a list of 3 numbers"),
+        ([[1, 2, 3]], "mine.py:score returned [[1, 2, 3]]: return a list of 3 numbers"),
+        ([[1], [1, 2], 3], "mine.py:score returned [[1], [1, 2], 3]: return a list of 3 numbers"),
+        (torch.ones(3, requires_grad=True), "mine.py:score returned tensor([1., 1., 1.], requires"),
+        ([], "mine.py:score returned 0 numbers for 3 responses"),
+        ([1.0] * 4, "mine.py:score returned 4 numbers for 3 responses"),
+        ([0, math.nan, 1], "mine.py:score returned nan for response 2 of 3: a reward is a finite"),
+        (
+            [0, 1, -math.inf],
+            "mine.py:score returned -inf for response 3 of 3: a reward is a finite",
+        ),
+        ([None, 0, 1], "mine.py:score returned None for response 1 of 3: a reward is a finite"),
+        (
+            [0, "1", 1],
+            "mine.py:score returned '1' for response 2 of 3: a reward is a finite number",
+        ),
+        (np.array([b"1"] * 3, object), "mine.py:score returned b'1' for response 1 of 3: a reward"),
+        ([1e200, 0, 1], "mine.py:score returned 1e+200 for response 1 of 3: a reward is a finite"),
+        ([10**400, 0, 1], "mine.py:score returned [1000"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_it_may_not(returned: Any, said: str):
+    with pytest.raises(PoiseError) as fault:
+        rewards_of(returned, 3, "mine.py:score")
+    assert str(fault.value).startswith(said)
+    assert "\n" not in str(fault.value)
