@@ -116,7 +116,7 @@ def reward(response: str, answer: str) -> float:
 def advantages(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     """A_i = (r_i - mean(r)) / (std(r) + 1e-6). They sum to zero; equal rewards give no signal.
 
-    credit/grpo.py, with Dr. GRPO, RLOO and others next to it.
+    credit/advantages.py, with Dr. GRPO, RLOO and others next to it.
     """
     return (rewards_G - rewards_G.mean()) / (rewards_G.std(ddof=1) + 1e-6)
 

@@ -17,7 +17,7 @@ from counterpoise.batch.choose_rollouts import choose
 from counterpoise.batch.compose import check
 from counterpoise.batch.describe import describe
 from counterpoise.config import UpdateConfig
-from counterpoise.credit import grpo
+from counterpoise.credit import advantages
 from counterpoise.model.scoring import score
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.step import accumulate
@@ -57,7 +57,7 @@ def own(example: ModuleType, rows: list[Row]) -> list:
 @pytest.mark.parametrize("right", range(9))
 def test_advantages_are_the_librarys(example: ModuleType, right: int) -> None:
     rewards_G = np.array([1.0] * right + [0.0] * (8 - right))
-    np.testing.assert_array_equal(example.advantages(rewards_G), grpo.advantages(rewards_G))
+    np.testing.assert_array_equal(example.advantages(rewards_G), advantages.grpo(rewards_G))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_balance_is_the_librarys(
     groups = []
     for g in range(int(rng.integers(1, 16))):
         right = int(rng.choice([1, 2, 6, 7]))
-        A_G = grpo.advantages(rng.permutation([1.0] * right + [0.0] * (8 - right)))
+        A_G = advantages.grpo(rng.permutation([1.0] * right + [0.0] * (8 - right)))
         groups.append(tuple(Row(f"g{g}", A, 9, index=i) for i, A in enumerate(A_G.tolist())))
     nothing = torch.empty(0)
     waiting = [

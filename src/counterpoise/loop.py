@@ -22,7 +22,7 @@ from counterpoise.batch.dropped_rollouts import account
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.credit.assign import assign
-from counterpoise.credit.mixture import mixture_of
+from counterpoise.credit.reward_mixtures import mixture_of
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.microscope import monitor_sampling
@@ -33,8 +33,8 @@ from counterpoise.run import metrics
 from counterpoise.run.heldout import judge
 from counterpoise.run.interrupts import postponed
 from counterpoise.run.state import State, check_finite, new_state, refill_buffer, restore, save
-from counterpoise.run.trackers.installed import check_installed
 from counterpoise.run.trackers.sending import tracked
+from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_loads
 from counterpoise.run.watch import Watch
 from counterpoise.run.write_iteration import write_iteration

@@ -23,7 +23,7 @@ TASKS = Registry(
 )
 
 # What answers a response, so that the policy gets another turn
-ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.tries:Tries"})
+ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:Tries"})
 
 # -- sample and verify ---------------------------------------------------------------------------
 
@@ -60,11 +60,11 @@ EXTRA_REWARDS = Registry(
 ADVANTAGES = Registry(
     "credit",
     {
-        "grpo": "counterpoise.credit.grpo:advantages",
-        "dr_grpo": "counterpoise.credit.dr_grpo:advantages",
-        "rloo": "counterpoise.credit.rloo:advantages",
-        "positive_only": "counterpoise.credit.positive_only:advantages",
-        "w_reinforce": "counterpoise.credit.w_reinforce:advantages",
+        "grpo": "counterpoise.credit.advantages:grpo",
+        "dr_grpo": "counterpoise.credit.advantages:dr_grpo",
+        "rloo": "counterpoise.credit.advantages:rloo",
+        "positive_only": "counterpoise.credit.advantages:positive_only",
+        "w_reinforce": "counterpoise.credit.advantages:w_reinforce",
     },
 )
 
@@ -72,8 +72,8 @@ ADVANTAGES = Registry(
 MIXTURES = Registry(
     "mixture of rewards",
     {
-        "sum": "counterpoise.credit.summed:mixed",
-        "decoupled": "counterpoise.credit.decoupled:mixed",
+        "sum": "counterpoise.credit.reward_mixtures:summed",
+        "decoupled": "counterpoise.credit.reward_mixtures:decoupled",
     },
 )
 
@@ -82,17 +82,17 @@ TOKEN_WEIGHTS = Registry(
     "token weights",
     {
         "uniform": "counterpoise.credit.uniform:weights",
-        "cancellation": "counterpoise.credit.cancellation:weights",
-        "nthr": "counterpoise.credit.nthr:weights",
-        "thr": "counterpoise.credit.thr:weights",
+        "cancellation": "counterpoise.credit.coupling_weights:cancellation",
+        "nthr": "counterpoise.credit.coupling_weights:nthr",
+        "thr": "counterpoise.credit.coupling_weights:thr",
         "high_entropy": "counterpoise.credit.high_entropy:weights",
         "gtpo": "counterpoise.credit.gtpo:weights",
         "shear": "counterpoise.credit.shear:weights",
         "grail": "counterpoise.credit.grail:weights",
         "oar_g": "counterpoise.credit.oar_g:weights",
         "oar_p": "counterpoise.credit.oar_p:weights",
-        "rlsd": "counterpoise.credit.rlsd:weights",
-        "serl": "counterpoise.credit.serl:weights",
+        "rlsd": "counterpoise.credit.hindsight:rlsd",
+        "serl": "counterpoise.credit.hindsight:serl",
     },
 )
 
@@ -103,12 +103,12 @@ COMPOSERS = Registry(
     "composer",
     {
         "grouped": "counterpoise.batch.grouped:compose",
-        "shuffled": "counterpoise.batch.shuffled:compose",
-        "token_balanced": "counterpoise.batch.token_balanced:compose",
-        "zigzag": "counterpoise.batch.zigzag:compose",
-        "by_sign": "counterpoise.batch.by_sign:compose",
+        "shuffled": "counterpoise.batch.simple_composers:shuffled",
+        "token_balanced": "counterpoise.batch.simple_composers:token_balanced",
+        "zigzag": "counterpoise.batch.simple_composers:zigzag",
+        "by_sign": "counterpoise.batch.simple_composers:by_sign",
         "half_groups": "counterpoise.batch.half_groups:compose",
-        "whole": "counterpoise.batch.whole:compose",
+        "whole": "counterpoise.batch.simple_composers:whole",
         "coupled": "counterpoise.batch.coupled:compose",
     },
     own="counterpoise.batch.plugin_composer:composer",
@@ -123,7 +123,7 @@ COMPOSER_PROMISES = Registry(
     {
         "grouped": "counterpoise.batch.grouped:broken",
         "coupled": "counterpoise.batch.grouped:broken",
-        "by_sign": "counterpoise.batch.by_sign:broken",
+        "by_sign": "counterpoise.batch.simple_composers:signs_mixed",
         "half_groups": "counterpoise.batch.half_groups:broken",
     },
 )
@@ -142,11 +142,11 @@ BALANCE_UNITS = Registry(
 SURROGATES = Registry(
     "surrogate",
     {
-        "grpo": "counterpoise.update.grpo:surrogate",
-        "gspo": "counterpoise.update.gspo:surrogate",
-        "cispo": "counterpoise.update.cispo:surrogate",
-        "reinforce": "counterpoise.update.reinforce:surrogate",
-        "unclipped": "counterpoise.update.unclipped:surrogate",
+        "grpo": "counterpoise.update.surrogates:grpo",
+        "gspo": "counterpoise.update.surrogates:gspo",
+        "cispo": "counterpoise.update.surrogates:cispo",
+        "reinforce": "counterpoise.update.surrogates:reinforce",
+        "unclipped": "counterpoise.update.surrogates:unclipped",
     },
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
-from counterpoise.credit.grpo import advantages
+from counterpoise.credit.advantages import grpo
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
@@ -197,7 +197,7 @@ def test_a_rollout_at_the_mean_is_never_pushed_for_balance():
     """Of rewards 0.2, 0.1 and 0.3 the first is the mean: the second is the negative one kept."""
     rewards = [[0.2, 0.1, 0.3], [0.0, 0.0, 1.0]]
     rows = [
-        [Row(f"g{g}", float(a), 5, index=i) for i, a in enumerate(advantages(np.array(of_group)))]
+        [Row(f"g{g}", float(a), 5, index=i) for i, a in enumerate(grpo(np.array(of_group)))]
         for g, of_group in enumerate(rewards)
     ]
     buffer = RewardBalancedBuffer(tau=0.5, target=4)

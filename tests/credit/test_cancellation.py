@@ -9,7 +9,7 @@ import tiny
 import torch
 from one_by_one import made
 
-from counterpoise.credit.cancellation import weights
+from counterpoise.credit.coupling_weights import cancellation
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
 
@@ -41,7 +41,7 @@ def slow(rows, temperature: float, strength: float, scope: str) -> list[float]:
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_the_formula(scope: str, strength: float) -> None:
-    found = weights(View(ROWS, Reader(POLICY, 0.8)), strength=strength, scope=scope)
+    found = cancellation(View(ROWS, Reader(POLICY, 0.8)), strength=strength, scope=scope)
     assert [len(w_T) for w_T in found] == [row.num_tokens for row in ROWS]
     assert all(w_T.dtype == np.float32 for w_T in found)
     expected = slow(ROWS, 0.8, strength, scope)
@@ -54,7 +54,7 @@ def test_what_right_and_wrong_share_is_left_alone() -> None:
     """Four rollouts with one first token, two right and two wrong: of any one's three others,
     two oppose it and one is with it, so s = -1/3 for the right ones and +1/3 for the wrong."""
     rows = [made("g", i, a, [7]) for i, a in enumerate((1.0, 1.0, -1.0, -1.0))]
-    found = weights(View(rows, Reader(POLICY)), strength=0.6)
+    found = cancellation(View(rows, Reader(POLICY)), strength=0.6)
     np.testing.assert_allclose(np.concatenate(found), [0.8] * 4, atol=1e-5)
 
 
@@ -66,36 +66,38 @@ def test_tokens_that_only_one_side_chose_are_pushed_harder() -> None:
     one, two = logits.topk(2).indices.tolist()
     tokens = [(1.0, one), (1.0, one), (-1.0, two), (-1.0, two)]
     rows = [made("g", i, a, [token]) for i, (a, token) in enumerate(tokens)]
-    found = weights(View(rows, Reader(POLICY)), strength=0.5)
+    found = cancellation(View(rows, Reader(POLICY)), strength=0.5)
     np.testing.assert_allclose(np.concatenate(found), [1.5] * 4, atol=1e-5)
 
 
 def test_nobody_else_no_opinion() -> None:
     alone = [made("g", 0, 1.0, [7, 8, 7]), made("h", 0, -1.0, [9])]
-    for w_T in weights(View(alone, Reader(POLICY))):
+    for w_T in cancellation(View(alone, Reader(POLICY))):
         np.testing.assert_array_equal(w_T, 1)
-    (only,) = weights(View(alone[:1], Reader(POLICY)), scope="batch")
+    (only,) = cancellation(View(alone[:1], Reader(POLICY)), scope="batch")
     np.testing.assert_array_equal(only, 1)
-    assert weights(View([], Reader(POLICY))) == []
+    assert cancellation(View([], Reader(POLICY))) == []
 
 
 def test_groups_without_opposing_outcomes_still_have_an_opinion() -> None:
     rows = [made("g", i, -1.0, [7]) for i in range(3)]
     np.testing.assert_allclose(
-        np.concatenate(weights(View(rows, Reader(POLICY)))), [1.5] * 3, atol=1e-6
+        np.concatenate(cancellation(View(rows, Reader(POLICY)))), [1.5] * 3, atol=1e-6
     )
 
 
 def test_advantages_scale_out() -> None:
     scaled = one_by_one.with_advantages(ROWS, [3 * row.advantage for row in ROWS])
     for left, right in zip(
-        weights(View(ROWS, Reader(POLICY))), weights(View(scaled, Reader(POLICY))), strict=True
+        cancellation(View(ROWS, Reader(POLICY))),
+        cancellation(View(scaled, Reader(POLICY))),
+        strict=True,
     ):
         np.testing.assert_allclose(left, right, atol=1e-4)
 
 
 def test_strength_zero_is_uniform() -> None:
-    for w_T in weights(View(ROWS, Reader(POLICY)), strength=0.0):
+    for w_T in cancellation(View(ROWS, Reader(POLICY)), strength=0.0):
         np.testing.assert_array_equal(w_T, 1)
 
 
@@ -105,4 +107,4 @@ def test_strength_zero_is_uniform() -> None:
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        weights(View(ROWS, Reader(POLICY)), **settings)
+        cancellation(View(ROWS, Reader(POLICY)), **settings)

@@ -8,7 +8,7 @@ import pytest
 import tiny
 from one_by_one import made
 
-from counterpoise.credit.nthr import weights
+from counterpoise.credit.coupling_weights import nthr
 from counterpoise.credit.view import Reader, View
 
 POLICY = tiny.policy()
@@ -43,7 +43,7 @@ def slow(rows, temperature: float, beta: float, eta: float | None) -> list[float
 def test_the_formula(temperature: float, beta: float, eta: float | None) -> None:
     view = View(ROWS, Reader(POLICY, temperature))
     given = {"by_rate": True} if eta is None else {"by_rate": False, "eta": eta}
-    found = np.concatenate(weights(view, beta=beta, **given))
+    found = np.concatenate(nthr(view, beta=beta, **given))
     expected = slow(ROWS, temperature, beta, eta)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     if beta < 1:
@@ -53,27 +53,27 @@ def test_the_formula(temperature: float, beta: float, eta: float | None) -> None
 def test_the_rate_decides_how_much_is_kept() -> None:
     """One right of four: 2 |1/2 - 1/4| = 1/2. Wrong copies of the right rollout push it most."""
     rows = [made("g", i, a, [7, 8]) for i, a in enumerate((3.0, -1.0, -1.0, -1.0))]
-    right, *wrong = weights(View(rows, Reader(POLICY)), beta=0.5)
+    right, *wrong = nthr(View(rows, Reader(POLICY)), beta=0.5)
     assert right.tolist() == [1.0, 1.0]  # never a token of a right rollout
     for w_T in wrong:
         assert set(w_T.tolist()) <= {0.5, 1.0}
         assert 0.5 in w_T.tolist()
-    _, *silenced = weights(View(rows, Reader(POLICY)), beta=0.5, by_rate=False)
+    _, *silenced = nthr(View(rows, Reader(POLICY)), beta=0.5, by_rate=False)
     assert 0.0 in silenced[0].tolist()
 
 
 @pytest.mark.parametrize("advantages", [[-1, -1], [1, 2]])
 def test_a_group_of_one_sign_keeps_its_weights(advantages: list[float]) -> None:
     rows = [made("g", i, a, [7, 8, 9]) for i, a in enumerate(advantages)]
-    for w_T in weights(View(rows, Reader(POLICY))):
+    for w_T in nthr(View(rows, Reader(POLICY))):
         np.testing.assert_array_equal(w_T, 1)
 
 
 def test_single_tokens_and_nothing() -> None:
     rows = [made("g", 0, 1.0, [7]), made("g", 1, -1.0, [7])]
-    right, wrong = weights(View(rows, Reader(POLICY)), by_rate=False, beta=0.9)
+    right, wrong = nthr(View(rows, Reader(POLICY)), by_rate=False, beta=0.9)
     assert right.tolist() == [1.0]
     assert wrong.tolist() == [0.0]  # the same token after the same prompt: s is tau itself
-    _, kept = weights(View(rows, Reader(POLICY)), by_rate=False, beta=1.1)
+    _, kept = nthr(View(rows, Reader(POLICY)), by_rate=False, beta=1.1)
     assert kept.tolist() == [1.0]
-    assert weights(View([], None)) == []
+    assert nthr(View([], None)) == []

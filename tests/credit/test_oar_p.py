@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.bilevel import reshape
-from counterpoise.credit.copies import Copy
+from counterpoise.credit.masked_copies import Copy, Originals
 from counterpoise.credit.oar_p import importance, spans_of, weights
-from counterpoise.credit.originals import Originals
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import packed
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hinted_prompts import HINT
-from counterpoise.credit.rlsd import weigh, weights
+from counterpoise.credit.hindsight import HINT, rlsd, weigh
 from counterpoise.credit.view import View
 
 ROWS = answered.rows()
@@ -32,7 +31,7 @@ def test_against_the_formula(iteration: int, lam: float) -> None:
     policy = answered.policy()
     seen = answered.view(policy, ROWS)
     view = View(ROWS, replace(seen.reader, iteration=iteration))
-    for row, w_T in zip(ROWS, weights(view), strict=True):
+    for row, w_T in zip(ROWS, rlsd(view), strict=True):
         c = row.content
         hint = policy.encode(HINT.format(problem=c.prompt, answer=c.answer))
         teacher = logprobs(policy, hint, c.response_tokens, 0.8)
@@ -61,14 +60,14 @@ def test_by_hand() -> None:
 
 def test_once_it_has_faded_nothing_is_computed() -> None:
     seen = answered.view(answered.policy(), ROWS)
-    assert weights(View(ROWS, replace(seen.reader, iteration=51))) is None
-    assert weights(seen, mix=0.0) is None
+    assert rlsd(View(ROWS, replace(seen.reader, iteration=51))) is None
+    assert rlsd(seen, mix=0.0) is None
 
 
 def test_without_a_reference_answer_every_weight_is_one() -> None:
     policy = answered.policy()
     blind = replace(ROWS[0], rollout=replace(ROWS[0].content, answer=""))
-    found = weights(answered.view(policy, [blind, ROWS[1]]))
+    found = rlsd(answered.view(policy, [blind, ROWS[1]]))
     assert (found[0] == 1).all()
     assert not (found[1] == 1).all()
-    assert weights(answered.view(policy, [])) == []
+    assert rlsd(answered.view(policy, [])) == []

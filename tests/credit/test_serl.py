@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.serl import HINDSIGHT, weights
+from counterpoise.credit.hindsight import HINDSIGHT, serl
 from counterpoise.credit.view import View
 from counterpoise.types import Row, Turn
 
@@ -58,7 +58,7 @@ def expected(policy, row: Row, lam: float, temperature: float) -> list[float]:
 def test_against_the_formula(iteration: int, lam: float, micro_tokens: int) -> None:
     policy, rows = answered.policy(), cases()
     seen = answered.view(policy, rows, tokens=micro_tokens)
-    found = weights(View(rows, replace(seen.reader, iteration=iteration)))
+    found = serl(View(rows, replace(seen.reader, iteration=iteration)))
     assert found is not None
     with torch.no_grad():
         for row, w_T in zip(rows, found, strict=True):
@@ -68,7 +68,7 @@ def test_against_the_formula(iteration: int, lam: float, micro_tokens: int) -> N
 
 def test_only_actions_with_something_to_mend_are_weighed() -> None:
     rows = cases()
-    found = weights(answered.view(answered.policy(), rows))
+    found = serl(answered.view(answered.policy(), rows))
     assert found is not None
     weighed = [np.flatnonzero(w_T != 1).tolist() for w_T in found]
     assert set(weighed[0]) <= {3, 4, 12, 13, 14, 15}
@@ -81,24 +81,24 @@ def test_only_actions_with_something_to_mend_are_weighed() -> None:
 def test_once_it_has_faded_nothing_is_computed() -> None:
     rows = cases()
     seen = answered.view(answered.policy(), rows)
-    assert weights(View(rows, replace(seen.reader, iteration=51))) is None
-    assert weights(seen, mix=0.0) is None
+    assert serl(View(rows, replace(seen.reader, iteration=51))) is None
+    assert serl(seen, mix=0.0) is None
 
 
 def test_without_episodes_every_weight_is_one() -> None:
     policy = answered.policy()
-    found = weights(answered.view(policy, ROWS))
+    found = serl(answered.view(policy, ROWS))
     assert found is not None
     assert all((w_T == 1).all() for w_T in found)
-    assert weights(answered.view(policy, [])) == []
+    assert serl(answered.view(policy, [])) == []
 
 
 def test_in_half_precision() -> None:
     rows = cases()
     exact, half = answered.policy(), answered.policy()
     half.model.bfloat16()
-    wanted = weights(answered.view(exact, rows))
-    found = weights(answered.view(half, rows))
+    wanted = serl(answered.view(exact, rows))
+    found = serl(answered.view(half, rows))
     assert wanted is not None
     assert found is not None
     w_N, half_N = np.concatenate(wanted), np.concatenate(found)

@@ -8,7 +8,7 @@ import pytest
 import tiny
 from one_by_one import made
 
-from counterpoise.credit.thr import weights
+from counterpoise.credit.coupling_weights import thr as weights
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
 

@@ -11,7 +11,7 @@ import torch
 
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
-from counterpoise.credit import grpo
+from counterpoise.credit import advantages as grpo
 from counterpoise.microscope.variance import (
     CUTS,
     Spread,
@@ -37,7 +37,7 @@ def advantages(right: int, population: bool = False) -> np.ndarray:
     rewards = np.array([1.0] * right + [0.0] * (G - right))
     if population:
         return (rewards - rewards.mean()) / rewards.std()
-    return grpo.advantages(rewards)
+    return grpo.grpo(rewards)
 
 
 def gaussian(P: int, s2: float, rho: float, seed: int = 0) -> np.ndarray:

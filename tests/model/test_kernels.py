@@ -18,8 +18,8 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (2, 1, 24), (16, 8, 128)])
 @pytest.mark.parametrize("normed", [False, True])
 def test_heads(H: int, K: int, d: int, normed: bool) -> None:
-    from counterpoise.model.heads import heads, heads_backward
     from counterpoise.model.kernels import heads as kernel
+    from counterpoise.model.layer_parts import heads, heads_backward
 
     N = 7
     qkv = random(N, H + 2 * K, d)
@@ -41,7 +41,7 @@ def test_heads(H: int, K: int, d: int, normed: bool) -> None:
 @pytest.mark.parametrize(("N", "D"), [(5, 576), (1, 40), (700, 96)])
 def test_norm(N: int, D: int) -> None:
     from counterpoise.model.kernels import norm as kernel
-    from counterpoise.model.norm import rms_norm, rms_norm_backward
+    from counterpoise.model.layer_parts import rms_norm, rms_norm_backward
 
     x, w = random(N, D), random(D, seed=1)
     grad, beside = random(N, D, seed=2), random(N, D, seed=3)
@@ -59,8 +59,8 @@ def test_norm(N: int, D: int) -> None:
 
 @pytest.mark.parametrize(("N", "width"), [(5, 1536), (3, 40), (2, 2049)])
 def test_gate(N: int, width: int) -> None:
-    from counterpoise.model.gate import gate, gate_backward
     from counterpoise.model.kernels import gate as kernel
+    from counterpoise.model.layer_parts import gate, gate_backward
 
     joint, grad = 3 * random(N, 2 * width), random(N, width, seed=1)
     torch.testing.assert_close(kernel.forward(joint), gate(joint), atol=1e-5, rtol=1e-5)
@@ -146,7 +146,7 @@ def test_a_layer_of_kernels(
 ) -> None:
     """Norms, heads and gate in one layer that is written out, against autograd; in float32, with
     torch's attention: flash attention has none."""
-    from counterpoise.model import gate, heads, layer, norm
+    from counterpoise.model import layer, layer_parts
     from counterpoise.model.attention import PackedAttention, PaddedAttention
     from counterpoise.model.flash import segments
     from counterpoise.model.packing import pack
@@ -169,7 +169,7 @@ def test_a_layer_of_kernels(
     nothing = torch.empty(0), (torch.empty(0), torch.empty(0))
     monkeypatch.setattr(layer, "flash_forward", lambda *x: (attend(0, *x[:3]), *nothing))
     monkeypatch.setattr(layer, "flash_backward", backward)
-    for module in (gate, heads, norm):
+    for module in (layer_parts, layer_parts, layer_parts):
         monkeypatch.setattr(module, "fused", lambda x: not torch.is_grad_enabled())
     decoder = policy.decoder
     decoder.reserve(packing.longest)

@@ -11,8 +11,7 @@ from counterpoise.model import decoder as decoding
 from counterpoise.model import layer as written
 from counterpoise.model.attention import PackedAttention, PaddedAttention
 from counterpoise.model.flash import segments
-from counterpoise.model.gate import gate, gate_backward
-from counterpoise.model.norm import rms_norm, rms_norm_backward
+from counterpoise.model.layer_parts import gate, gate_backward, rms_norm, rms_norm_backward
 from counterpoise.model.packing import Packing, pack
 
 

@@ -16,7 +16,7 @@ from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import score
 from counterpoise.sample.episodes import Episodes, episodes_of, respond
 from counterpoise.sample.native import sample
-from counterpoise.task.tries import Tries
+from counterpoise.task.environment import Tries
 from counterpoise.task.word_problems import load
 from counterpoise.types import Ints, Prompt, Response, Rollout, Row
 from counterpoise.verify.exact import ExactVerifier

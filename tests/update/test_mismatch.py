@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.types import Floats, Rollout, Row, StepResult
-from counterpoise.update.mismatch import mismatch
+from counterpoise.update.importance import mismatch
 
 NOTHING = {"sampler_mismatch": None, "sampler_mismatch_max": None, "sampler_ratio_std": None}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from counterpoise.update.surrogate import SurrogateInputs, SurrogateOutputs
+from counterpoise.update.surrogates import SurrogateInputs, SurrogateOutputs
 from counterpoise.variants import SURROGATES
 
 LOW, HIGH = 0.2, 0.28

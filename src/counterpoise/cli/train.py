@@ -44,7 +44,7 @@ def train(
     """
     from counterpoise.config.load import load_config
     from counterpoise.hosts.choose_engine import choose
-    from counterpoise.run.trackers.installed import check_installed
+    from counterpoise.run.trackers.tracker import check_installed
     from counterpoise.run.try_plugins import check_loads
 
     chosen = choose(engine, out, resume=resume)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.credit.mixture import Mixture
+from counterpoise.credit.reward_mixtures import Mixture
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats, Group, Row

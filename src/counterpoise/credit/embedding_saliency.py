@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from counterpoise.credit.answer_spans import places
-from counterpoise.credit.copies import Copy, Span
-from counterpoise.credit.originals import Originals
+from counterpoise.credit.masked_copies import Copy, Originals, Span
 from counterpoise.credit.view import View
 from counterpoise.model.kernels import on_gpu
 from counterpoise.model.load import Policy

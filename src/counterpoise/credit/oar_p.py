@@ -29,10 +29,9 @@ from torch import Tensor
 
 from counterpoise.credit.answer_spans import Answer, places
 from counterpoise.credit.bilevel import BOOST, QUANTILE
-from counterpoise.credit.copies import Copy, Span
 from counterpoise.credit.divergence import divergence, mean_states
 from counterpoise.credit.embedding_saliency import cut
-from counterpoise.credit.originals import Originals
+from counterpoise.credit.masked_copies import Copy, Originals, Span
 from counterpoise.credit.outcome import check, judged, reasoned, weighed
 from counterpoise.credit.view import View
 from counterpoise.model.head import token_logprobs

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from counterpoise.credit.answer_spans import Answer, answers
 from counterpoise.credit.bilevel import reshape
-from counterpoise.credit.copies import Span
+from counterpoise.credit.masked_copies import Span
 from counterpoise.credit.view import View, ones
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats

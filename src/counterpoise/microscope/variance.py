@@ -23,7 +23,7 @@ The filter. A group that sums to zero sees its scores centred, U = 1/G sum A_i (
 binary rewards with success rate p, gbar+ and gbar- the mean scores of right and wrong rollouts:
 
     U = sqrt(p (1-p)) (gbar+ - gbar-)                         population std in A
-    U = sqrt(p (1-p)) sqrt((G-1) / G) (gbar+ - gbar-)         unbiased std, as `credit/grpo.py`
+    U = sqrt(p (1-p)) sqrt((G-1) / G) (gbar+ - gbar-)         unbiased std, as `grpo` has it
 
 (its 1e-6 left out). A direction survives by as much as its mean score differs between the two.
 The paper's text of eq. 11 to 13 is not available to us; this is our derivation.

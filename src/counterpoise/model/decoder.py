@@ -23,12 +23,9 @@ from torch.utils.checkpoint import checkpoint as recompute
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.flash import Segments, takes
-from counterpoise.model.gate import gate
-from counterpoise.model.heads import heads
-from counterpoise.model.joint import lay_side_by_side, product
 from counterpoise.model.kernels import on_gpu
 from counterpoise.model.layer import Layer, Shape, parameters
-from counterpoise.model.norm import rms_norm
+from counterpoise.model.layer_parts import gate, heads, lay_side_by_side, product, rms_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

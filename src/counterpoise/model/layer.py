@@ -22,10 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.model.flash import Segments, flash_backward, flash_forward
-from counterpoise.model.gate import gate, gate_backward
-from counterpoise.model.heads import heads, heads_backward
-from counterpoise.model.joint import matrix
-from counterpoise.model.norm import rms_norm, rms_norm_backward
+from counterpoise.model.layer_parts import (
+    gate,
+    gate_backward,
+    heads,
+    heads_backward,
+    matrix,
+    rms_norm,
+    rms_norm_backward,
+)
 
 
 @dataclass(frozen=True, slots=True)

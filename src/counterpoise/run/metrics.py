@@ -18,7 +18,7 @@ from counterpoise.batch.describe import Description
 from counterpoise.microscope.monitor import StepView
 from counterpoise.microscope.monitor_records import columns, numbers, pushes
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
-from counterpoise.update.mismatch import mismatch
+from counterpoise.update.importance import mismatch
 from counterpoise.verify.scores import Scores
 
 

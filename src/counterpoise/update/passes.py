@@ -27,7 +27,7 @@ from counterpoise.model.scoring import Forward, once, packed, through
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.rule import Term
-from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.config.load import from_tables
-from counterpoise.credit.hinted_prompts import HINT
+from counterpoise.credit.hindsight import HINT
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, as_policy, load_policy
 from counterpoise.model.scoring import forward

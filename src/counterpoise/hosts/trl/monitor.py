@@ -26,7 +26,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import AGGREGATIONS, SURROGATES
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from counterpoise.loop import conclude, encode
 from counterpoise.model.fit_memory import NO_MEMORY, explained
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run.state import State, new_state, restore
-from counterpoise.run.trackers.installed import check_installed
 from counterpoise.run.trackers.sending import tracked
+from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.watch import Watch
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished

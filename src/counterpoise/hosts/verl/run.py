@@ -24,7 +24,7 @@ from counterpoise.hosts.verl.command import asked, command
 from counterpoise.hosts.verl.run_options import checked
 from counterpoise.model.templates import written
 from counterpoise.plugins import is_own
-from counterpoise.run.trackers.installed import check_installed
+from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems

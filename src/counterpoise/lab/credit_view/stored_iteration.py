@@ -13,7 +13,7 @@ from pathlib import Path
 
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.credit.mixture import mixture_of
+from counterpoise.credit.reward_mixtures import mixture_of
 from counterpoise.errors import PoiseError, ranges
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint

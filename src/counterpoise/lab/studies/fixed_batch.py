@@ -19,7 +19,7 @@ from itertools import groupby
 
 import numpy as np
 
-from counterpoise.credit import grpo
+from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.microscope.batch_tokens import Snapshot, snapshot
 from counterpoise.seeds import rng_for
@@ -139,5 +139,5 @@ def recredit(rows: Sequence[Row]) -> list[Row]:
     A single rollout has no group to be compared with: A = r, as in verl.
     """
     rewards_G = np.array([row.content.reward for row in rows])
-    advantages_G = rewards_G if len(rows) == 1 else grpo.advantages(rewards_G)
+    advantages_G = rewards_G if len(rows) == 1 else advantages.grpo(rewards_G)
     return [replace(row, advantage=float(a)) for row, a in zip(rows, advantages_G, strict=True)]

@@ -1,4 +1,4 @@
-"""silu(a) * b of one joint tensor in one pass, forward and backward: `model/gate.py`."""
+"""silu(a) * b of one joint tensor in one pass, forward and backward: `model/layer_parts.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries and keys of one token, normed and turned in one pass: `model/heads.py`."""
+"""Queries and keys of one token, normed and turned in one pass: `model/layer_parts.py`."""
 
 from __future__ import annotations
 

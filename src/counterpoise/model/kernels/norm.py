@@ -1,4 +1,5 @@
-"""Root mean square norm in one pass, forward and backward: `model/norm.py` has the formulas."""
+"""Root mean square norm in one pass, forward and backward: `model/layer_parts.py` has the
+formulas."""
 
 from __future__ import annotations
 

@@ -16,9 +16,8 @@ from typing import Any
 from counterpoise.config.evaluation_settings import Setting, by_setting
 from counterpoise.config.load import read_tables
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.run.trackers.installed import check_installed
 from counterpoise.run.trackers.panels import of_evaluation, of_metrics
-from counterpoise.run.trackers.tracker import Row, Tracker
+from counterpoise.run.trackers.tracker import Row, Tracker, check_installed
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
 from counterpoise.variants import TRACKERS
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from counterpoise.run.trackers.place import home_of
-from counterpoise.run.trackers.tracker import Row
+from counterpoise.run.trackers.tracker import Row, home_of
 from counterpoise.store.alone import alone
 
 

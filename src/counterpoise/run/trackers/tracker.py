@@ -8,9 +8,14 @@ beginning and one that has ended are the same to it. It must not show a row twic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from counterpoise.errors import PoiseError, first_line
+from counterpoise.store.atomic import replacing
+from counterpoise.variants import TRACKERS
 
 
 class Row(NamedTuple):
@@ -32,3 +37,38 @@ class Tracker(Protocol):
 
     def close(self, *, failed: bool) -> None:
         """`failed`: the run did not come to its end."""
+
+
+# Whether trackers are here, before anything is loaded or written.
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """One line for a name that nobody knows, or a package that is not installed."""
+    for name in names:
+        try:
+            TRACKERS.load(name)
+        except ImportError as fault:
+            raise PoiseError(
+                f"{name} cannot be imported ({first_line(fault)}): "
+                f"pip install 'counterpoise[{name}]'"
+            ) from fault
+
+
+# Where a tracker's files lie: in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME.
+#
+# DIR/RUN/run.json says whose they are, so that two runs of one name do not become one.
+
+
+def home_of(run: Path, out: Path | None) -> Path:
+    """The folder that gets a folder of each tracker's."""
+    if out is None:
+        return run
+    home = out / run.resolve().name
+    home.mkdir(parents=True, exist_ok=True)
+    mark, mine = home / "run.json", {"schema": 1, "run": str(run.resolve())}
+    if not mark.exists():
+        with replacing(mark) as temporary:
+            temporary.write_text(json.dumps(mine), encoding="utf-8")
+    if (found := json.loads(mark.read_text(encoding="utf-8"))) != mine:
+        raise PoiseError(f"{home} is of another run, {found['run']}: choose another --out")
+    return home

@@ -20,8 +20,7 @@ from typing import Any
 
 from wandb import init
 
-from counterpoise.run.trackers.place import home_of
-from counterpoise.run.trackers.tracker import Row
+from counterpoise.run.trackers.tracker import Row, home_of
 from counterpoise.store.alone import alone
 from counterpoise.store.atomic import replacing
 

@@ -27,7 +27,7 @@ from counterpoise.model.swapped_weights import forward_with
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.rule import Rule, Ruled
-from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import STEP_RULES, SURROGATES
 
 OFF = "off"

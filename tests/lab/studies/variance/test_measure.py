@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.credit import grpo
+from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.variance import measure
 from counterpoise.lab.studies.variance.judge import COMPOSERS, DIRECTIONS, Measured
@@ -20,7 +20,7 @@ P, G = 200, 8
 def simulated(rho: float, heavier_by_sign: float = 1.0) -> list[Record]:
     rng = np.random.default_rng(0)
     A = np.array(
-        [rng.permuted(grpo.advantages(1.0 * (np.arange(G) < k))) for k in rng.integers(1, G, P)]
+        [rng.permuted(advantages.grpo(1.0 * (np.arange(G) < k))) for k in rng.integers(1, G, P)]
     )
     X = np.sqrt(rho) * rng.normal(size=(P, 1)) + np.sqrt(1 - rho) * rng.normal(size=(P, G))
     rows = [Row(f"q{p}", float(A[p, i]), 5 + i, index=i) for p in range(P) for i in range(G)]

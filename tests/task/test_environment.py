@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise.config import ModelConfig
 from counterpoise.model.load import load_policy
-from counterpoise.task.tries import LONGEST, MISSING, OTHER, Tries
+from counterpoise.task.environment import LONGEST, MISSING, OTHER, Tries
 from counterpoise.types import Prompt
 
 PROMPT = Prompt("1", "Ana has 31 pens. How many are left?", "19")

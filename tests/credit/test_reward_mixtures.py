@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.config import CreditConfig, RunConfig, VerifyConfig
 from counterpoise.credit.assign import assign
-from counterpoise.credit.mixture import Mixture, mixture_of
+from counterpoise.credit.reward_mixtures import Mixture, mixture_of
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group, Rollout
 

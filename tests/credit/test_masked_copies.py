@@ -14,11 +14,10 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig
-from counterpoise.credit import originals as originals_module
+from counterpoise.credit import masked_copies as originals_module
 from counterpoise.credit.answer_spans import answers
-from counterpoise.credit.copies import Copy
+from counterpoise.credit.masked_copies import Copy, Originals
 from counterpoise.credit.oar_p import importance
-from counterpoise.credit.originals import Originals
 from counterpoise.model.load import load_policy
 from counterpoise.model.scoring import packed
 

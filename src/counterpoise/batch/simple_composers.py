@@ -1,0 +1,106 @@
+"""Composers without a story of their own: what other frameworks do, and the control that keeps the
+signs apart."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from counterpoise.batch.partition import partition
+from counterpoise.errors import PoiseError
+from counterpoise.types import Row
+
+
+def whole(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """All rows in one step: nothing is split, and the update is strictly on-policy."""
+    if num_steps != 1:
+        raise PoiseError(
+            f"rule 'whole' makes one step, not {num_steps}: "
+            "set batch.steps (poise plan: --steps) to 1 or choose another composer"
+        )
+    return [list(range(len(rows)))]
+
+
+def shuffled(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """A random permutation of the rows, cut into equal steps: TRL, once a generation spans several.
+
+    Groups are cut apart: with k steps a row's group mate shares its step with probability about
+    1/k.
+    """
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return [step.tolist() for step in np.array_split(order, num_steps)]
+
+
+def token_balanced(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """Steps of equal token count and equal row count (give or take one), groups ignored.
+
+    Karmarkar-Karp over the rows: what the paper says of verl, whose mini-batches are cut by token
+    count. It is the throughput optimum, and it scatters a group over the steps like a shuffle does.
+    """
+    loads = [row.num_tokens for row in rows]
+    parts = partition(loads, num_steps, np.random.default_rng(seed))
+    return [sorted(part) for part in parts]
+
+
+def zigzag(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """order = s_0 s_2 s_4 ... s_5 s_3 s_1 with s the rows by length, cut into equal steps.
+
+    verl v0.6.1 to v0.8.0 order each rank's rows so, to put short micro-batches at both ends of a
+    pipeline, and then cut mini-batches from that order. With four steps or more the first and the
+    last update see only short rollouts and the middle ones only long, hence mostly right or mostly
+    wrong ones. Here as on one rank. verl sorts by 24576 L + L^2, which is the order of the lengths
+    L; equal lengths keep their order. L is the response's here, prompt and response together in
+    verl: prompts of uneven length make other steps there. Nothing is random: the seed is not used.
+    """
+    by_length = np.argsort([row.num_tokens for row in rows], kind="stable")
+    order = np.concatenate([by_length[::2], by_length[1::2][::-1]])
+    return [step.tolist() for step in np.array_split(order, num_steps)]
+
+
+def by_sign(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """Positive and negative rows in separate steps: the paper's Fig. 7a control, which no
+    cancellation between them survives.
+
+    Of k steps the positive rows get round(k * N+ / (N+ + N-)), and each sign at least one; each
+    sign's rows are shuffled and cut equally. If all rows with signal have one sign, it gets every
+    step. Rows without signal (A = 0) have no gradient and only count in a step's denominator: one
+    by one they go to the step with the fewest rows. With fewer rows with signal than steps, the
+    steps left over hold rows without signal alone: a saturated iteration must not end a run. The
+    order of the steps is random.
+    """
+    rng = np.random.default_rng(seed)
+    sign = np.array([row.sign for row in rows])
+    positive, negative, silent = (rng.permutation(np.flatnonzero(sign == s)) for s in (1, -1, 0))
+    for_positive = _steps_for_positive(len(positive), len(negative), num_steps)
+    steps: list[list[int]] = []
+    for part, count in ((positive, for_positive), (negative, num_steps - for_positive)):
+        if count:
+            steps += [cut.tolist() for cut in np.array_split(part, count)]
+    fewest = [(len(step), s) for s, step in enumerate(steps)]
+    heapq.heapify(fewest)
+    for i in silent.tolist():
+        size, s = fewest[0]
+        steps[s].append(i)
+        heapq.heapreplace(fewest, (size + 1, s))
+    return [steps[s] for s in rng.permutation(num_steps)]
+
+
+def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
+    if positive == 0 or negative == 0:
+        return num_steps if positive else 0
+    if num_steps == 1:
+        raise PoiseError(
+            "one step cannot keep positive and negative rows apart: raise batch.steps (poise plan: "
+            "--steps) to 2 or more"
+        )
+    share = round(num_steps * positive / (positive + negative))
+    return min(max(share, 1), num_steps - 1)
+
+
+def signs_mixed(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    for s, step in enumerate(steps):
+        if {1, -1} <= {rows[i].sign for i in step}:
+            return f"step {s} holds rows of both signs"
+    return ""

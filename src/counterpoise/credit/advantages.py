@@ -1,0 +1,68 @@
+"""Advantages: the rewards of one group -> one number per rollout. One function, one formula."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def dr_grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A_i = r_i - mean(r). No division by std: hard and easy prompts keep their scale.
+
+    Meant with the `constant` aggregation, which does not divide by a response's length either. A
+    reward that is the mean but for rounding (0.2 of 0.1, 0.2 and 0.3) has no signal: its advantage
+    is exactly 0, as all are where all rewards are equal. arXiv:2503.20783
+    """
+    centred = rewards_G - rewards_G.mean()
+    rounding = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
+    return np.where(np.abs(centred) <= rounding, 0.0, centred)
+
+
+EPSILON = 1e-6
+
+
+def grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A_i = (r_i - mean(r)) / (std(r) + 1e-6), std with G - 1 in its denominator.
+
+    The group is its own baseline, so the advantages of a group sum to zero: what all its rollouts
+    share cancels. The unbiased std is what torch.std and verl compute; then sum(A^2) = G - 1.
+    All rewards equal, or a group of one: every advantage is 0; so is that of a reward at the mean.
+    arXiv:2402.03300
+    """
+    if len(rewards_G) < 2:
+        return np.zeros_like(rewards_G)
+    std: np.float64 = rewards_G.std(ddof=1)
+    return dr_grpo(rewards_G) / (std + EPSILON)
+
+
+def rloo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A_i = r_i - mean of the others' rewards = G / (G - 1) * (r_i - mean(r)).
+
+    Leave-one-out keeps the baseline independent of the rollout it judges, so the gradient is
+    unbiased. All rewards equal, or a group of one: every advantage is 0. arXiv:2402.14740
+    """
+    size = len(rewards_G)
+    if size < 2:
+        return np.zeros_like(rewards_G)
+    return dr_grpo(rewards_G) * (size / (size - 1))
+
+
+def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A_i = max(GRPO advantage, 0): the paper's control without negative rollouts (Algorithm 2).
+
+    The group no longer sums to zero, so nothing that right and wrong rollouts share can cancel.
+    """
+    return np.maximum(grpo(rewards_G), 0.0)
+
+
+RIGHT = 0.1
+
+
+def w_reinforce(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A_i = 0.1 if r_i > 0, else -1: mostly unlearning what failed (W-REINFORCE). arXiv:2506.01347
+
+    L = 0.1 L_PSR + L_NSR: rewards of +0.1 and -1 without a baseline. The group sums to nothing in
+    particular, and one whose rollouts all failed keeps its signal. 0.1: the paper's; up to 0.2 it
+    found stable. Right is a reward above 0, so that 0/1 and -1/1 rewards are read alike.
+    """
+    return np.where(rewards_G > 0, RIGHT, -1.0)

@@ -1,0 +1,96 @@
+"""Several rewards -> one advantage per rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.types import Group
+from counterpoise.variants import ADVANTAGES, MIXTURES
+from counterpoise.verify.extra_rewards import shares_of
+
+# Several rewards of a rollout -> one advantage: which rewards, with which shares, mixed how.
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The verifier's reward with the share 1, and further ones.
+
+    Example:
+        Mixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
+    """
+
+    name: str = "sum"
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def advantages(self, group: Group, credit: str) -> NDArray[np.float64]:
+        advantages_of = ADVANTAGES.load(credit)
+        found: NDArray[np.float64]
+        if not self.shares:
+            found = advantages_of(group.rewards_G)
+            return found
+        rewards_KG = np.stack(
+            [group.rewards_G, *(further_rewards(group, name) for name in self.shares)]
+        )
+        shares_K = np.array([1.0, *self.shares.values()])
+        found = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
+        return found
+
+
+def mixture_of(config: RunConfig) -> Mixture:
+    return Mixture(config.credit.mixture, shares_of(config.verify.also))
+
+
+def further_rewards(group: Group, name: str) -> NDArray[np.float64]:
+    """[G], in the order of the rollouts."""
+    if any(name not in rollout.further for rollout in group.rollouts):
+        raise PoiseError(
+            f"group '{group.key}' has no reward '{name}': sample anew, or leave it out of "
+            "verify.also"
+        )
+    return np.array([rollout.further[name] for rollout in group.rollouts], dtype=np.float64)
+
+
+Array = NDArray[np.float64]
+EPSILON = np.finfo(np.float64).eps
+
+
+def summed(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+    """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
+
+    What reward shaping means (DAPO's overlong punishment, arXiv:2503.14476). Within a group the
+    reward that varies most has the last word. Rewards that cancel sum to exactly 0, not to the
+    rounding that is left of them: 0.3 - 3 * 0.1 is no signal.
+    """
+    total_G = shares_K @ rewards_KG
+    rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(rewards_KG))
+    return credit(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
+
+
+NOTHING = 1e-4  # of its parts: what the epsilons beside the stds leave of +1 and -1
+
+
+def decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+    """A = sum_k share_k credit(r_k) / sum_k share_k: every reward normalised in its group, then
+    mixed.
+
+    CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), GN the
+    z-score of `credit.name=grpo`, which is one further reward with the share 1. A reward's scale
+    and offset drop out, so none drowns another, and one that is equal in the whole group leaves the
+    others as they are. With credits that sum to zero in a group the mixture does too. A rollout
+    whose parts cancel has no signal: exactly 0, not the rounding that is left of them (chosen
+    here).
+
+    Left out of CRPO: style rewards are first standardised by running statistics of their role,
+    which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a
+    rollout.
+    """
+    advantages_KG = np.stack([credit(rewards_G) for rewards_G in rewards_KG])
+    mixture: Array = shares_K @ advantages_KG / shares_K.sum()
+    parts_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
+    return np.where(np.abs(mixture) < NOTHING * parts_G, 0.0, mixture)
