@@ -64,6 +64,8 @@ def new_state(policy: Policy, config: RunConfig) -> State:
 
 
 def save(folder: RunFolder, state: State, keep: int) -> None:
+    """Write a checkpoint. The logs reach the disk before it: it promises that they are complete."""
+    folder.sync()
     rows, tensors = rows_to_tensors(state.buffer.state())
     made = checkpoint.Checkpoint(
         iteration=state.iteration,
@@ -126,6 +128,7 @@ def restore(
         size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
     state.iteration = saved.iteration
     folder.rewind(saved.iteration)
+    checkpoint.remove_superseded(folder.checkpoints, saved.iteration, config.loop.keep_checkpoints)
     if finished(folder.path, saved.iteration) and saved.iteration == config.loop.iterations:
         tell(
             f"already finished: {saved.iteration} iterations; raise loop.iterations to go on, as "

@@ -4,6 +4,9 @@ atomically; JSON lines are appended.
 
 A resumed run first goes back to its checkpoint: later lines and files are dropped and written
 anew, so a folder never holds two versions of an iteration, nor half a line.
+
+What an iteration writes is flushed to the disk by `sync`, before the checkpoint that counts on it:
+flushing every line would cost more, and after a power cut later iterations are made again anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.runfile import load_config, to_toml
-from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
+from counterpoise.store.alone import alone
+from counterpoise.store.atomic import (
+    append_line,
+    leftovers,
+    make_folder,
+    remove_leftovers,
+    replacing,
+    sync_file,
+    sync_folder,
+    whole_lines,
+)
 from counterpoise.store.lines import rollout_lines
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
@@ -56,6 +69,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
+        self._unsynced: set[Path] = set()  # written, and perhaps not yet on the disk
         self.listeners: list[Callable[[str, dict[str, Any]], None]] = []  # (log, what was appended)
 
     # -- opening -------------------------------------------------------------------------------
@@ -71,7 +85,7 @@ class RunFolder:
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and set(path.iterdir()) - set(leftovers(path, CONFIG)):
                 raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
@@ -80,9 +94,12 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> RunFolder:
         cls.check_free(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            with replacing(path / CONFIG) as temporary:
-                temporary.write_text(to_toml(config), encoding="utf-8")
+            make_folder(path)
+            with alone(path):  # or the leftovers may be those of a run that starts just now
+                cls.check_free(path)
+                remove_leftovers(path, CONFIG)
+                with replacing(path / CONFIG) as temporary:
+                    temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
         return cls(path)
@@ -118,22 +135,37 @@ class RunFolder:
         return writing(self.path / name, self.path)
 
     @contextmanager
-    def replacing(self, name: str) -> Iterator[Path]:
-        """`atomic.replacing` for a file of the folder."""
-        with self.writing(name), replacing(self.path / name) as temporary:
+    def replacing(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """`atomic.replacing` for a file of the folder; `sync` flushes it if this does not."""
+        path = self.path / name
+        with self.writing(name), replacing(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
             yield temporary
+        if not durable:
+            self._unsynced.add(path)
+
+    def sync(self) -> None:
+        """What iterations wrote since the last call is on the disk when this returns."""
+        for path in sorted(self._unsynced):
+            with self.writing(str(path.relative_to(self.path))):
+                sync_file(path)
+        for folder in sorted({self.path, *(path.parent for path in self._unsynced)}):
+            with self.writing(str(folder.relative_to(self.path))):
+                sync_folder(folder)
+        self._unsynced.clear()
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         """One line of one of the LOGS."""
-        with self.writing(f"{log}.jsonl"):
-            append_line(self.path / f"{log}.jsonl", json.dumps({"schema": SCHEMA, **record}))
+        file = self.path / f"{log}.jsonl"
+        with self.writing(file.name):
+            append_line(file, json.dumps({"schema": SCHEMA, **record}))
+        self._unsynced.add(file)
         for hear in self.listeners:
             hear(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         text = "".join(line + "\n" for line in rollout_lines(groups))
-        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl") as temporary:
+        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
@@ -147,7 +179,8 @@ class RunFolder:
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
-        with self.replacing(f"{kind}/step_{iteration:05d}.parquet") as temporary:
+        name = f"{kind}/step_{iteration:05d}.parquet"
+        with self.replacing(name, durable=False) as temporary:
             # a dictionary of numbers that hardly repeat costs six times the time, and space
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
@@ -160,12 +193,11 @@ class RunFolder:
                     temporary.write_text(
                         "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
                     )
-        for kind in (".", *STEP_FILES):
-            for left in (self.path / kind).glob(".*.part"):  # of a process that was killed
-                remove(left)
+        for kind in (".", CHECKPOINTS, *STEP_FILES):
+            remove_leftovers(self.path / kind)
         for kind in STEP_FILES:
-            for path in (self.path / kind).glob("step_*"):
-                if int(path.stem.removeprefix("step_")) > iteration:
+            for number, path in self.step_files(kind).items():
+                if number > iteration:
                     path.unlink()
 
     # -- reading -------------------------------------------------------------------------------
@@ -177,6 +209,11 @@ class RunFolder:
             return [json.loads(line) for line in whole_lines(file)]
         except ValueError as fault:  # not JSON, or not UTF-8
             raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
+
+    def step_files(self, kind: str) -> dict[int, Path]:
+        """The files of one of the STEP_FILES, by iteration."""
+        files = (self.path / kind).glob("step_*")
+        return {int(path.stem.removeprefix("step_")): path for path in files}
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

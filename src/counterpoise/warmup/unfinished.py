@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from counterpoise.policy.load import Policy
 from counterpoise.runfile import from_tables, to_toml
 from counterpoise.store import checkpoint
 from counterpoise.store.alone import alone, check_alone
+from counterpoise.store.atomic import remove_leftovers
 from counterpoise.store.resume import FREE, differences
 from counterpoise.store.space import error_number
 from counterpoise.update.fit import MicroBatch
@@ -59,6 +61,7 @@ def held(out: Path) -> Iterator[Path]:
     path = place(out)
     path.mkdir(parents=True, exist_ok=True)
     with alone(path):
+        remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
         try:
             yield path
         finally:
