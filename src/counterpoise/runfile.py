@@ -20,6 +20,7 @@ from counterpoise.feasible import checked
 from counterpoise.own import OWN, is_own, pinned
 
 SCHEMA = 1
+OPTION_COUNT = "option_count"  # in a resolved run: how many options follow, to notice a torn file
 PRESETS = (Path(__file__).parent / "runs", Path(__file__).parents[2] / "runs")  # wheel, checkout
 
 
@@ -63,6 +64,8 @@ def from_tables(
                 raise PoiseError(
                     f"{where}: schema {table} is not one this version reads ({SCHEMA})"
                 )
+            continue
+        if name == OPTION_COUNT:  # only a stored run is held to it: store/resume.py
             continue
         if name == "experiment":  # arms, rates and seeds: experiment/file.py reads them
             continue
@@ -161,7 +164,7 @@ def _kind(kind: type) -> str:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved run, every option spelled out: what config.toml in a run folder holds."""
-    lines = [f"schema = {SCHEMA}"]
+    lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(options())}"]
     for section in dataclasses.fields(config):
         lines += ["", f"[{section.name}]"]
         for key, value in dataclasses.asdict(getattr(config, section.name)).items():

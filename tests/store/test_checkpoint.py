@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from counterpoise.store.checkpoint import (
     Checkpoint,
     available,
     load_newest,
+    newest_options,
     save,
     weights_of,
 )
@@ -96,6 +98,20 @@ def test_as_many_are_kept_as_asked_for(tmp_path: Path, keep: int) -> None:
         save(tmp_path, checkpoint(iteration), keep)
     kept = [int(p.name[-5:]) for p in available(tmp_path)]
     assert kept == list(range(1, 6))[-keep:]
+
+
+def test_the_options_are_found_without_reading_weights(tmp_path: Path) -> None:
+    assert newest_options(tmp_path) is None
+    for iteration in (1, 2, 3):
+        made = replace(checkpoint(iteration), options=f"schema = {iteration}\n")
+        save(tmp_path, made, keep=3)
+    empty(tmp_path / "iteration_00003" / "model.safetensors")
+    assert newest_options(tmp_path) == tmp_path / "iteration_00003" / "options.toml"
+    flip(tmp_path / "iteration_00003" / "options.toml")
+    assert newest_options(tmp_path) == tmp_path / "iteration_00002" / "options.toml"
+    found = load_newest(tmp_path, print)
+    assert found is not None
+    assert found.options == "schema = 2\n"
 
 
 def test_more_than_five_digits(tmp_path: Path) -> None:

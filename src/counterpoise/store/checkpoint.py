@@ -1,12 +1,14 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
     checkpoints/iteration_00010/
-      model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  manifest.json
+      model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  options.toml
+      manifest.json
 
 A checkpoint is written to a temporary folder, flushed to the disk and renamed: complete or absent.
 The manifest holds the SHA-256 of every file, so a truncated or damaged one is found before it is
-used and the one before it is taken. Random state needs no saving: every choice is a function of the
-run's seed.
+used and the one before it is taken. options.toml is the run's config.toml when the checkpoint was
+saved; checkpoints of version 0.1.0 lack it. Random state needs no saving: every choice is a
+function of the run's seed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from counterpoise.store.folder import CHECKPOINTS
 SCHEMA = 1
 PREFIX = "iteration_"
 MODEL = "model.safetensors"
+OPTIONS = "options.toml"
 FILES = (MODEL, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
@@ -42,6 +45,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     buffer: dict[str, Tensor]
     state: dict[str, Any]  # plain values: buffer rows, counters
+    options: str = ""  # every option of the run, as TOML; empty in checkpoints of version 0.1.0
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -77,6 +81,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
             save_file(getattr(checkpoint, part), temporary / f"{part}.safetensors")
         state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        if checkpoint.options:
+            (temporary / OPTIONS).write_text(checkpoint.options, encoding="utf-8")
         manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
         (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
     remove_superseded(folder, checkpoint.iteration, keep)
@@ -114,6 +120,20 @@ def _number(path: Path) -> int:
     return int(path.name.removeprefix(PREFIX))
 
 
+def newest_options(folder: Path) -> Path | None:
+    """The newest options.toml that is as it was written; the weights beside it are not looked at,
+    which would take long.
+    """
+    for path in reversed(available(folder)):
+        try:
+            digests = json.loads((path / "manifest.json").read_text())["sha256"]
+            if digests[OPTIONS] == _digest(path / OPTIONS):
+                return path / OPTIONS
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
 def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; `tell` hears of every one that is not."""
     for path in reversed(available(folder)):
@@ -125,7 +145,9 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
             part: load_file(path / f"{part}.safetensors")
             for part in ("model", "optimizer", "buffer")
         }
-        return Checkpoint(iteration=state["iteration"], state=state, **tensors)
+        options = path / OPTIONS
+        text = options.read_text(encoding="utf-8") if options.is_file() else ""
+        return Checkpoint(iteration=state["iteration"], state=state, options=text, **tensors)
     return None
 
 

@@ -1,6 +1,6 @@
 """A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, drops.jsonl,
-evaluations.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files are replaced
-atomically; JSON lines are appended.
+evaluations.jsonl, gaps.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files
+are replaced atomically; JSON lines are appended.
 
 A resumed run first goes back to its checkpoint: later lines and files are dropped and written
 anew, so a folder never holds two versions of an iteration, nor half a line.
@@ -42,7 +42,8 @@ SCHEMA = 1
 CONFIG = "config.toml"  # makes a folder a run
 IMPORTED = "imported.json"  # makes a folder that of another trainer's run
 CHECKPOINTS = "checkpoints"
-LOGS = ("metrics", "plans", "drops", "evaluations")
+MODEL = "model"  # a folder, when the run has ended
+LOGS = ("metrics", "plans", "drops", "evaluations", "gaps")
 STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
@@ -66,6 +67,8 @@ def is_planned(path: Path) -> bool:
 
 
 class RunFolder:
+    writes = True  # False: another process writes the folder, this one only reads it
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
@@ -114,7 +117,7 @@ class RunFolder:
             raise PoiseError(
                 f"{path} {what if is_planned(path) else without}; poise report {path} shows it"
             )
-        if not is_run(path):
+        if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             children = sorted(path.glob("*"))
             inside = next((c for c in children if is_run(c) or is_imported(c)), None)
             hint = f"; {inside} holds one" if inside else ""
