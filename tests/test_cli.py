@@ -266,7 +266,10 @@ def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
 HELP = {
     "": ["demo", "train", "warmup", "plan", "report", "options", "doctor"],
     "demo": ["--out", "--set", "embedded"],
-    "train": ["--out", "--set", "--resume", "--dry-run", "--engine", "--print", "TOML"],
+    "train": [
+        "--out", "--set", "--resume", "--from-start", "--accept-missing-logs", "--dry-run",
+        "--engine", "--print", "TOML",
+    ],
     "warmup": ["--out", "--set", "solutions"],
     "plan": ["--composer", "--steps", "--credit", "--seed", "--json", "prompt_id", "num_tokens"],
     "report": ["--out", "HTML"],
@@ -276,7 +279,7 @@ HELP = {
     "doctor": ["machine"],
     "bench": ["--parts", "--json", "TRL"],
     "experiment": ["--jobs", "--minutes", "--seeds", "--dry-run"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HELP)

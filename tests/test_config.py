@@ -66,6 +66,7 @@ def test_any_string_is_read_back(tmp_path: Path, name: str) -> None:
 def test_every_option_is_spelled_out() -> None:
     tables = tomllib.loads(to_toml(RunConfig()))
     assert tables.pop("schema") == 1
+    assert tables.pop("option_count") == len(options())
     assert set(tables) == SECTIONS
     for section in dataclasses.fields(RunConfig):
         names = {f.name for f in dataclasses.fields(get_type_hints(RunConfig)[section.name])}

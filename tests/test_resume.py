@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from power_cut import PowerCut
 from safetensors.numpy import load_file
 
 from counterpoise import loop
@@ -120,6 +121,61 @@ def test_interrupted_in_any_stage(
         train(config, out)
     train(config, out, resume=True)
     same(outcome(out), undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("module", "stage", "call"),
+    [(loop, "update", 2), (checkpoint, "remove_superseded", 2), (loop, "evaluate", 5)],
+    ids=["in an update", "after a checkpoint", "in an evaluation"],
+)
+def test_a_power_cut_loses_nothing_that_a_checkpoint_promises(
+    module: Any,
+    stage: str,
+    call: int,
+    tmp_path: Path,
+    undisturbed: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run goes on with what was flushed to the disk, from its last checkpoint."""
+    real, calls, listen = getattr(module, stage), 0, Listen()
+
+    def failing(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise StopError
+        return real(*args, **options)
+
+    (tmp_path / "disk").mkdir()
+    config = load_config("demo", SETS)
+    with monkeypatch.context() as until:
+        power = PowerCut(until)
+        until.setattr(module, stage, failing)
+        with pytest.raises(StopError):
+            train(config, tmp_path / "disk" / "run")
+        power.leaves(tmp_path / "disk", tmp_path / "cut")
+    out = tmp_path / "cut" / "run"
+    saved = checkpoint.available(out / "checkpoints")
+    assert saved
+    train(config, out, resume=True, watch=listen)
+    assert listen.said == [f"resuming after iteration {int(saved[-1].name[-5:])}"]
+    same(outcome(out), undisturbed)
+
+
+def test_a_power_cut_after_the_end_leaves_everything(
+    tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    power = PowerCut(monkeypatch)
+    out = train(load_config("demo", SETS), tmp_path / "disk" / "run").path
+    power.leaves(tmp_path / "disk", tmp_path / "cut")
+    left = tmp_path / "cut" / "run"
+    same(outcome(left), undisturbed)
+    whole = [path for path in out.rglob("*") if path.is_file()]
+    assert out / "finished.json" in whole
+    assert out / "model" / "model.safetensors" in whole
+    for path in whole:
+        assert (left / path.relative_to(out)).read_bytes() == path.read_bytes(), path
 
 
 @pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 3), ("judge", 2, 3)])

@@ -46,7 +46,8 @@ from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import MODEL, RunFolder
+from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
@@ -61,9 +62,14 @@ MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
 
 
 def train(
-    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    permissions: ResumePermissions = STRICT,
+    watch: Watch | None = None,
 ) -> RunFolder:
-    """Run `config` to its last iteration in the folder `out`."""
+    """Run `config` to its last iteration in the folder `out`; `permissions` are for `resume`."""
     watch = watch or Watch()
     if resume:
         check_unfinished(out, config)
@@ -82,15 +88,17 @@ def train(
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with alone(out):  # from before the logs are cut until the last file is written
-        if config.store.report or config.store.tokens:
-            folder.write_vocabulary(policy.pieces())
-        warn_of_overlap(task.train, benchmarks, folder, watch.say)
         if resume:
             check_unfinished(out, config)  # it may have ended while the model was loaded
-            state = restore(folder, policy, config, watch.say)
+            state = restore(
+                folder, policy, config, watch.say, heldout=task.heldout, permissions=permissions
+            )
             folder.write_config(config)  # the few options that may change have their new values
         else:
             state = new_state(policy, config)
+        if config.store.report or config.store.tokens:
+            folder.write_vocabulary(policy.pieces())
+        warn_of_overlap(task.train, benchmarks, folder, watch.say)
         state.micro.tell = state.drawn.tell = watch.say
         state.sample = sampler
         options = config.verify
@@ -121,18 +129,17 @@ def advance(
 ) -> None:
     """One iteration, its checkpoint and evaluation. Stopped by Ctrl-C or SIGTERM, the iteration is
     finished and a checkpoint saved; an evaluation is not finished: a resumed run makes it."""
-    keep = config.loop.keep_checkpoints
     with postponed(FINISHING) as stopped:
         watch.iterated(iterate(state, train_set, config, verifier, folder))
         last = state.iteration == config.loop.iterations and config.store.model
         due = last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
-            save(folder, state, keep)
+            save(folder, state, config)
     try:
         evaluate(state, heldout, config, verifier, folder, watch)
     except KeyboardInterrupt:
         if not due:
-            save(folder, state, keep)
+            save(folder, state, config)
         raise
 
 
@@ -176,10 +183,9 @@ def iterate(
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
-    views = monitor.views if monitor else []
     made = metrics.Iteration(
-        now, asked.all, asked.scores, credited, batch, plan, description, results, views,
-        sampled.rounds, drops,
+        now, asked.all, asked.scores, credited, batch, plan, description, results,
+        monitor.views if monitor else [], sampled.rounds, drops,
     )  # fmt: skip
     record = metrics.record(made, state.buffer, clock)
     write_iteration(folder, made, record, config.store)
@@ -217,8 +223,7 @@ def credit(groups: Sequence[Group], config: RunConfig, reader: Reader) -> list[l
 def reader_of(state: State, config: RunConfig) -> Reader:
     """What credit may look at in this iteration."""
     now, seed = state.iteration + 1, config.loop.seed
-    temperature = config.sample.temperature
-    return Reader(state.policy, temperature, state.micro, now, seed, state.passes)
+    return Reader(state.policy, config.sample.temperature, state.micro, now, seed, state.passes)
 
 
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
@@ -337,8 +342,8 @@ def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch)
     if said := metrics.without_a_step(folder.read("metrics")):
         watch.say(said)
     if config.store.model:
-        with folder.writing("model"):
-            save_policy(policy, folder.path / "model")
+        with folder.writing(MODEL):
+            save_policy(policy, folder.path / MODEL)
     with folder.writing("finished.json"):
         finish(folder, config)
     watch.finished(folder.path)

@@ -270,12 +270,12 @@ def test_a_resumed_run_remembers_the_size(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
     state = new_state(tiny.policy(), config)
     state.micro.size, state.drawn.size = 1024, 4
-    state.iteration = 3
-    save(folder, state, keep=1)
-    again = restore(folder, tiny.policy(), config, print)
+    save(folder, state, config)
+    again = restore(folder, tiny.policy(), config, print, heldout=[])
     assert (again.micro.size, again.drawn.size) == (1024, 4)
     smaller = dataclasses.replace(config, update=replace(config.update, micro_tokens=512))
-    assert restore(folder, tiny.policy(), smaller, print).micro.size == 512
+    shrunk = restore(folder, tiny.policy(), smaller, print, heldout=[])
+    assert shrunk.micro.size == 512
 
 
 SETS = [

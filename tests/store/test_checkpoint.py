@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 
-from counterpoise.store.checkpoint import Checkpoint, available, load_newest, save, weights_of
+from counterpoise.store.checkpoint import (
+    Checkpoint,
+    available,
+    load_newest,
+    newest_options,
+    save,
+    weights_of,
+)
 
 FILES = {
     "model.safetensors", "optimizer.safetensors", "buffer.safetensors", "state.json",
@@ -69,6 +77,41 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert [p.name for p in available(tmp_path)] == ["iteration_00010", "iteration_00100"]
     save(tmp_path, checkpoint(101), keep=1)
     assert [p.name for p in available(tmp_path)] == ["iteration_00101"]
+
+
+def test_a_damaged_one_does_not_take_the_place_of_one_that_can_be_used(tmp_path: Path) -> None:
+    """Resumed after 5, since 10 was damaged, and stopped after 7: only 7 can be gone on with."""
+    for iteration in (5, 10):
+        save(tmp_path, checkpoint(iteration), keep=2)
+    flip(tmp_path / "iteration_00010" / "model.safetensors")
+    save(tmp_path, checkpoint(7), keep=1)
+    found, said = newest(tmp_path)
+    assert found == 7
+    assert len(said) == 1
+    save(tmp_path, checkpoint(11), keep=1)
+    assert [p.name for p in available(tmp_path)] == ["iteration_00011"]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 9])
+def test_as_many_are_kept_as_asked_for(tmp_path: Path, keep: int) -> None:
+    for iteration in range(1, 6):
+        save(tmp_path, checkpoint(iteration), keep)
+    kept = [int(p.name[-5:]) for p in available(tmp_path)]
+    assert kept == list(range(1, 6))[-keep:]
+
+
+def test_the_options_are_found_without_reading_weights(tmp_path: Path) -> None:
+    assert newest_options(tmp_path) is None
+    for iteration in (1, 2, 3):
+        made = replace(checkpoint(iteration), options=f"schema = {iteration}\n")
+        save(tmp_path, made, keep=3)
+    empty(tmp_path / "iteration_00003" / "model.safetensors")
+    assert newest_options(tmp_path) == tmp_path / "iteration_00003" / "options.toml"
+    flip(tmp_path / "iteration_00003" / "options.toml")
+    assert newest_options(tmp_path) == tmp_path / "iteration_00002" / "options.toml"
+    found = load_newest(tmp_path, print)
+    assert found is not None
+    assert found.options == "schema = 2\n"
 
 
 def test_more_than_five_digits(tmp_path: Path) -> None:

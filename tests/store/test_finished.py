@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.config import RunConfig, StoreConfig
 from counterpoise.errors import PoiseError
-from counterpoise.store.finished import finished
+from counterpoise.store.finished import check_unfinished, finished
 
 
 def test_a_run_has_ended_at_its_iterations(tmp_path: Path) -> None:
@@ -36,3 +37,16 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: bytes, said: str) -> N
     assert str(fault.value).startswith(f"{mark} is damaged ({said}")
     assert str(fault.value).endswith(": remove it, and the run is unfinished")
     assert "\n" not in str(fault.value)
+
+
+def test_checkpoints_that_a_killed_run_could_not_remove_go_later(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "iteration_00003").mkdir(parents=True)
+    config = RunConfig(store=StoreConfig(model=False))
+    check_unfinished(tmp_path, config)
+    assert (tmp_path / "checkpoints").exists()
+    (tmp_path / "finished.json").write_text(json.dumps({"schema": 1, "iterations": 3}))
+    check_unfinished(tmp_path, RunConfig())
+    assert (tmp_path / "checkpoints").exists()
+    with pytest.raises(PoiseError, match="there is nothing to resume"):
+        check_unfinished(tmp_path, config)
+    assert [path.name for path in tmp_path.iterdir()] == ["finished.json"]

@@ -27,28 +27,29 @@ import json, shutil, sys, numpy as np
 sys.path[:0] = [{tests!r}]
 import tiny
 from pathlib import Path
-from counterpoise.config import RunConfig
+from counterpoise.config import LoopConfig, RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.run.state import new_state, save
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Group, TokenTrace
 out = Path(sys.argv[1])
-state = new_state(tiny.policy(), RunConfig())
+config = RunConfig(loop=LoopConfig(keep_checkpoints=99))
+state = new_state(tiny.policy(), config)
 groups = [Group("1:p", 1, tuple(row.content for row in tiny.rows(groups=1, size=60)))]
 trace = TokenTrace({{"x": np.random.default_rng(0).random(20_000)}})
 writes = {{
     "rollouts": lambda i: folder.write_rollouts(i, groups),
     "tokens": lambda i: folder.write_table("tokens", i, trace),
     "metrics": lambda i: folder.append("metrics", {{"iteration": i, "x": "y" * 30_000}}),
-    "checkpoints": lambda i: save(folder, state, keep=99),
+    "checkpoints": lambda i: save(folder, state, config),
 }}
 for kind, write in writes.items():
-    folder = RunFolder.create(out, RunConfig())
+    folder = RunFolder.create(out, config)
     try:
         for i in range(1, 1000):
             state.iteration = i
             if i == 1:
-                save(folder, state, keep=99)
+                save(folder, state, config)
             else:
                 write(i)
     except PoiseError as fault:

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
     from counterpoise.config import RunConfig
     from counterpoise.store.folder import RunFolder
+    from counterpoise.store.resume import ResumePermissions
 
 
-def train_natively(run: RunConfig, out: Path, *, resume: bool) -> None:
+def train_natively(
+    run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
+) -> None:
     """The native engine, watched."""
     from rich.console import Console
 
@@ -28,12 +31,17 @@ def train_natively(run: RunConfig, out: Path, *, resume: bool) -> None:
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.loop import train as train_run
+            from counterpoise.store.resume import STRICT
         with LiveDisplay(console) as display:
-            folder = train_run(run, out, resume=resume, watch=display)
+            folder = train_run(
+                run, out, resume=resume, permissions=permissions or STRICT, watch=display
+            )
         tell(run, folder, console)
 
 
-def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
+def train_by_trl(
+    run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
+) -> None:
     """The same run through TRL; of several processes the first one tells."""
     from rich.console import Console
 
@@ -42,8 +50,11 @@ def train_by_trl(run: RunConfig, out: Path, *, resume: bool) -> None:
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.hosts.trl.run import train as train_run
+            from counterpoise.store.resume import STRICT
         with LiveDisplay(console) as display:
-            folder = train_run(run, out, resume=resume, watch=display)
+            folder = train_run(
+                run, out, resume=resume, permissions=permissions or STRICT, watch=display
+            )
         if not console.quiet:
             tell(run, folder, console)
 

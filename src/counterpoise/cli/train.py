@@ -12,6 +12,15 @@ from counterpoise.errors import PoiseError
 
 if TYPE_CHECKING:
     from counterpoise.config import RunConfig
+    from counterpoise.store.resume import ResumePermissions
+
+FromStart = Annotated[
+    bool, typer.Option("--from-start", help="With --resume: discard the run, start it again.")
+]
+AcceptMissingLogs = Annotated[
+    bool,
+    typer.Option("--accept-missing-logs", help="With --resume: go on although past logs are lost."),
+]
 
 
 def train(
@@ -21,6 +30,8 @@ def train(
     out: Out = None,
     sets: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    from_start: FromStart = False,
+    accept_missing_logs: AcceptMissingLogs = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved run and its needs; read its data.")
     ] = False,
@@ -42,25 +53,18 @@ def train(
     Another engine than the native one trains the same run, or stops and names the options that it
     cannot honour.
     """
-    from counterpoise.config.load import load_config
     from counterpoise.hosts.choose_engine import choose
     from counterpoise.run.trackers.tracker import check_installed
     from counterpoise.run.try_plugins import check_loads
 
     chosen = choose(engine, out, resume=resume)
-    if resume:
-        from counterpoise.store.resume import config_to_resume
-
-        if out is None:
-            raise PoiseError("--resume needs --out: the folder of the run to go on with")
-        run = config_to_resume(out, load_config(config, sets or []) if config else None, sets or [])
-    elif config is None:
-        raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
-    else:
-        run = load_config(config, sets or [])
+    permissions = _permissions(chosen, from_start, accept_missing_logs, resume=resume)
+    run = _resolve_run(config, out, sets or [], resume=resume)
     check_loads(run)
     if chosen != "native":
-        _train_by(chosen, run, out, resume=resume, show=show, dry_run=dry_run)
+        _train_by(
+            chosen, run, out, resume=resume, permissions=permissions, show=show, dry_run=dry_run
+        )
         return
     if show:
         raise PoiseError("--print shows what another engine is given: add --engine verl")
@@ -72,7 +76,39 @@ def train(
         raise PoiseError("--out is missing: the folder to write the run to")
     from counterpoise.cli.running import train_natively
 
-    train_natively(run, out, resume=resume)
+    train_natively(run, out, resume=resume, permissions=permissions)
+
+
+def _resolve_run(
+    config: str | None, out: Path | None, sets: list[str], *, resume: bool
+) -> RunConfig:
+    """Every option of the run: those of the file, or of the folder that is resumed."""
+    from counterpoise.config.load import load_config
+    from counterpoise.store.resume import config_to_resume
+
+    given = load_config(config, sets) if config else None
+    if resume:
+        if out is None:
+            raise PoiseError("--resume needs --out: the folder of the run to go on with")
+        return config_to_resume(out, given, sets)
+    if given is None:
+        raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
+    return given
+
+
+def _permissions(
+    engine: str, from_start: bool, accept_missing_logs: bool, *, resume: bool
+) -> ResumePermissions:
+    """What the flags beside --resume allow it to lose."""
+    from counterpoise.store.resume import ResumePermissions
+
+    flags = {"--from-start": from_start, "--accept-missing-logs": accept_missing_logs}
+    for flag in (name for name, given in flags.items() if given):
+        if not resume:
+            raise PoiseError(f"{flag} says how a run is resumed: add --resume")
+        if engine == "verl":
+            raise PoiseError(f"{flag}: verl resumes by its own rules; leave it out")
+    return ResumePermissions(from_start=from_start, missing_logs=accept_missing_logs)
 
 
 def _describe(run: RunConfig, engine: str = "native") -> None:
@@ -83,7 +119,14 @@ def _describe(run: RunConfig, engine: str = "native") -> None:
 
 
 def _train_by(
-    engine: str, run: RunConfig, out: Path | None, *, resume: bool, show: bool, dry_run: bool
+    engine: str,
+    run: RunConfig,
+    out: Path | None,
+    *,
+    resume: bool,
+    permissions: ResumePermissions,
+    show: bool,
+    dry_run: bool,
 ) -> None:
     """Through TRL or verl; what they cannot honour has stopped the run before it is shown."""
     from counterpoise.hosts.trl import run_options
@@ -104,5 +147,7 @@ def _train_by(
         raise PoiseError("--out is missing: the folder to write the run to")
     from counterpoise.cli.running import train_by_trl, train_by_verl
 
-    by = train_by_trl if engine == "trl" else train_by_verl
-    by(run, out, resume=resume)
+    if engine == "trl":
+        train_by_trl(run, out, resume=resume, permissions=permissions)
+    else:
+        train_by_verl(run, out, resume=resume)

@@ -20,10 +20,9 @@ from counterpoise.errors import PoiseError, unknown
 from counterpoise.plugins import OWN, is_own, pinned
 
 SCHEMA = 1
-PRESETS = (
-    Path(__file__).parents[1] / "runs",
-    Path(__file__).parents[3] / "runs",
-)  # wheel, checkout
+OPTION_COUNT = "option_count"  # in a resolved run: how many options follow, to notice a torn file
+# Where presets lie: in an installed wheel, and in a checkout
+PRESETS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -67,9 +66,9 @@ def from_tables(
                     f"{where}: schema {table} is not one this version reads ({SCHEMA})"
                 )
             continue
-        if (
-            name == "experiment"
-        ):  # arms, rates and seeds: lab/experiments/experiment_file.py reads them
+        if name == OPTION_COUNT:  # only a stored run is held to it: store/resume.py
+            continue
+        if name == "experiment":  # arms, rates and seeds: lab/experiments/experiment_file.py
             continue
         if name not in sections:
             raise PoiseError(f"{where}: {unknown('section', name, sections)}")
@@ -166,7 +165,7 @@ def _kind(kind: type) -> str:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved run, every option spelled out: what config.toml in a run folder holds."""
-    lines = [f"schema = {SCHEMA}"]
+    lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(options())}"]
     for section in dataclasses.fields(config):
         lines += ["", f"[{section.name}]"]
         for key, value in dataclasses.asdict(getattr(config, section.name)).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
+from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import PROMPTS, MicroBatch
 from counterpoise.model.load import Policy
@@ -21,8 +22,16 @@ from counterpoise.sample.sampler import Sample
 from counterpoise.store import checkpoint
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.missing_logs import settle_missing_logs
+from counterpoise.store.resume import (
+    STRICT,
+    ResumePermissions,
+    check_checkpoint_options,
+    check_restart,
+    discard,
+)
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
-from counterpoise.types import Row
+from counterpoise.types import Prompt, Row
 from counterpoise.update.graphs.passes import passes_of
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
@@ -63,7 +72,9 @@ def new_state(policy: Policy, config: RunConfig) -> State:
     )
 
 
-def save(folder: RunFolder, state: State, keep: int) -> None:
+def save(folder: RunFolder, state: State, config: RunConfig) -> None:
+    """Write a checkpoint. The logs reach the disk before it: it promises that they are complete."""
+    folder.sync()
     rows, tensors = rows_to_tensors(state.buffer.state())
     made = checkpoint.Checkpoint(
         iteration=state.iteration,
@@ -77,9 +88,10 @@ def save(folder: RunFolder, state: State, keep: int) -> None:
             "micro_tokens": state.micro.size,
             "prompts_at_once": state.drawn.size,
         },
+        options=to_toml(config),
     )
     with folder.writing(f"checkpoints/{checkpoint.name(state.iteration)}"):
-        checkpoint.save(folder.checkpoints, made, keep)
+        checkpoint.save(folder.checkpoints, made, config.loop.keep_checkpoints)
 
 
 def check_finite(state: State, now: int) -> None:
@@ -103,19 +115,44 @@ def refill_buffer(state: State, rows: list[Row]) -> None:
 
 
 def restore(
-    folder: RunFolder, policy: Policy, config: RunConfig, tell: Callable[[str], None]
+    folder: RunFolder,
+    policy: Policy,
+    config: RunConfig,
+    tell: Callable[[str], None],
+    *,
+    heldout: Sequence[Prompt],
+    permissions: ResumePermissions = STRICT,
 ) -> State:
-    """The newest whole checkpoint, and the folder as it was then; the start when there is none."""
+    """The newest whole checkpoint, and the folder as it was then. A run that was killed before its
+    first checkpoint was due starts again.
+
+    Whatever else is missing is refused before anything in the folder is changed, unless the user
+    permits it. Evaluations are missed only where there are `heldout` problems.
+    """
     state = new_state(policy, config)
+    if permissions.from_start:
+        tell("starting again from iteration 0: what the run had is removed")
+        if folder.writes:
+            discard(folder)
+        return state
     saved = checkpoint.load_newest(folder.checkpoints, tell)
     if saved is None:
-        tell("no usable checkpoint: starting again from iteration 0")
+        if folder.writes:
+            check_restart(folder)
+        tell("no checkpoint was due yet: starting again from iteration 0")
         folder.rewind(-1)
         return state
+    check_checkpoint_options(folder.path, checkpoint.name(saved.iteration), saved.options, config)
     if saved.iteration > config.loop.iterations:
         raise PoiseError(
             f"{folder.path} has {saved.iteration} iterations behind it: "
             f"loop.iterations={config.loop.iterations} cannot be reached"
+        )
+    if folder.writes:
+        evaluated = bool(heldout[: config.evaluate.prompts])
+        settle_missing_logs(folder, config, saved.iteration, evaluated, permissions, tell)
+        checkpoint.remove_superseded(
+            folder.checkpoints, saved.iteration, config.loop.keep_checkpoints
         )
     checkpoint.put_weights(policy.model, saved.model)
     state.optimizer.restore(saved.optimizer)

@@ -1,27 +1,47 @@
 """Files and folders that are complete or absent: written under another name, then renamed.
-Lines that are there or not."""
+Lines that are there or not.
+
+Renaming alone survives a killed process, not a power cut: the new name may reach the disk before
+the content does. So the content is flushed to the disk before it is renamed, and then the folder.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# A file system that cannot flush a folder, or a folder that may be written to and not read.
+NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Write a file or a folder to the path that is given; it becomes `path` when the block ends
-    without a fault, and leaves nothing behind otherwise. A file never takes a folder's place."""
+    without a fault, and leaves nothing behind otherwise. A file never takes a folder's place.
+
+    Unless it is `durable`, someone else has to flush it: see `RunFolder.sync`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    previous = path.with_name(f".{path.name}.{os.getpid()}.previous.part")
     try:
         yield temporary
+        if durable:
+            sync_tree(temporary)
         if temporary.is_dir() and path.is_dir():  # a folder cannot be renamed over a full one
-            shutil.rmtree(path)
+            path.rename(previous)
         temporary.replace(path)
+        if durable:
+            sync_folder(path.parent)
     finally:
         remove(temporary)
+        if path.exists():
+            remove(previous)
+        elif previous.exists():
+            previous.rename(path)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -53,3 +73,54 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Files that a killed process was writing for `name`, a glob pattern. Only for a folder that no
+    other process writes to.
+    """
+    for path in leftovers(folder, name):
+        remove(path)
+
+
+def leftovers(folder: Path, name: str = "*") -> list[Path]:
+    return list(folder.glob(f".{name}.*.part"))
+
+
+def make_folder(path: Path) -> None:
+    """The folder and those above it, on the disk when this returns."""
+    created = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in created:
+        sync_folder(folder.parent)
+
+
+# -- flushing to the disk -----------------------------------------------------------------------
+
+
+def sync_file(path: Path) -> None:
+    """The file's content is on the disk when this returns; its name is, after `sync_folder`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """The names in a folder are on the disk when this returns, where the file system can do it."""
+    try:
+        sync_file(path)
+    except OSError as fault:
+        if fault.errno not in NO_FOLDER_SYNC:
+            raise
+
+
+def sync_tree(path: Path) -> None:
+    """A file, or a folder with everything in it."""
+    if not path.is_dir():
+        sync_file(path)
+        return
+    for child in path.iterdir():
+        sync_tree(child)
+    sync_folder(path)

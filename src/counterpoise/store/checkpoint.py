@@ -1,11 +1,14 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
     checkpoints/iteration_00010/
-      model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  manifest.json
+      model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  options.toml
+      manifest.json
 
-A checkpoint is written to a temporary folder and renamed: complete or absent. The manifest holds
-the SHA-256 of every file, so a truncated or damaged one is found before it is used and the one
-before it is taken. Random state needs no saving: every choice is a function of the run's seed.
+A checkpoint is written to a temporary folder, flushed to the disk and renamed: complete or absent.
+The manifest holds the SHA-256 of every file, so a truncated or damaged one is found before it is
+used and the one before it is taken. options.toml is the run's config.toml when the checkpoint was
+saved; checkpoints of version 0.1.0 lack it. Random state needs no saving: every choice is a
+function of the run's seed.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import remove, replacing
+from counterpoise.store.atomic import make_folder, remove_leftovers, replacing
 from counterpoise.store.folder import CHECKPOINTS
 
 SCHEMA = 1
 PREFIX = "iteration_"
 MODEL = "model.safetensors"
+OPTIONS = "options.toml"
 FILES = (MODEL, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
@@ -41,6 +45,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     buffer: dict[str, Tensor]
     state: dict[str, Any]  # plain values: buffer rows, counters
+    options: str = ""  # every option of the run, as TOML; empty in checkpoints of version 0.1.0
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -67,21 +72,31 @@ def take_weights(model: nn.Module, name: str, path: Path) -> None:
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
-    """Write one, then remove all but the newest `keep`."""
-    folder.mkdir(exist_ok=True)
-    final = folder / name(checkpoint.iteration)
-    for left in folder.glob(f".{PREFIX}*.part"):  # of a process that was killed while saving
-        remove(left)
-    with replacing(final) as temporary:
+    """Write one, then remove all before it but the newest `keep` - 1."""
+    make_folder(folder)
+    remove_leftovers(folder, f"{PREFIX}*")  # of a process that was killed while saving
+    with replacing(folder / name(checkpoint.iteration)) as temporary:
         temporary.mkdir()
         for part in ("model", "optimizer", "buffer"):
             save_file(getattr(checkpoint, part), temporary / f"{part}.safetensors")
         state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        if checkpoint.options:
+            (temporary / OPTIONS).write_text(checkpoint.options, encoding="utf-8")
         manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
         (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
-    for old in available(folder)[:-keep]:
-        shutil.rmtree(old)
+    remove_superseded(folder, checkpoint.iteration, keep)
+
+
+def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
+    """Keep the checkpoint of `iteration` and the `keep` - 1 before it.
+
+    Later ones stay: they are damaged, or the run would have gone on from them. If they counted,
+    they would take the place of the one that can be used.
+    """
+    older = [path for path in available(folder) if _number(path) < iteration]
+    for path in older[: max(0, len(older) - (keep - 1))]:
+        shutil.rmtree(path)
 
 
 def name(iteration: int) -> str:
@@ -98,7 +113,25 @@ def run_of(path: Path) -> Path | None:
 def available(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
     found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
-    return sorted((p for p in found if p.is_dir()), key=lambda p: int(p.name.removeprefix(PREFIX)))
+    return sorted((p for p in found if p.is_dir()), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix(PREFIX))
+
+
+def newest_options(folder: Path) -> Path | None:
+    """The newest options.toml that is as it was written; the weights beside it are not looked at,
+    which would take long.
+    """
+    for path in reversed(available(folder)):
+        try:
+            digests = json.loads((path / "manifest.json").read_text())["sha256"]
+            if digests[OPTIONS] == _digest(path / OPTIONS):
+                return path / OPTIONS
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
@@ -112,7 +145,9 @@ def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
             part: load_file(path / f"{part}.safetensors")
             for part in ("model", "optimizer", "buffer")
         }
-        return Checkpoint(iteration=state["iteration"], state=state, **tensors)
+        options = path / OPTIONS
+        text = options.read_text(encoding="utf-8") if options.is_file() else ""
+        return Checkpoint(iteration=state["iteration"], state=state, options=text, **tensors)
     return None
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.atomic import remove, replacing
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import CHECKPOINTS, RunFolder
 
 NAME = "finished.json"
 
 
 def finish(folder: RunFolder, config: RunConfig) -> None:
+    folder.sync()  # the mark promises everything that was written before it
     with replacing(folder.path / NAME) as temporary:
         temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
     if not config.store.model:
@@ -39,8 +40,12 @@ def finished(path: Path, iterations: int) -> bool:
 
 
 def check_unfinished(path: Path, config: RunConfig) -> None:
-    """A run that kept no model cannot go on: starting it again would only wipe its numbers."""
+    """A run that kept no model cannot go on: starting it again would only wipe its numbers.
+
+    Checkpoints that `finish` could not remove, because it was killed, go now.
+    """
     if not config.store.model and (path / NAME).is_file():
+        remove(path / CHECKPOINTS)
         raise PoiseError(
             f"{path} has ended and kept no model (store.model=false): there is nothing to resume"
         )

@@ -1,9 +1,12 @@
 """A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, drops.jsonl,
-evaluations.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files are replaced
-atomically; JSON lines are appended.
+evaluations.jsonl, gaps.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files
+are replaced atomically; JSON lines are appended.
 
 A resumed run first goes back to its checkpoint: later lines and files are dropped and written
 anew, so a folder never holds two versions of an iteration, nor half a line.
+
+What an iteration writes is flushed to the disk by `sync`, before the checkpoint that counts on it:
+flushing every line would cost more, and after a power cut later iterations are made again anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, to_toml
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
+from counterpoise.store.alone import alone
+from counterpoise.store.atomic import (
+    append_line,
+    leftovers,
+    make_folder,
+    remove_leftovers,
+    replacing,
+    sync_file,
+    sync_folder,
+    whole_lines,
+)
 from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
@@ -29,7 +42,8 @@ SCHEMA = 1
 CONFIG = "config.toml"  # makes a folder a run
 IMPORTED = "imported.json"  # makes a folder that of another trainer's run
 CHECKPOINTS = "checkpoints"
-LOGS = ("metrics", "plans", "drops", "evaluations")
+MODEL = "model"  # a folder, when the run has ended
+LOGS = ("metrics", "plans", "drops", "evaluations", "gaps")
 STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
@@ -53,9 +67,12 @@ def is_planned(path: Path) -> bool:
 
 
 class RunFolder:
+    writes = True  # False: another process writes the folder, this one only reads it
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
+        self._unsynced: set[Path] = set()  # written, and perhaps not yet on the disk
         self.listeners: list[Callable[[str, dict[str, Any]], None]] = []  # (log, what was appended)
 
     # -- opening -------------------------------------------------------------------------------
@@ -71,7 +88,7 @@ class RunFolder:
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and set(path.iterdir()) - set(leftovers(path, CONFIG)):
                 raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
@@ -80,9 +97,12 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> RunFolder:
         cls.check_free(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            with replacing(path / CONFIG) as temporary:
-                temporary.write_text(to_toml(config), encoding="utf-8")
+            make_folder(path)
+            with alone(path):  # or the leftovers may be those of a run that starts just now
+                cls.check_free(path)
+                remove_leftovers(path, CONFIG)
+                with replacing(path / CONFIG) as temporary:
+                    temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
         return cls(path)
@@ -97,7 +117,7 @@ class RunFolder:
             raise PoiseError(
                 f"{path} {what if is_planned(path) else without}; poise report {path} shows it"
             )
-        if not is_run(path):
+        if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             children = sorted(path.glob("*"))
             inside = next((c for c in children if is_run(c) or is_imported(c)), None)
             hint = f"; {inside} holds one" if inside else ""
@@ -118,22 +138,37 @@ class RunFolder:
         return writing(self.path / name, self.path)
 
     @contextmanager
-    def replacing(self, name: str) -> Iterator[Path]:
-        """`atomic.replacing` for a file of the folder."""
-        with self.writing(name), replacing(self.path / name) as temporary:
+    def replacing(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """`atomic.replacing` for a file of the folder; `sync` flushes it if this does not."""
+        path = self.path / name
+        with self.writing(name), replacing(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
             yield temporary
+        if not durable:
+            self._unsynced.add(path)
+
+    def sync(self) -> None:
+        """What iterations wrote since the last call is on the disk when this returns."""
+        for path in sorted(self._unsynced):
+            with self.writing(str(path.relative_to(self.path))):
+                sync_file(path)
+        for folder in sorted({self.path, *(path.parent for path in self._unsynced)}):
+            with self.writing(str(folder.relative_to(self.path))):
+                sync_folder(folder)
+        self._unsynced.clear()
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         """One line of one of the LOGS."""
-        with self.writing(f"{log}.jsonl"):
-            append_line(self.path / f"{log}.jsonl", json.dumps({"schema": SCHEMA, **record}))
+        file = self.path / f"{log}.jsonl"
+        with self.writing(file.name):
+            append_line(file, json.dumps({"schema": SCHEMA, **record}))
+        self._unsynced.add(file)
         for hear in self.listeners:
             hear(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         text = "".join(line + "\n" for line in rollout_lines(groups))
-        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl") as temporary:
+        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
@@ -147,7 +182,8 @@ class RunFolder:
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
-        with self.replacing(f"{kind}/step_{iteration:05d}.parquet") as temporary:
+        name = f"{kind}/step_{iteration:05d}.parquet"
+        with self.replacing(name, durable=False) as temporary:
             # a dictionary of numbers that hardly repeat costs six times the time, and space
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
@@ -160,12 +196,11 @@ class RunFolder:
                     temporary.write_text(
                         "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
                     )
-        for kind in (".", *STEP_FILES):
-            for left in (self.path / kind).glob(".*.part"):  # of a process that was killed
-                remove(left)
+        for kind in (".", CHECKPOINTS, *STEP_FILES):
+            remove_leftovers(self.path / kind)
         for kind in STEP_FILES:
-            for path in (self.path / kind).glob("step_*"):
-                if int(path.stem.removeprefix("step_")) > iteration:
+            for number, path in self.step_files(kind).items():
+                if number > iteration:
                     path.unlink()
 
     # -- reading -------------------------------------------------------------------------------
@@ -177,6 +212,11 @@ class RunFolder:
             return [json.loads(line) for line in whole_lines(file)]
         except ValueError as fault:  # not JSON, or not UTF-8
             raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
+
+    def step_files(self, kind: str) -> dict[int, Path]:
+        """The files of one of the STEP_FILES, by iteration."""
+        files = (self.path / kind).glob("step_*")
+        return {int(path.stem.removeprefix("step_")): path for path in files}
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

@@ -1,14 +1,25 @@
-"""Which configuration a resumed run has: the stored one, and it must not be contradicted."""
+"""Which configuration a resumed run has, and what is refused because something of it was lost.
+
+The stored config.toml counts. It must hold every option that it was written with, agree with the
+copy in the newest checkpoint, and not be contradicted by a run file or --set.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import load_config
-from counterpoise.errors import PoiseError
-from counterpoise.store.folder import CONFIG, RunFolder
+from counterpoise.config.load import OPTION_COUNT, from_tables, load_config, options
+from counterpoise.errors import PoiseError, first_line, ranges
+from counterpoise.store import checkpoint
+from counterpoise.store.atomic import remove
+from counterpoise.store.finished import NAME as FINISHED
+from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
 # Options that change how a run goes on, not what it computes (by rounding at most).
 FREE = {
@@ -17,19 +28,97 @@ FREE = {
     "track.to",
 }  # fmt: skip
 
+# Version 0.1.0 wrote no option_count into config.toml, and had so many options. Options that were
+# added later are not missed in its folders.
+OPTIONS_OF_0_1_0 = 95
+NAMED = 4  # missing sections and options that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePermissions:
+    """What a user allows `--resume` to lose; by default nothing."""
+
+    from_start: bool = False  # remove what the run has and start again from iteration 0
+    missing_logs: bool = False  # go on although lines or files of past iterations are lost
+
+
+STRICT = ResumePermissions()
+
+
+# -- the configuration --------------------------------------------------------------------------
+
 
 def config_to_resume(out: Path, given: RunConfig | None, overrides: list[str]) -> RunConfig:
-    """The run's own config.toml; only options in FREE may be given another value."""
-    folder = RunFolder.open(out)
-    stored = folder.config()
-    wanted = given or load_config(folder.path / CONFIG, overrides)
-    for name, before, after in differences(stored, wanted):
-        if name not in FREE:
-            raise PoiseError(
-                f"{out} was made with {name}={before!r}, not {after!r}: "
-                "resume without it, or start a new --out"
-            )
+    """The run's own config.toml; only options in FREE may be given another value.
+
+    A config.toml that is lost or torn is replaced by `given`, if that agrees with the copy in the
+    newest checkpoint; training then writes it back.
+    """
+    copy = checkpoint.newest_options(out / CHECKPOINTS)
+    if copy is None or is_run(out):
+        RunFolder.open(out)  # or it says why not
+    if damage := config_damage(out / CONFIG):
+        if given is None or copy is None:
+            raise PoiseError(f"{out / CONFIG} {damage}: {_remedy(out, copy)}")
+        check_checkpoint_options(out, copy.parent.name, copy.read_text(encoding="utf-8"), given)
+        return given
+    stored = load_config(out / CONFIG)
+    if copy is not None:
+        text = copy.read_text(encoding="utf-8")
+        check_checkpoint_options(out, copy.parent.name, text, stored, source=f"{CONFIG} says")
+    wanted = given or load_config(out / CONFIG, overrides)
+    for name, before, after in pinned_differences(stored, wanted):
+        raise PoiseError(
+            f"{out} was made with {name}={before!r}, not {after!r}: "
+            "resume without it, or start a new --out"
+        )
     return wanted
+
+
+def config_damage(path: Path) -> str:
+    """What is wrong with a stored config.toml, as the end of a sentence; empty: nothing is.
+
+    Values that are not allowed are for `load_config` to name.
+    """
+    if not path.is_file():
+        return "is missing"
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not text.strip("\0 \t\r\n"):
+        return "is empty"
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        return f"is torn, not a TOML file ({first_line(fault)})"
+    count = tables.get(OPTION_COUNT, OPTIONS_OF_0_1_0)
+    if not isinstance(count, int):
+        return f"is damaged ({OPTION_COUNT}={count!r} is not a number)"
+    present = sum(len(table) for table in tables.values() if isinstance(table, dict))
+    if present >= count:
+        return ""
+    missing = [name for name, _, _ in options() if not _holds(tables, name)]
+    return f"holds {present} of its {count} options and lacks {_shown(missing)}"
+
+
+def check_checkpoint_options(
+    out: Path, name: str, text: str, config: RunConfig, source: str = "this run has"
+) -> None:
+    """The options.toml of the checkpoint `name` must agree with `config` in all that is not FREE;
+    older checkpoints have none.
+    """
+    if not text:
+        return
+    where = str(out / CHECKPOINTS / name / checkpoint.OPTIONS)
+    saved = from_tables(tomllib.loads(text), where=where)
+    for option, before, after in pinned_differences(saved, config):
+        raise PoiseError(
+            f"{out}: {source} {option}={after!r}, but checkpoint {name} was made with "
+            f"{option}={before!r}: give it that value again, or start a new --out"
+        )
+
+
+def pinned_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
+    """`differences` in options that a resumed run may not change."""
+    return [difference for difference in differences(a, b) if difference[0] not in FREE]
 
 
 def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
@@ -42,3 +131,76 @@ def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
             if before != after:
                 found.append((f"{section.name}.{f.name}", before, after))
     return found
+
+
+def _holds(tables: dict[str, Any], name: str) -> bool:
+    section, _, key = name.partition(".")
+    table = tables.get(section)
+    return isinstance(table, dict) and key in table
+
+
+def _shown(missing: list[str]) -> str:
+    """Sections that are missing as a whole, and single options: "[balance], update.lr".
+
+    Example:
+        >>> _shown(["track.to", "update.lr"])
+        '[track], update.lr'
+    """
+    every = [name for name, _, _ in options()]
+    words: dict[str, None] = {}
+    for name in missing:
+        section = f"{name.partition('.')[0]}."
+        whole = all(other in missing for other in every if other.startswith(section))
+        words[f"[{section[:-1]}]" if whole else name] = None
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return ", ".join(list(words)[:NAMED]) + more
+
+
+def _remedy(out: Path, copy: Path | None) -> str:
+    if copy is None:
+        return "bring it back from a backup, since no checkpoint here holds a copy of it"
+    command = shlex.join(["poise", "train", str(copy), "--resume", "--out", str(out)])
+    return f"{command} takes the copy of its newest checkpoint; the original run file does as well"
+
+
+# -- starting again -----------------------------------------------------------------------------
+
+
+def check_restart(folder: RunFolder) -> None:
+    """Refuse to start again from iteration 0 when a checkpoint must have been there.
+
+    A run that is killed before its first checkpoint was due legitimately starts again. While it
+    saves the first one, its logs already hold that iteration: only what is written afterwards, a
+    later iteration or an evaluation, proves that the checkpoint was complete.
+    """
+    last = last_iteration(folder)
+    remedy = "bring checkpoints/ back from a backup, or discard the run and start it again with"
+    command = f"{remedy} --resume --from-start"
+    if unusable := checkpoint.available(folder.checkpoints):
+        numbers = ranges(sorted(int(p.name.removeprefix(checkpoint.PREFIX)) for p in unusable))
+        raise PoiseError(
+            f"{folder.path} reached iteration {last}, but no checkpoint of it can be used (those "
+            f"of iterations {numbers} are damaged): {command}"
+        )
+    every = folder.config().loop.checkpoint_every
+    evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
+    due = max(last - 1, evaluated) // every * every
+    ended = (folder.path / FINISHED).exists() or (folder.path / MODEL).exists()
+    if ended or due > 0:
+        past = "had ended" if ended else f"reached iteration {last} and had saved one at {due}"
+        raise PoiseError(f"{folder.path} {past}, but its checkpoints are gone: {command}")
+
+
+def last_iteration(folder: RunFolder) -> int:
+    """The last one that left anything in the logs or the step files; 0: none."""
+    logs = ("metrics", "plans", "drops")
+    logged = [line["iteration"] for log in logs for line in folder.read(log)]
+    stored = [iteration for kind in STEP_FILES for iteration in folder.step_files(kind)]
+    return max([*logged, *stored], default=0)
+
+
+def discard(folder: RunFolder) -> None:
+    """Everything that a run has made; its options stay. Interrupted, it can be repeated."""
+    for name in (FINISHED, MODEL, CHECKPOINTS):
+        remove(folder.path / name)
+    folder.rewind(-1)

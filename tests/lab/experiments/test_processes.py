@@ -86,6 +86,14 @@ def test_options_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_whose_options_are_lost_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "a", load_config("demo", [*ALWAYS, *SMALL]))
+    Fleet({"a": SMALL}, tmp_path)
+    (folder.path / "config.toml").write_text("")
+    with pytest.raises(PoiseError, match=r"a/config\.toml is empty: remove .*/a, and it is"):
+        Fleet({"a": SMALL}, tmp_path)
+
+
 def test_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POISE_JOBS", raising=False)
     assert number_of_jobs() >= 1

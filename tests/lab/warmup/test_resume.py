@@ -161,10 +161,17 @@ def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
     for again in (True, False):
         with alone(place(out)), pytest.raises(PoiseError, match="written by another process"):
             run_warmup(config, out, resume=again)
+    (saved,) = checkpoint.available(place(out))
+    weights = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(b"")
+    with pytest.raises(PoiseError, match=r"no checkpoint in .*model\.unfinished can be used"):
+        run_warmup(config, out, resume=True)
+    (saved / "model.safetensors").write_bytes(weights)
+    (tmp_path / ".model.4711.part").mkdir()  # of one that was killed while it saved the model
     free = replace(config, update=replace(config.update, micro_tokens=200))
     run_warmup(free, out, resume=True)
     assert "resuming after step 2" in capsys.readouterr().out
-    assert not place(out).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
     with pytest.raises(PoiseError, match="not an empty folder"):
         run_warmup(config, out, resume=True)
 

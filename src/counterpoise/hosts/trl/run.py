@@ -32,6 +32,7 @@ from counterpoise.run.watch import Watch
 from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
 from counterpoise.variants import VERIFIERS
@@ -39,7 +40,12 @@ from counterpoise.verify.scores import Verifier
 
 
 def train(
-    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    permissions: ResumePermissions = STRICT,
+    watch: Watch | None = None,
 ) -> RunFolder:
     """As `loop.train`, by TRL."""
     rank, processes = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -62,7 +68,11 @@ def train(
     with alone(out) if main else nullcontext():  # the first process writes for all
         if resume:
             check_unfinished(out, config)  # it may have ended while the model was loaded
-        state = restore(folder, policy, config, watch.say) if resume else new_state(policy, config)
+            state = restore(
+                folder, policy, config, watch.say, heldout=task.heldout, permissions=permissions
+            )
+        else:
+            state = new_state(policy, config)
         if main:
             _write_head(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, watch.say)
@@ -90,6 +100,8 @@ def train(
 
 class _Onlooker(RunFolder):
     """The folder for the other processes: the first one writes and forgets for all."""
+
+    writes = False
 
     def rewind(self, iteration: int) -> None:
         pass

@@ -246,7 +246,7 @@ class Recorder(StepMonitor):
             refill_buffer(self.state, [self._waiting(row) for row in buffer.state()])
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
-        save(self.run.folder, self.state, self.run.config.loop.keep_checkpoints)
+        save(self.run.folder, self.state, self.run.config)
         self.saved = self.state.iteration
 
     def _waiting(self, row: Row) -> Row:

@@ -34,6 +34,7 @@ from counterpoise.hosts.trl.samples import Sample
 from counterpoise.microscope.monitor import StepView
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
+from counterpoise.store.atomic import leftovers, remove_leftovers
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 from counterpoise.types import Floats, Group, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores
@@ -80,6 +81,8 @@ class Record:
             raise PoiseError(f"run_folder={path} cannot be written: {fault.strerror}") from fault
         if resumed:
             self.folder.rewind(trainer._generation)
+        else:
+            remove_leftovers(path, IMPORTED)
         with self.folder.replacing(IMPORTED) as temporary:
             temporary.write_text(json.dumps(head(trainer), indent=1), encoding="utf-8")
         if trainer.monitor:
@@ -211,7 +214,8 @@ def head(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
 
 def _check_free(path: Path) -> None:
     try:
-        free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        started = set(leftovers(path, IMPORTED))  # by a process that was killed at its start
+        free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - started)
     except OSError as fault:
         raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault
     if not free:
@@ -249,5 +253,6 @@ def callback(record: Record) -> Any:
 
         def on_train_end(self, *args: Any, **kwargs: Any) -> None:
             record.close()
+            record.folder.sync()
 
     return Bells()

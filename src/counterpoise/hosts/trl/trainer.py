@@ -119,6 +119,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.record and self._step % self.args.steps_per_generation == 0:
             self.record.close()  # its last optimizer step is done
+        if self.record:
+            self.record.folder.sync()  # the checkpoint counts on what was recorded before it
         super()._save_checkpoint(model, trial)
         if not self.accelerator.is_main_process:
             return

@@ -29,8 +29,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.run.interrupts import terminated_is_interrupted
 from counterpoise.store.alone import alone
 from counterpoise.store.finished import finished
-from counterpoise.store.folder import RunFolder, is_run
-from counterpoise.store.resume import differences
+from counterpoise.store.folder import CONFIG, RunFolder, is_run
+from counterpoise.store.resume import config_damage, differences
 
 ALWAYS = ("loop.threads=1",)
 POLL = 0.2  # seconds between looks at the processes
@@ -134,6 +134,8 @@ class Fleet:
     def _checked(self, name: str) -> RunConfig:
         wanted, out = load_config(self.base, list(self.options[name])), self.folder / name
         if is_run(out):
+            if damage := config_damage(out / CONFIG):
+                raise PoiseError(f"{out / CONFIG} {damage}: remove {out}, and it is trained again")
             for option, before, after in differences(RunFolder.open(out).config(), wanted):
                 raise PoiseError(
                     f"{out} was made with {option}={before!r}, not {after!r}: remove it, or choose "

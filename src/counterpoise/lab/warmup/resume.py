@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
 from counterpoise.store.alone import alone, check_alone
-from counterpoise.store.resume import FREE, differences
+from counterpoise.store.atomic import remove_leftovers
+from counterpoise.store.resume import pinned_differences
 from counterpoise.store.space import error_number
 from counterpoise.update.optimizer import Optimizer
 
@@ -59,6 +61,7 @@ def held(out: Path) -> Iterator[Path]:
     path = place(out)
     path.mkdir(parents=True, exist_ok=True)
     with alone(path):
+        remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
         try:
             yield path
         finally:
@@ -85,15 +88,19 @@ class Unfinished(Keeper):
     def take_up(self, optimizer: Optimizer) -> int:
         """Put back the newest whole checkpoint, if there is one; the steps behind it."""
         found = checkpoint.load_newest(self.path, self.tell)
+        if found is None and checkpoint.available(self.path):
+            raise PoiseError(
+                f"no checkpoint in {self.path} can be used: bring one back from a backup, or "
+                "remove the folder and start again without --resume"
+            )
         if found is None:
             return 0
-        stored = from_tables(tomllib.loads(found.state["config"]))
-        for name, before, after in differences(stored, self.config):
-            if name not in FREE:
-                raise PoiseError(
-                    f"{self.path} was made with {name}={before!r}, not {after!r}: "
-                    "resume without it, or choose another --out"
-                )
+        stored = from_tables(tomllib.loads(found.options or found.state["config"]))
+        for name, before, after in pinned_differences(stored, self.config):
+            raise PoiseError(
+                f"{self.path} was made with {name}={before!r}, not {after!r}: "
+                "resume without it, or choose another --out"
+            )
         checkpoint.put_weights(self.policy.model, found.model)
         optimizer.restore(found.optimizer)
         self.micro.size = min(self.micro.size, found.state["micro_tokens"])
@@ -111,11 +118,8 @@ class Unfinished(Keeper):
             model=checkpoint.weights_of(self.policy.model),
             optimizer=optimizer.state(),
             buffer={},
-            state={
-                "config": to_toml(self.config),
-                "judged": self.judged,
-                "micro_tokens": self.micro.size,
-            },
+            state={"judged": self.judged, "micro_tokens": self.micro.size},
+            options=to_toml(self.config),
         )
         try:
             checkpoint.save(self.path, made, self.config.loop.keep_checkpoints)
