@@ -37,7 +37,9 @@ def test_no_module_imports_another_in_a_circle():
         names = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
         wanted = {name if name in files else name.rpartition(".")[0] for name in names}
         needs[module] = wanted & files.keys() - {module}
-    assert needs["counterpoise.cli.look"] == {"counterpoise.look", "counterpoise.look_view"}
+    assert needs["counterpoise.cli.look"] == {
+        "counterpoise.look", "counterpoise.look_view", "counterpoise.terminal_console",
+    }  # fmt: skip
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as fault:
@@ -74,3 +76,37 @@ def test_the_tree_of_the_readme_names_every_file_and_no_other():
             folder = begun[1] if begun[2] == "/" else ""
         for name in re.findall(r"(?<!\w)[a-z0-9_*]+\.py", line):
             assert list((SOURCE / folder).rglob(name)), f"{folder}/{name}"
+
+
+def called_in(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def test_models_are_loaded_without_running_their_code():
+    loads = [
+        (path, {word.arg: ast.unparse(word.value) for word in call.keywords})
+        for path in SOURCE.rglob("*.py")
+        for call in called_in(path)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"
+    ]
+    assert len(loads) >= 8
+    assert not [path for path, given in loads if given.get("trust_remote_code") != "False"]
+
+
+def test_everything_that_is_printed_goes_through_what_spells_out_controls():
+    """terminal_text.py and terminal_console.py; the others write to a pipe, or figures of ours."""
+    allowed = {
+        "terminal_text.py",
+        "terminal_console.py",
+        "verify/worker.py",
+        "evaluate/coverage.py",
+    }
+    printing = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for call in called_in(path)
+        if ast.unparse(call.func) in {"print", "typer.echo", "Console", "rich.print"}
+    }
+    assert printing <= allowed

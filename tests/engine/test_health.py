@@ -85,7 +85,7 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     out = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(doctor, "look_at_all", lambda: found)
-    monkeypatch.setattr(doctor, "Console", lambda: out)
+    monkeypatch.setattr(doctor, "TerminalConsole", lambda: out)
     monkeypatch.setattr(doctor, "self_check", lambda console: True)
     assert doctor.examine()
     text = out.file.getvalue()  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterpoise.credit import WEIGHTS
+from counterpoise.terminal_text import echo, one_line
 
 Names = Annotated[
     str,
@@ -53,17 +54,22 @@ def credit(
     """
     import json
 
-    from rich.console import Console
+    from rich.text import Text
 
-    errors = Console(stderr=True)
+    from counterpoise.terminal_console import TerminalConsole
+
+    errors = TerminalConsole(stderr=True)
     with errors.status("loading") as status:
         from counterpoise.credit_look.result import look
 
-        found = look(names, run, tuple(settings or ()), iteration, model, status.update)
+        def tell(doing: str) -> None:
+            status.update(Text(one_line(doing)))
+
+        found = look(names, run, tuple(settings or ()), iteration, model, tell)
     # The numbers before the page: a page that cannot be written costs none of them.
-    console = Console(quiet=as_json)
+    console = TerminalConsole(quiet=as_json)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        echo(json.dumps(found.as_json()))
     else:
         from counterpoise.credit_look.table import told
 

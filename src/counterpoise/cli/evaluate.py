@@ -10,6 +10,7 @@ import typer
 
 from counterpoise.errors import PoiseError
 from counterpoise.evaluate import PAPER
+from counterpoise.terminal_text import echo, echo_message
 
 if TYPE_CHECKING:
     from counterpoise.evaluate.plan import Options
@@ -111,21 +112,20 @@ def evaluate(
 
 def judge(options: Options, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
-    from rich.console import Console
-
     from counterpoise.evaluate.run import evaluate as run
     from counterpoise.evaluate.watch import LiveWatch
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console(stderr=as_json)
+    console = TerminalConsole(stderr=as_json)
     try:
         summary = run(options, LiveWatch(console))
     except KeyboardInterrupt:
-        typer.echo("poise: stopped; the same command goes on", err=True)
+        echo_message("poise: stopped; the same command goes on")
         raise typer.Exit(130) from None
     if as_json:
         import json
 
-        typer.echo(json.dumps(summary.to_json()))
+        echo(json.dumps(summary.to_json()))
         return
     from counterpoise.evaluate.table import print_summary
     from counterpoise.report.evaluation import write_evaluation

@@ -37,9 +37,8 @@ def look(
     - `poise look out/demo --iteration 12 --row 3 --by entropy`
     - `poise look out/demo --row 0 --token 13`: who pushed it
     """
-    from rich.console import Console
-
     from counterpoise.look import find
     from counterpoise.look_view import show
+    from counterpoise.terminal_console import TerminalConsole
 
-    show(find(run, step, row, by, token), Console())
+    show(find(run, step, row, by, token), TerminalConsole())
