@@ -27,6 +27,7 @@ from counterpoise.credit.mixture import mixture_of
 from counterpoise.credit.rules import bound
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
+from counterpoise.evaluate.decline import describe_decline
 from counterpoise.evaluate.heldout import judge
 from counterpoise.evaluate.settings import settings_of
 from counterpoise.interrupts import postponed
@@ -335,8 +336,10 @@ def evaluate(
 
 def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch) -> None:
     """The model, and the mark of a run that came to its end."""
-    if said := metrics.without_a_step(folder.read("metrics")):
-        watch.say(said)
+    records, judged = folder.read("metrics"), folder.read("evaluations")
+    warning = metrics.without_a_step(records) or describe_decline(judged, records, config.update.lr)
+    if warning:
+        watch.say(warning)
     if config.store.model:
         with folder.writing("model"):
             save_policy(policy, folder.path / "model")
