@@ -99,6 +99,7 @@ FAULTS = {
     "contamination": "contamination -t w/{name}_field.jsonl -e w/good.jsonl",
     "verify-check": "verify-check {x}",
     "options": "options {x}",
+    "track: out": "track w/none --to tensorboard --out {x}",
     "warmup": "warmup {x} --out o",
 }
 
@@ -121,6 +122,39 @@ def test_a_fault_is_one_line_that_controls_nothing(
     assert told.err.count("\n") == 1
     assert len(told.err) <= LONGEST_MESSAGE + 1
     assert not controls(told.err + told.out)
+
+
+LONG_PATHS = [
+    "train w/small.toml --out {x}", "train --resume --out {x}", "demo --out {x}",
+    "warmup w/small.toml --out {x}", "eval embedded --bench good --data w --out {x}",
+    "eval embedded --bench good --data {x} --out o", "study proxy --out {x}",
+    "study proxy --out o --rollouts {x}", "experiment smollm2-pilot --out {x}",
+    "import w/hostile_verl --out {x} --tokenizer embedded", "bench --json {x}",
+    "contamination -t w/good.jsonl -e w/good.jsonl -o {x}",
+    "contamination -t w/good.jsonl -e w/good.jsonl --write-clean {x}",
+    "contamination -t {x} -e w/good.jsonl", "verify-check --data {x}", "report w/run --out {x}",
+    "report w/run {x}", "track w/run --to tensorboard --out {x}", "credit uniform {x}",
+    "train w/small.toml --out o -s task.benchmarks=[{x}]",
+    JSONL + "good.jsonl -s task.heldout_path={x}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", LONG_PATHS)
+def test_a_path_that_no_disk_takes_is_one_line(
+    command: str, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Names have at most 255 bytes almost everywhere, and paths 4096."""
+    run = world / "run"
+    run.mkdir()
+    (run / "config.toml").write_text(to_toml(from_tables(SMALL)))
+    (run / "metrics.jsonl").write_text(as_json(iteration=1, success=0.5, reward=0.5, rollouts=8))
+    for text in (GIANT, "a/" * 2500):
+        code = poise(monkeypatch, *(word.replace("{x}", text) for word in command.split()))
+        told = capfd.readouterr()
+        assert code == 2, told.err
+        assert told.err.startswith("poise: ")
+        assert told.err.count("\n") == 1
+    assert not (world.parent / "o").exists()
 
 
 def test_files_with_hostile_names_appear_as_text(

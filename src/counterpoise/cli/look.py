@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.errors import explain_damage
+
 
 def look(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -41,4 +43,5 @@ def look(
     from counterpoise.look_view import show
     from counterpoise.terminal_console import TerminalConsole
 
-    show(find(run, step, row, by, token), TerminalConsole())
+    with explain_damage(run):
+        show(find(run, step, row, by, token), TerminalConsole())

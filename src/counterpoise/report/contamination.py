@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from counterpoise.contamination.find import KINDS
 from counterpoise.contamination.spans import shared_spans
-from counterpoise.contamination.training import FILE
+from counterpoise.contamination.training import FILE, read_contamination
 from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
@@ -43,7 +42,7 @@ def panel(run: RunData) -> Panel | None:
     file = run.path / FILE
     if not file.is_file():
         return None
-    data = json.loads(file.read_text(encoding="utf-8"))
+    data = read_contamination(file)
     if not data["matches"]:
         return None
     shown = sorted(data["matches"], key=lambda match: KINDS.index(match["kind"]))[:IN_A_RUN]

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config, to_toml
 from counterpoise.store.atomic import append_line, remove, replacing, whole_lines
 from counterpoise.store.lines import rollout_lines
+from counterpoise.store.logs import read_log
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
 
@@ -165,18 +166,15 @@ class RunFolder:
                 remove(left)
         for kind in STEP_FILES:
             for path in (self.path / kind).glob("step_*"):
-                if int(path.stem.removeprefix("step_")) > iteration:
+                number = path.stem.removeprefix("step_")
+                if number.isdecimal() and int(number) > iteration:  # others are not a run's files
                     path.unlink()
 
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, log: str) -> list[dict[str, Any]]:
         """Records of one log; a last line cut off by a crash is left out."""
-        file = self.path / f"{log}.jsonl"
-        try:
-            return [json.loads(line) for line in whole_lines(file)]
-        except ValueError as fault:  # not JSON, or not UTF-8
-            raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
+        return read_log(self.path / f"{log}.jsonl", log)
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError, explain_damage, first_line
 from counterpoise.evaluate.settings import Setting, by_setting
 from counterpoise.runfile import read_tables
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
@@ -139,6 +139,7 @@ def send(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
     def off(name: str, fault: Exception) -> None:
         raise PoiseError(f"{path} was not sent to {name}: {first_line(fault)}") from fault
 
-    sending = Sending(folder, list(dict.fromkeys(names)), off, out)
-    sending.close(failed=False)
+    with explain_damage(path):
+        sending = Sending(folder, list(dict.fromkeys(names)), off, out)
+        sending.close(failed=False)
     return [f"{name}: {rows} iterations -> {t.place}" for name, t in sending.trackers.items()]
