@@ -26,6 +26,15 @@ from counterpoise.store.space import FULL
 SCHEMA = 1
 ORDER = "evaluation.json"
 RESULTS = "results"
+# What a file must hold to be computed with; lists have an entry of the type for every sample.
+HEADER_TYPES: dict[str, Any] = {
+    "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
+    "model": str, "benchmark": str, "title": str,
+}  # fmt: skip
+SAMPLE_TYPES: dict[str, Any] = {
+    "rewards": (int, float), "votes": (str, type(None)), "tokens": int, "finished": bool,
+    "responses": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +135,6 @@ def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
     return header, {one.id: one for one in judged}
-
-
-HEADER_TYPES: dict[str, Any] = {
-    "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
-    "model": str, "benchmark": str, "title": str,
-}  # fmt: skip
-SAMPLE_TYPES: dict[str, Any] = {
-    "rewards": (int, float), "votes": (str, type(None)), "tokens": int, "finished": bool,
-    "responses": str,
-}  # fmt: skip
 
 
 def _check_types(record: Header | Judged, types: Mapping[str, Any]) -> None:

@@ -65,6 +65,10 @@ class RunFolder:
     def check_free(cls, path: Path) -> None:
         """Refuse a folder that holds a run, or that is no folder, before any work is done."""
         try:
+            str(path).encode()
+        except UnicodeEncodeError:  # safetensors, which writes the model at the end, has no such
+            raise PoiseError(f"{path} is not UTF-8: choose another --out") from None
+        try:
             if (path / CONFIG).exists():
                 raise PoiseError(
                     f"{path} already holds a run: choose another --out, or go on with it by "
