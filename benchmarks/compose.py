@@ -17,10 +17,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
 from counterpoise.types import Row
+from counterpoise.variants import COMPOSERS
 
 
 def make_rows(groups: int, size: int, sigma: float, correlated: bool, seed: int) -> list[Row]:

@@ -53,7 +53,6 @@ from counterpoise.config import (
     SampleConfig,
     UpdateConfig,
 )
-from counterpoise.credit import RULES, WEIGHTS
 from counterpoise.credit.gather import gather
 from counterpoise.credit.rules import reference_of
 from counterpoise.credit.spans import locate
@@ -66,7 +65,7 @@ from counterpoise.state import State, new_state
 from counterpoise.task.word_problems import problem
 from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
 from counterpoise.update.forward import score
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
 BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
 PASSES_BAR = {"oar_p": 8.0}
@@ -86,10 +85,10 @@ class Method:
     def read(cls, text: str) -> Method:
         name, _, settings = text.partition(":")
         given = [part for part in settings.split(",") if part]
-        if name in RULES:
+        if name in STEP_RULES:
             return cls(text, CreditConfig(rule=name, rule_settings=given))
-        if name not in WEIGHTS:
-            raise unknown("method", name, [*WEIGHTS, *RULES])
+        if name not in TOKEN_WEIGHTS:
+            raise unknown("method", name, [*TOKEN_WEIGHTS, *STEP_RULES])
         return cls(text, CreditConfig(weights=name, settings=given))
 
     @property
@@ -326,7 +325,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     console = make_console()
-    every = [name for name in (*WEIGHTS, *RULES) if name not in LEFT_OUT]
+    every = [name for name in (*TOKEN_WEIGHTS, *STEP_RULES) if name not in LEFT_OUT]
 
     def say(text: str) -> None:
         console.print(text, style="dim", highlight=False, markup=False)

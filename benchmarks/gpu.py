@@ -23,17 +23,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from counterpoise.bench import PARTS
 from counterpoise.bench.run import DEFAULT, Options, run
 from counterpoise.bench.table import make_console
 from counterpoise.errors import PoiseError
+from counterpoise.variants import SPEED_MEASUREMENTS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", default=",".join(DEFAULT), help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--parts", default=",".join(DEFAULT), help=f"of {', '.join(SPEED_MEASUREMENTS)}"
+    )
     parser.add_argument("--model", default="", help="default: shape:smollm2-135m (random weights)")
     parser.add_argument(
         "--minutes", type=float, help="parts and growth points after it are skipped"

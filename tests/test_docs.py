@@ -15,17 +15,15 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from counterpoise.batch import COMPOSERS
 from counterpoise.cli import app
-from counterpoise.credit import ADVANTAGES, RULES, WEIGHTS
 from counterpoise.engine import trl, verl
 from counterpoise.engine.translate import LACKS
 from counterpoise.experiment.file import read_experiment
 from counterpoise.own import is_own
 from counterpoise.runfile import find_run, load_config, options
 from counterpoise.store.resume import FREE
-from counterpoise.study import STUDIES
 from counterpoise.study.asked import sizes_given
+from counterpoise.variants import ADVANTAGES, COMPOSERS, STEP_RULES, STUDIES, TOKEN_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
@@ -115,7 +113,7 @@ def check_names(command: str, given: dict[str, Any]) -> None:
         assert given["composer"] in COMPOSERS
         assert given["credit"] in ADVANTAGES
     if command == "credit" and given["names"] != "NAME":
-        assert {one.partition(":")[0] for one in given["names"].split(",")} <= {*WEIGHTS}
+        assert {one.partition(":")[0] for one in given["names"].split(",")} <= {*TOKEN_WEIGHTS}
 
 
 @PAGES
@@ -191,7 +189,7 @@ def test_configuration_md_lists_every_command_and_option() -> None:
 
 def test_credit_md_has_the_defaults_of_every_setting() -> None:
     text = text_of(ROOT / "docs" / "credit.md")
-    for table in (WEIGHTS, RULES):
+    for table in (TOKEN_WEIGHTS, STEP_RULES):
         for name in table:
             row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
             settings = re.split(r"(?<!\\)\|", row)[4]

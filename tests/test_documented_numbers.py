@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.experiment import finding, pilot
+from counterpoise.experiment.curves import Runs
 from counterpoise.experiment.file import read_experiment
 from counterpoise.experiment.pieces import read_piece
 
@@ -19,7 +20,11 @@ PAGE = (ROOT / "docs" / "experiment.md").read_text(encoding="utf-8")
 COMPARED, BESIDE = (2, 3, 4, 6, 7, 11), (2, 3, 5, 8, 9, 12)
 SECTIONS = {
     "smollm2-interventions": ("### Arms", "### Waiting or balance?"),
-    "smollm2-waiting": ("### Waiting or balance?", ""),
+    "smollm2-waiting": ("### Waiting or balance?", "### Cancellation itself"),
+}
+IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that hold their runs
+    "smollm2-cancellation": ("smollm2-cancellation",),
+    "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
 }
 ABOUT = {  # where a page speaks of them
     "README.md": r"^\|[^\n]*docs/experiment\.md#[^\n]*$",
@@ -31,8 +36,10 @@ Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
 
 def tables(name: str) -> str:
     experiment = read_experiment(name)
-    piece = read_piece(ROOT / "docs" / "data" / f"{name}.parquet", experiment)
-    return finding.markdown(piece.runs, experiment)
+    runs: Runs = {}
+    for piece in IN_TEXT_ONLY.get(name, (name,)):
+        runs |= read_piece(ROOT / "docs" / "data" / f"{piece}.parquet", experiment).runs
+    return finding.markdown(runs, experiment)
 
 
 def found(name: str) -> Rows:
@@ -85,7 +92,7 @@ def test_the_tables_are_those_of_the_runs(name: str) -> None:
 def intervals(text: str) -> list[tuple[str, str, str]]:
     """(mean, low, high) of every "12.3 % [10.1, 14.5]"."""
     number = r"([-+]?\d+(?:\.\d+)?)"
-    return re.findall(rf"{number}(?: points| %)?\s\[{number},\s{number}\]", text)
+    return re.findall(rf"{number}(?: points per unit| points| %)?\s\[{number},\s{number}\]", text)
 
 
 def is_among(said: Sequence[str], known: Iterable[Sequence[float]], rounding: float) -> bool:
@@ -99,7 +106,8 @@ def is_among(said: Sequence[str], known: Iterable[Sequence[float]], rounding: fl
 
 @pytest.mark.parametrize("page", ABOUT)
 def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
-    known = [tuple(map(float, one)) for one in intervals("".join(map(tables, SECTIONS)))]
+    judged = "".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY]))
+    known = [tuple(map(float, one)) for one in intervals(judged)]
     text = (ROOT / page).read_text(encoding="utf-8")
     said = intervals("".join(re.findall(ABOUT[page], text, re.MULTILINE | re.DOTALL)))
     assert len(said) >= 4

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoise import own
-from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
-from counterpoise.credit import ADVANTAGES
 from counterpoise.credit.gather import gather
 from counterpoise.errors import PoiseError
 from counterpoise.estimate import describe_run
@@ -27,7 +25,7 @@ from counterpoise.store.resume import config_to_resume
 from counterpoise.task.load import load_problems
 from counterpoise.task.word_problems import load
 from counterpoise.types import Prompt, Response, Row
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import ADVANTAGES, COMPOSERS, VERIFIERS
 from counterpoise.verify.boxed import boxed
 from counterpoise.verify.scores import verified
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.batch import COMPOSERS, PROMISES, UNITS
-from counterpoise.credit import ADVANTAGES, WEIGHTS
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.registry import Registry
-from counterpoise.report import PANELS
-from counterpoise.task import TASKS
-from counterpoise.update import AGGREGATIONS, SURROGATES
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    BALANCE_UNITS,
+    COMPOSER_PROMISES,
+    COMPOSERS,
+    PANELS,
+    SURROGATES,
+    TASKS,
+    TOKEN_WEIGHTS,
+    VERIFIERS,
+)
 
 TABLES = {
-    "advantages": ADVANTAGES, "weights": WEIGHTS, "composers": COMPOSERS, "promises": PROMISES,
-    "units": UNITS, "tasks": TASKS, "surrogates": SURROGATES, "aggregations": AGGREGATIONS,
+    "advantages": ADVANTAGES, "weights": TOKEN_WEIGHTS, "composers": COMPOSERS,
+    "promises": COMPOSER_PROMISES,
+    "units": BALANCE_UNITS, "tasks": TASKS, "surrogates": SURROGATES, "aggregations": AGGREGATIONS,
     "verifiers": VERIFIERS, "panels": PANELS,
 }  # fmt: skip
 ENTRIES = [(table, name) for table in TABLES for name in TABLES[table]]
@@ -35,7 +42,7 @@ def test_what_the_issue_promises_is_there() -> None:
     assert set(AGGREGATIONS) >= {"token_mean", "group_token_mean", "sequence_mean", "constant"}
     assert set(TASKS) >= {"word_problems", "jsonl", "hub", "reasoning_gym"}
     assert set(VERIFIERS) >= {"math", "exact"}
-    assert set(UNITS) == {"rollout", "group"}
+    assert set(BALANCE_UNITS) == {"rollout", "group"}
 
 
 def test_a_table_is_a_mapping_of_strings_and_loads_late() -> None:

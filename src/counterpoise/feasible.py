@@ -7,7 +7,7 @@ import math
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, counted, unknown
 from counterpoise.evaluate.settings import settings_of
-from counterpoise.track import TRACKERS
+from counterpoise.variants import TRACKERS
 
 FLOAT32 = 3.4e38  # its largest number
 
@@ -42,7 +42,7 @@ def _levels(config: RunConfig) -> str:
 
 
 def _steps(config: RunConfig) -> str:
-    """A plan needs rows for every step, and `grouped` and `coupled` whole groups."""
+    """A plan needs rows for every step; `grouped`, `coupled` and `half_groups` need groups."""
     rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.target
     rows = target if tau else prompts * G
@@ -51,30 +51,32 @@ def _steps(config: RunConfig) -> str:
         return "batch.composer=whole makes one step: set batch.steps=1"
     if rule == "by_sign" and steps == 1:
         return "batch.composer=by_sign keeps the signs apart: raise batch.steps to 2"
+    if rule == "half_groups" and steps == 1:
+        return "batch.composer=half_groups puts the halves of a group apart: raise batch.steps to 2"
     if rows < steps:
         many = counted(rows, "row")
         return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
-    whole_groups = rule in ("grouped", "coupled")
-    if whole_groups and prompts < steps:
+    group_by_group = rule in ("grouped", "coupled", "half_groups")
+    if group_by_group and prompts < steps:
         return (
-            f"{counted(prompts, 'group')} cannot fill {steps} steps without being split: "
+            f"{counted(prompts, 'group')} cannot fill {steps} steps by {rule}: "
             "lower batch.steps or raise sample.prompts"
         )
-    if whole_groups and tau and fewest_groups < steps:
+    if group_by_group and tau and fewest_groups < steps:
         return (
             f"balance.target={target} may be {counted(fewest_groups, 'group')}, which cannot fill "
-            f"{steps} steps without being split: lower batch.steps or raise balance.target"
+            f"{steps} steps by {rule}: lower batch.steps or raise balance.target"
         )
     return ""
 
 
 def _credit(config: RunConfig) -> str:
     if config.credit.settings:  # reading them imports the method
-        from counterpoise.credit import WEIGHTS
         from counterpoise.credit.assign import read_settings
+        from counterpoise.variants import TOKEN_WEIGHTS
 
         name = config.credit.weights
-        read_settings(name, WEIGHTS.load(name), config.credit.settings)
+        read_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
     return ""
 
 

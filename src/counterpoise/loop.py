@@ -35,7 +35,6 @@ from counterpoise.microscope import looks
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.policy.load import Policy, load_policy, save_policy
 from counterpoise.rehearse import check_loads
-from counterpoise.sample import SAMPLERS
 from counterpoise.sample.anchors import check_generic
 from counterpoise.sample.episodes import episodes_of
 from counterpoise.sample.positions import check_positions
@@ -54,7 +53,7 @@ from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.fit import NO_MEMORY, explained
 from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
 from counterpoise.update.step import take_step
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 

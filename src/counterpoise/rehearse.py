@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
 from counterpoise.own import is_own, shown
 from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import COMPOSERS, VERIFIERS
 from counterpoise.verify.further import own_rewards
 from counterpoise.verify.own import MEANT, wanted
 from counterpoise.verify.scores import verified

@@ -12,11 +12,11 @@ import pytest
 import torch
 from trl_compare import EXACT, distance, launch, needs_trl, policy_at, rounding, rows_of
 
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import assign
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group, Rollout, Row
+from counterpoise.variants import TOKEN_WEIGHTS
 
 
 @needs_trl
@@ -112,7 +112,7 @@ def test_a_tools_words_are_not_weighed() -> None:
 @needs_trl
 @pytest.mark.slow
 def test_token_weights_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHTS._entries, "ramp", "trl_run:ramp")
+    monkeypatch.setitem(TOKEN_WEIGHTS._entries, "ramp", "trl_run:ramp")
     (noted,) = launch(tmp_path, generations=1, credit="rloo", credit_weights="ramp")
     assert noted["steps"][0]["weights_T"][0][0] == 0.5
     assert max(distance(step) for step in noted["steps"]) < EXACT

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.batch import COMPOSERS
 from counterpoise.batch.compose import check, compose
 from counterpoise.batch.describe import describe
 from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Row
+from counterpoise.variants import COMPOSERS
 
 PLAIN = sorted(set(COMPOSERS) - {"coupled"})  # it reads tokens as well: test_coupled.py
 SPLITTING = [rule for rule in PLAIN if rule != "whole"]
@@ -38,6 +38,8 @@ def batches(draw: st.DrawFn) -> list[Row]:
 def feasible(rule: str, rows: list[Row], num_steps: int) -> bool:
     groups, signs = {r.group for r in rows}, {r.sign for r in rows} - {0}
     if rule == "grouped" and len(groups) < num_steps:
+        return False
+    if rule == "half_groups" and not 1 < num_steps <= len(groups):
         return False
     if rule == "by_sign" and num_steps == 1 and len(signs) == 2:
         return False
@@ -68,7 +70,9 @@ def test_a_plan_is_a_partition_that_keeps_its_promise(rows, rule, data, seed):
     assert plan == compose(rule, rows, num_steps, seed)
 
 
-@pytest.mark.parametrize("rule", ["grouped", "shuffled", "token_balanced", "by_sign"])
+@pytest.mark.parametrize(
+    "rule", ["grouped", "half_groups", "shuffled", "token_balanced", "by_sign"]
+)
 def test_the_seed_decides(rule):
     rows = [row(f"g{i // 4}", [1.0, -1.0][i % 2], 10) for i in range(64)]
     assert len({compose(rule, rows, 4, seed).steps for seed in range(5)}) > 1
@@ -100,6 +104,26 @@ def test_grouped_keeps_a_group_together_wherever_its_rows_stand():
     rows = [row(f"g{i % 8}") for i in range(32)]
     random.Random(0).shuffle(rows)
     assert describe(rows, compose("grouped", rows, 4, 0))["split_groups"] == 0
+
+
+def test_half_groups_is_a_dose_between_whole_groups_and_shuffled_rows():
+    rows = [row(f"g{i // 8}", [1.0, -1.0][i % 2], 10) for i in range(256)]
+    doses = {rule: [] for rule in ("grouped", "half_groups", "shuffled")}
+    for rule, ratios in doses.items():
+        for seed in range(40):
+            description = describe(rows, compose(rule, rows, 4, seed))
+            ratios.append(description["cross_advantage_ratio"])
+            assert rule != "half_groups" or description["rows_per_step"] == [64] * 4
+    assert np.mean(doses["grouped"]) == -1.0
+    assert np.mean(doses["half_groups"]) == pytest.approx(-3 / 7, abs=0.02)
+    assert np.mean(doses["shuffled"]) == pytest.approx(-63 / 255, abs=0.02)
+
+
+def test_half_groups_promises_two_halves():
+    rows = [row(f"g{i // 4}") for i in range(8)]
+    assert check(rows, BatchPlan("half_groups", ((0, 1, 4, 5), (2, 3, 6, 7)))) is None
+    with pytest.raises(PoiseError, match=r"group 'g0' has parts of \[3, 1\] rows, not two halves"):
+        check(rows, BatchPlan("half_groups", ((0, 1, 2, 4, 5), (3, 6, 7))))
 
 
 def test_zigzag_is_the_order_of_verl():

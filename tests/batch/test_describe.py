@@ -43,6 +43,7 @@ def test_groups_kept_whole():
         "positive_share_per_step": [0.25, 0.5],
         "max_abs_group_advantage_sum": 0.0,
         "cross_advantage_sum": [-(1.5**2 + 3 * 0.25), -2.0],
+        "cross_advantage_ratio": -1.0,
         "tokens_per_step": [100, 20],
         "rows_per_step": [4, 3],
         "shared_token_share": None,
@@ -56,7 +57,18 @@ def test_one_group_cut():
     assert told["max_abs_group_advantage_sum"] == 1.0  # 1.5 - 0.5, and -0.5 - 0.5
     # Step 0: a has S = 1 and squares 2.5, b has S = 0 and squares 2. Step 1: S = -1, squares 0.5.
     assert told["cross_advantage_sum"] == [1 - 2.5 - 2, 1 - 0.5, 0.0]
+    assert told["cross_advantage_ratio"] == -3.0 / 5.0
     assert told["positive_share_per_step"] == [0.5, 0.0, None]
+
+
+def test_the_cross_ratio_runs_from_whole_groups_to_parts_of_one_sign():
+    one_row_a_step = BatchPlan("own", ((0, 4), (1, 5), (2, 6), (3,)))
+    assert describe(ROWS, one_row_a_step)["cross_advantage_ratio"] == 0.0
+    # Apart by sign: a has S = 1.5 and -1.5, b has 1 and -1; 4.5 + 2 - 5 over 5.
+    signs_apart = BatchPlan("by_sign", ((0, 4), (1, 2, 3, 5, 6)))
+    assert describe(ROWS, signs_apart)["cross_advantage_ratio"] == (2 * 1.5**2 + 2 - 5) / 5
+    silent = BatchPlan("whole", ((0,),))
+    assert describe([row("a", 0.0, 1)], silent)["cross_advantage_ratio"] is None
 
 
 def test_cross_is_the_sum_over_pairs():

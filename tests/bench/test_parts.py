@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoise.bench import PARTS, sampler, work
+from counterpoise.bench import sampler, work
 from counterpoise.bench.clock import Deadline
 from counterpoise.bench.floors import Rates
 from counterpoise.bench.growth import chosen
@@ -18,6 +18,7 @@ from counterpoise.bench.run import ABOUT, DEFAULT, run_part
 from counterpoise.bench.setup import Plan, Setup, UpdateCase, gpu_plan, machine
 from counterpoise.bench.work import Work
 from counterpoise.errors import PoiseError
+from counterpoise.variants import SPEED_MEASUREMENTS
 
 TINY = Work("embedded", 4, 2, 4)
 LONGER = Work("embedded", 4, 2, 32)  # equal responses would cancel, and leave no gradient
@@ -42,8 +43,8 @@ def setup() -> Setup:
 
 
 def test_every_part_has_an_estimate_and_the_default_ones_exist() -> None:
-    assert set(ABOUT) == set(PARTS)
-    assert set(DEFAULT) <= set(PARTS)
+    assert set(ABOUT) == set(SPEED_MEASUREMENTS)
+    assert set(DEFAULT) <= set(SPEED_MEASUREMENTS)
 
 
 @pytest.mark.parametrize("name", ["sampler", "update", "monitor", "growth"])
@@ -75,7 +76,7 @@ def test_in_float32_sampler_and_trainer_agree(setup: Setup) -> None:
 def test_points_after_the_limit_are_skipped_and_said(setup: Setup) -> None:
     late = replace(setup, deadline=Deadline(-1.0))
     assert run_part("sampler", late).notes == ["skipped: -1 minutes are over"]
-    part = PARTS.load("growth")(late)
+    part = SPEED_MEASUREMENTS.load("growth")(late)
     assert part.data["skipped"] == ["embedded 4 x 2 x 4", "embedded 4 x 4 x 4"]
     assert "minutes are over" in part.notes[0]
 
@@ -95,7 +96,7 @@ def test_points_of_growth_can_be_asked_for_alone(setup: Setup) -> None:
     with pytest.raises(PoiseError, match="unknown point of length '4096'"):
         chosen(plan, ["length=4096"])
     late = replace(setup, deadline=Deadline(-1.0), growth=["length"])
-    assert PARTS.load("growth")(late).data["skipped"] == ["embedded 4 x 4 x 4"]
+    assert SPEED_MEASUREMENTS.load("growth")(late).data["skipped"] == ["embedded 4 x 4 x 4"]
 
 
 def test_both_samplers_draw_every_token() -> None:

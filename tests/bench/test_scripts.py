@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.batch import COMPOSERS
+from counterpoise.variants import COMPOSERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = {

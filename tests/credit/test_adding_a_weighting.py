@@ -14,10 +14,10 @@ import pytest
 import tiny
 from report.synthetic import write_run
 
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import weighed
 from counterpoise.credit.view import Reader, View
 from counterpoise.credit_look.result import look
+from counterpoise.variants import TOKEN_WEIGHTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "credit.md"
 
@@ -35,7 +35,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ModuleType]:
     module = ModuleType(place.partition(":")[0])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(file, str(PAGE), "exec"), module.__dict__)
-    monkeypatch.setattr(WEIGHTS, "_entries", {**WEIGHTS, name: place})
+    monkeypatch.setattr(TOKEN_WEIGHTS, "_entries", {**TOKEN_WEIGHTS, name: place})
     return name, module
 
 
@@ -56,7 +56,7 @@ def test_its_own_test_holds(added: tuple[str, ModuleType]) -> None:
 
 def test_training_takes_it(added: tuple[str, ModuleType]) -> None:
     rows, policy = tiny.rows(groups=3, size=4, seed=1), tiny.policy()
-    weights_of = WEIGHTS.load(added[0])
+    weights_of = TOKEN_WEIGHTS.load(added[0])
     (found,) = weighed([rows], weights_of, {"cap": 1.5}, Reader(policy))
     surprise = [-x for logp_T in View(rows, Reader(policy)).logprobs for x in logp_T.tolist()]
     mean = sum(surprise) / len(surprise)

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.credit import ADVANTAGES
 from counterpoise.credit.grpo import EPSILON
+from counterpoise.variants import ADVANTAGES
 
 REWARDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=16)
 BASELINE = sorted(set(ADVANTAGES) - {"w_reinforce"})  # those that compare with the group

@@ -8,12 +8,12 @@ import pytest
 import tiny
 
 import counterpoise.credit.assign as assign_module
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
 from counterpoise.registry import Registry
 from counterpoise.types import Group, Rollout
+from counterpoise.variants import TOKEN_WEIGHTS
 
 
 def rollout(reward: float, length: int) -> Rollout:
@@ -139,7 +139,7 @@ def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_values_that_mean_nothing_are_refused_in_one_line(name: str, setting: str) -> None:
-    weights_of = WEIGHTS.load(name)
+    weights_of = TOKEN_WEIGHTS.load(name)
     view = answered.view(answered.policy(), answered.rows())
     with pytest.raises(PoiseError, match=setting.partition("=")[0]):
         weights_of(view, **read_settings(name, weights_of, [setting]))

@@ -7,9 +7,9 @@ import one_by_one
 import pytest
 import tiny
 
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.view import Reader, View
 from counterpoise.policy.load import as_policy
+from counterpoise.variants import TOKEN_WEIGHTS
 
 ROWS = one_by_one.with_advantages(
     tiny.rows(groups=2, size=4, seed=9, longest=12), [1, -1, -1, 1, 3, -1, -1, -1]
@@ -19,7 +19,7 @@ ROWS = one_by_one.with_advantages(
 @pytest.mark.parametrize("name", ["cancellation", "nthr", "thr", "high_entropy", "gtpo", "shear"])
 def test_bfloat16(name: str) -> None:
     half = as_policy("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
-    weights = WEIGHTS.load(name)
+    weights = TOKEN_WEIGHTS.load(name)
     found = np.concatenate(weights(View(ROWS, Reader(half, 0.9))))
     exact = np.concatenate(weights(View(ROWS, Reader(tiny.policy(), 0.9))))
     assert found.dtype == np.float32

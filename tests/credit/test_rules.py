@@ -13,7 +13,6 @@ import torch
 from safetensors.numpy import load_file
 
 from counterpoise.config import CreditConfig, RunConfig
-from counterpoise.credit import RULES
 from counterpoise.credit.rules import Step, bound, reference_of
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
@@ -23,6 +22,7 @@ from counterpoise.store import checkpoint
 from counterpoise.update.captured import Captured
 from counterpoise.update.rule import Ruled, obeyed
 from counterpoise.update.step import accumulate
+from counterpoise.variants import STEP_RULES
 from counterpoise.watch import Watch
 
 RUN = [
@@ -84,7 +84,7 @@ def test_first_weights_are_kept_only_where_they_are_read(
 
 def test_without_a_rule_none_is_bound() -> None:
     assert bound(RunConfig(), by.reader(tiny.policy()), None) is None
-    made = RULES.load("off")(Step([]))
+    made = STEP_RULES.load("off")(Step([]))
     assert made.factors is None
     assert made.term is None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import load_config
+from counterpoise.variants import ADVANTAGES
 
 advantages = ADVANTAGES.load("w_reinforce")
 

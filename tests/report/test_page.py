@@ -12,12 +12,12 @@ from synthetic import Page, write_run
 
 from counterpoise.errors import PoiseError
 from counterpoise.look import find
-from counterpoise.report import PANELS
 from counterpoise.report.assemble import split_body
 from counterpoise.report.page import write_report
 from counterpoise.report.run_data import RunData
 from counterpoise.report.vega import bundle
 from counterpoise.store.folder import RunFolder
+from counterpoise.variants import PANELS
 
 
 @pytest.fixture(scope="module")

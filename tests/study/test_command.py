@@ -13,11 +13,12 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.report.vega import bundle
 from counterpoise.statistics.finding import Records
-from counterpoise.study import STUDIES, command, coupling, polarity, proxy, stored
+from counterpoise.study import command, coupling, polarity, proxy, stored
 from counterpoise.study.about import about, list_studies
 from counterpoise.study.asked import EMBEDDED_ONLY, Limits, chosen, sizes_given
 from counterpoise.study.lab import Lab
 from counterpoise.study.study import Study, load_study
+from counterpoise.variants import STUDIES
 from study.test_run import agreeing
 
 Measure = Callable[[Lab], Records]

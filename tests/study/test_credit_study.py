@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from experiment.made_up import run
 
-from counterpoise.credit import RULES, WEIGHTS
 from counterpoise.microscope.iteration import numbers as monitor_numbers
 from counterpoise.runfile import load_config
 from counterpoise.statistics.bootstrap import Interval
@@ -29,7 +28,7 @@ from counterpoise.study.credit_training import (
 )
 from counterpoise.study.credit_value import Tokens, valued
 from counterpoise.study.lab import Lab
-from counterpoise.update import TRAJECTORIES
+from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 from study import token_values as made
 
 SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
@@ -40,7 +39,7 @@ SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
 def test_every_method_of_the_registries_is_an_arm() -> None:
     every = arms()
     assert next(iter(every)) == BASELINE
-    names = {*WEIGHTS, *RULES, *TRAJECTORIES} - {"off"}
+    names = {*TOKEN_WEIGHTS, *STEP_RULES, *TRAJECTORY_WEIGHTS} - {"off"}
     assert names <= set(every)
     assert {"coupled", "dr_grpo", "positive_only", "w_reinforce"} <= set(every)
 

@@ -11,12 +11,12 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.statistics.finding import Finding, Number, Records
-from counterpoise.study import STUDIES
 from counterpoise.study.lab import Lab
 from counterpoise.study.proxy import STUDY
 from counterpoise.study.records import read_records, write_records
 from counterpoise.study.run import BUDGETS, run_study, settings_of, write_finding
 from counterpoise.study.study import Study, load_study
+from counterpoise.variants import STUDIES
 
 SUFFIXES = ("parquet", "json", "svg", "png", "html")
 

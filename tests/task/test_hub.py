@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task import TASKS
 from counterpoise.task.hub import load
+from counterpoise.variants import TASKS
 
 datasets = pytest.importorskip("datasets", reason="the hub extra is not installed")
 

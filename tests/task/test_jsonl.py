@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task import TASKS
 from counterpoise.task.jsonl import load
 from counterpoise.task.split import normal
 from counterpoise.types import NO_COLUMNS, Prompt
+from counterpoise.variants import TASKS
 
 GOOD = '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}'
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task import TASKS
 from counterpoise.task.reasoning_gym import load
 from counterpoise.task.split import normal
+from counterpoise.variants import TASKS
 
 
 def test_the_missing_package_is_named(monkeypatch):

@@ -8,13 +8,14 @@ from collections import Counter
 
 import pytest
 
-from counterpoise.task import TASKS, word_problems
+from counterpoise.task import word_problems
 from counterpoise.task.families import FAMILIES
 from counterpoise.task.scene import BOYS, GIRLS, OPERATIONS, Scene, Step
 from counterpoise.task.slips import careless
 from counterpoise.task.split import hold_out, normal, without
 from counterpoise.task.word_problems import HELDOUT_SHARE, STEPS, load, problem, split_of, tell
 from counterpoise.types import Prompt
+from counterpoise.variants import TASKS
 
 MANY = 3000
 EQUATION = re.compile(r"(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.types import Row
-from counterpoise.update import AGGREGATIONS
+from counterpoise.variants import AGGREGATIONS
 
 # Two groups: 2 + 4 + 6 = 12 tokens and 8 tokens; 20 in all, four rows.
 ROWS = [Row("a", 1.0, 2), Row("a", -1.0, 4), Row("b", 1.0, 8), Row("a", 0.0, 6)]

@@ -11,8 +11,8 @@ import torch
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.load import Policy
 from counterpoise.types import Row
-from counterpoise.update import AGGREGATIONS, SURROGATES
 from counterpoise.update.step import accumulate
+from counterpoise.variants import AGGREGATIONS, SURROGATES
 
 MAX_NEW = 24
 

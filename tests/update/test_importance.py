@@ -18,15 +18,15 @@ from counterpoise.loop import train
 from counterpoise.policy.load import Policy
 from counterpoise.runfile import from_tables, load_config
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update import IMPORTANCE
 from counterpoise.update.forward import score
 from counterpoise.update.step import accumulate
+from counterpoise.variants import IMPORTANCE_WEIGHTS
 
 KINDS = ("off", "token", "sequence")
 
 
 def weights(kind: str, rhos: Sequence[float], rows: Sequence[int], cap: float) -> list[float]:
-    ratio = IMPORTANCE.load(kind)(
+    ratio = IMPORTANCE_WEIGHTS.load(kind)(
         torch.tensor(rhos, dtype=torch.float64).log(), torch.tensor(rows), max(rows) + 1
     )
     found: list[float] = ratio.clamp(max=cap).tolist()

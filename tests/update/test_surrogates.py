@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from counterpoise.update import SURROGATES
 from counterpoise.update.surrogate import SurrogateInputs, SurrogateOutputs
+from counterpoise.variants import SURROGATES
 
 LOW, HIGH = 0.2, 0.28
 

@@ -16,11 +16,11 @@ from counterpoise.microscope.tokens import snapshot
 from counterpoise.policy.attention import PackedAttention
 from counterpoise.policy.packing import pack
 from counterpoise.types import Row, Turn
-from counterpoise.update import AGGREGATIONS
 from counterpoise.update.filled import fill
 from counterpoise.update.forward import micro_batches, read, score, through
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
+from counterpoise.variants import AGGREGATIONS
 
 MAX_NEW = 24
 

@@ -12,21 +12,21 @@ import torch
 from counterpoise.config import UpdateConfig
 from counterpoise.errors import PoiseError
 from counterpoise.runfile import from_tables
-from counterpoise.update import TRAJECTORIES
 from counterpoise.update.forward import score
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
 from counterpoise.update.trajectory import weighed
+from counterpoise.variants import TRAJECTORY_WEIGHTS
 
 A = np.array([1.0, 1.0, -2.0])
 W = np.array([1.0, 3.0, 0.5])
 
 
 def test_by_hand() -> None:
-    assert TRAJECTORIES.load("off")(W, A).tolist() == [1, 1, 1]
-    assert TRAJECTORIES.load("min_replace")(W, A).tolist() == [0.5, 0.5, 0.5]
+    assert TRAJECTORY_WEIGHTS.load("off")(W, A).tolist() == [1, 1, 1]
+    assert TRAJECTORY_WEIGHTS.load("min_replace")(W, A).tolist() == [0.5, 0.5, 0.5]
     # A.w = 3, |A|^2 = 6: w - A / 2
-    assert TRAJECTORIES.load("orthogonal")(W, A).tolist() == [0.5, 2.5, 1.5]
+    assert TRAJECTORY_WEIGHTS.load("orthogonal")(W, A).tolist() == [0.5, 2.5, 1.5]
 
 
 @pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
@@ -36,7 +36,7 @@ def test_nothing_is_left_on_what_all_share(name: str, seed: int) -> None:
     ratios = np.exp(rng.normal(size=8))
     advantages = rng.normal(size=8)
     advantages -= advantages.mean()
-    weights = TRAJECTORIES.load(name)(ratios, advantages)
+    weights = TRAJECTORY_WEIGHTS.load(name)(ratios, advantages)
     gross = np.abs(advantages * weights).sum()
     assert abs((advantages * weights).sum()) < 1e-14 * gross
     assert abs((advantages * ratios).sum()) > 1e-3 * gross  # the plain ratio's
@@ -44,7 +44,7 @@ def test_nothing_is_left_on_what_all_share(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
 def test_equal_ratios_stay(name: str) -> None:
-    weights = TRAJECTORIES.load(name)(np.full(3, 0.7), A)
+    weights = TRAJECTORY_WEIGHTS.load(name)(np.full(3, 0.7), A)
     np.testing.assert_allclose(weights, 0.7, atol=1e-15)
 
 
@@ -121,7 +121,7 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
         max_new_tokens=17, on_policy=True,
     )  # fmt: skip
     A_G = np.array([row.advantage for row in rows[:4]])
-    expected = TRAJECTORIES.load(name)(np.exp(0.1 * (np.arange(4) - 2)), A_G) * A_G
+    expected = TRAJECTORY_WEIGHTS.load(name)(np.exp(0.1 * (np.arange(4) - 2)), A_G) * A_G
     for i, found_T in enumerate(result.advantages):
         wanted = expected[i] if i < 4 else rows[i].advantage
         np.testing.assert_allclose(found_T, wanted, rtol=1e-4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 
 
 def test_scores():

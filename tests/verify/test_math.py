@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.math import MathVerifier
 from counterpoise.verify.pool import Pool
 

@@ -14,7 +14,7 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
-from counterpoise.verify import REWARDS, VERIFIERS
+from counterpoise.variants import EXTRA_REWARDS, VERIFIERS
 from counterpoise.verify.own import Wanted, rewards_of, wanted
 from counterpoise.verify.scores import verified
 
@@ -128,7 +128,7 @@ def test_the_line_of_the_table_names_what_the_file_defines():
     name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
     module, attribute = target.split(":")
     assert attribute in shown(module.rpartition(".")[2])
-    assert name not in REWARDS  # an example, not a second file of ours
+    assert name not in EXTRA_REWARDS  # an example, not a second file of ours
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from counterpoise.batch import UNITS
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
+from counterpoise.variants import BALANCE_UNITS
 
 
 def quota_of(tau: float, size: int) -> int:
@@ -102,7 +102,7 @@ class RewardBalancedBuffer:
                 "make the number of rollouts even or lower tau"
             )
         self.tau, self.target, self.unit, self.max_age = tau, target, unit, max_age
-        self._choose = UNITS.load(unit)
+        self._choose = BALANCE_UNITS.load(unit)
         self._groups: list[tuple[Row, ...]] = []  # oldest first; no row without signal
         waiting: dict[str, list[Row]] = {}
         for row in rows:

@@ -1,8 +1,8 @@
 """compose(rule, rows, num_steps, seed) -> BatchPlan: run one rule and check what it returned.
 
 Every plan, whatever its rule, is a partition of the rows into exactly `num_steps` steps, none of
-them empty. A rule may promise more (`PROMISES`); its promise is checked too. A function of the
-user's (own.py) is a rule as any other.
+them empty. A rule may promise more (`COMPOSER_PROMISES`); its promise is checked too. A function
+of the user's (own.py) is a rule as any other.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from counterpoise.batch import COMPOSERS, PROMISES
 from counterpoise.errors import PoiseError, counted
 from counterpoise.own import shown
 from counterpoise.types import BatchPlan, Row
+from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
 
 def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchPlan:
@@ -56,8 +56,8 @@ def check(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) ->
 
 def _fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
     fault = _not_a_partition(len(rows), plan, num_steps)
-    if not fault and plan.rule in PROMISES:
-        fault = PROMISES.load(plan.rule)(rows, plan.steps)
+    if not fault and plan.rule in COMPOSER_PROMISES:
+        fault = COMPOSER_PROMISES.load(plan.rule)(rows, plan.steps)
     return f"not a plan of rule '{shown(plan.rule)}': {fault}" if fault else ""
 
 

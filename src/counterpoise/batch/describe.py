@@ -5,6 +5,11 @@
 
 Summed over the groups of a step, cross is most negative when every S_B is 0: whole groups. It
 rises with each group that is cut, and turns positive when parts hold one sign only.
+
+    cross_advantage_ratio = sum of cross / sum of A_i^2, both over the whole plan
+
+It is -1 when every group is whole, 0 when no two rows of a group share a step, and at most G - 1,
+when every part of a group holds equal advantages: a scale that does not depend on the batch's size.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ class Description(TypedDict):
     positive_share_per_step: list[float | None]
     max_abs_group_advantage_sum: float  # max |S_B| over steps and groups; 0 when groups are whole
     cross_advantage_sum: list[float]  # sum of cross over the step's groups
+    cross_advantage_ratio: float | None  # -1: whole groups; None: no row has signal
     tokens_per_step: list[int]
     rows_per_step: list[int]
     shared_token_share: float | None
@@ -66,6 +72,7 @@ def describe(rows: Sequence[Row], plan: BatchPlan) -> Description:
         "positive_share_per_step": [_positive_share(A_R[step_R == s]) for s in range(num_steps)],
         "max_abs_group_advantage_sum": float(np.abs(S_B).max()),
         "cross_advantage_sum": cross.tolist(),
+        "cross_advantage_ratio": float(cross.sum() / squares.sum()) if squares.any() else None,
         "tokens_per_step": tokens.astype(int).tolist(),
         "rows_per_step": [len(step) for step in plan.steps],
         "shared_token_share": _shared_token_share(rows, plan),

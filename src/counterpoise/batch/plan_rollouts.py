@@ -18,9 +18,9 @@ import numpy as np
 
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Rollout, Row
+from counterpoise.variants import ADVANTAGES
 
 LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
 FEW = 8  # fields that a message names

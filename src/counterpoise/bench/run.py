@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from counterpoise.bench import PARTS
 from counterpoise.bench.clock import Deadline, release
 from counterpoise.bench.floors import measure_rates
 from counterpoise.bench.growth import chosen
@@ -21,6 +20,7 @@ from counterpoise.bench.table import Part, show
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.policy.load import choose_device, choose_dtype, quiet
 from counterpoise.runfile import from_tables
+from counterpoise.variants import SPEED_MEASUREMENTS
 
 DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
@@ -50,8 +50,8 @@ class Options:
 def run(options: Options, console: Console) -> dict[str, Any]:
     """Everything that was measured, as written to `options.out`."""
     for name in options.parts:
-        if name not in PARTS:
-            raise unknown("part", name, PARTS)
+        if name not in SPEED_MEASUREMENTS:
+            raise unknown("part", name, SPEED_MEASUREMENTS)
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
@@ -107,7 +107,7 @@ def run_part(name: str, setup: Setup) -> Part:
         note = f"skipped: {setup.deadline.minutes:g} minutes are over"
         return Part(title=name, columns=(), rows=(), notes=[note])
     start = time.perf_counter()
-    part: Part = PARTS.load(name)(setup)
+    part: Part = SPEED_MEASUREMENTS.load(name)(setup)
     release(setup.device)
     return replace(part, seconds=time.perf_counter() - start)
 

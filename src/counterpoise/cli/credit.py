@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.credit import WEIGHTS
 from counterpoise.terminal_text import echo, one_line
+from counterpoise.variants import TOKEN_WEIGHTS
 
 Names = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help=f"Token weights: {', '.join(WEIGHTS)}. Several by commas, each with settings of "
+        help=f"Token weights: {', '.join(TOKEN_WEIGHTS)}. Several by commas, each with settings of "
         "its own as NAME:setting=value; docs/credit.md says what they are.",
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterpoise.config.option import option
-from counterpoise.track import TRACKERS
+from counterpoise.variants import TRACKERS
 
 
 @dataclass(frozen=True)

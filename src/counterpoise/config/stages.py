@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from counterpoise.batch import COMPOSERS, UNITS
 from counterpoise.config.option import option
-from counterpoise.credit import ADVANTAGES, MIXTURES, RULES, WEIGHTS
 from counterpoise.policy.templates import AUTO, TEMPLATES
-from counterpoise.sample import SAMPLERS
-from counterpoise.task import ENVIRONMENTS, TASKS
-from counterpoise.update import AGGREGATIONS, IMPORTANCE, SURROGATES, TRAJECTORIES
-from counterpoise.verify import REWARDS, VERIFIERS
+from counterpoise.variants import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    BALANCE_UNITS,
+    COMPOSERS,
+    ENVIRONMENTS,
+    EXTRA_REWARDS,
+    IMPORTANCE_WEIGHTS,
+    MIXTURES,
+    SAMPLERS,
+    STEP_RULES,
+    SURROGATES,
+    TASKS,
+    TOKEN_WEIGHTS,
+    TRAJECTORY_WEIGHTS,
+    VERIFIERS,
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ class VerifyConfig:
         'further rewards, each "name" or "name=share": overlong (DAPO, the last tokens cost), '
         "equations (the share of them that is true) and functions of your own; credit.mixture says "
         "what is made of them",
-        choices=REWARDS.choices,
+        choices=EXTRA_REWARDS.choices,
     )
     overlong_tokens: int = option(
         0,
@@ -167,7 +178,7 @@ class VerifyConfig:
 class CreditConfig:
     name: str = option("grpo", "rewards of a group -> advantages", choices=tuple(ADVANTAGES))
     weights: str = option(
-        "uniform", "token weights on top of the advantage", choices=tuple(WEIGHTS)
+        "uniform", "token weights on top of the advantage", choices=tuple(TOKEN_WEIGHTS)
     )
     settings: list[str] = option(
         [], 'of the token weights, each "name=value"; docs/credit.md lists them'
@@ -181,7 +192,7 @@ class CreditConfig:
     rule: str = option(
         "off",
         "of an optimizer step: leaves some of its tokens out, or adds a term to its loss",
-        choices=tuple(RULES),
+        choices=tuple(STEP_RULES),
     )
     rule_settings: list[str] = option(
         [], 'of the rule, each "name=value"; docs/credit.md lists them'
@@ -199,7 +210,7 @@ class BalanceConfig:
     unit: str = option(
         "rollout",
         "what is chosen for balance: rollouts inside groups, or whole groups",
-        choices=tuple(UNITS),
+        choices=tuple(BALANCE_UNITS),
     )
     target: int = option(
         0, "rollouts of an update batch; 0 means sample.prompts * sample.group_size", at_least=0
@@ -246,13 +257,13 @@ class UpdateConfig:
         "off",
         "weights of whole rollouts by their ratio, made such that what a group shares cancels "
         "(DFPO); with update.surrogate=reinforce",
-        choices=tuple(TRAJECTORIES),
+        choices=tuple(TRAJECTORY_WEIGHTS),
     )
     importance: str = option(
         "off",
         "against a sampler that is not quite the trainer: token losses times "
         "min(pi_old / pi_sampler, cap), the ratio a token's or the whole response's",
-        choices=tuple(IMPORTANCE),
+        choices=tuple(IMPORTANCE_WEIGHTS),
     )
     importance_cap: float = option(
         2.0, "what an importance weight is at most; 1.5 to 5 for tokens is usual", at_least=1.0

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.credit import ADVANTAGES, WEIGHTS
 from counterpoise.credit.mixture import Mixture
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats, Group, Row
+from counterpoise.variants import ADVANTAGES, TOKEN_WEIGHTS
 
 UNIFORM = "uniform"
 VERIFIED = Mixture()  # the verifier's reward alone
@@ -37,7 +37,7 @@ def assign(
     `mixture` says which rewards count.
     """
     ADVANTAGES.load(advantage)  # an unknown name is a fault also where there is no group
-    weights_of = WEIGHTS.load(weights)
+    weights_of = TOKEN_WEIGHTS.load(weights)
     given = read_settings(weights, weights_of, settings)
     rows = [_rows(group, mixture.advantages(group, advantage)) for group in groups]
     return rows if weights == UNIFORM else weighed(rows, weights_of, given, reader)

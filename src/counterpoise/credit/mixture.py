@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.config import RunConfig
-from counterpoise.credit import ADVANTAGES, MIXTURES
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
+from counterpoise.variants import ADVANTAGES, MIXTURES
 from counterpoise.verify.further import shares_of
 
 

@@ -19,17 +19,16 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
-from counterpoise.credit import RULES
 from counterpoise.credit.assign import read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.policy.load import Policy
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
-from counterpoise.update import SURROGATES
 from counterpoise.update.forward import Forward, score
 from counterpoise.update.lend import forward_with
 from counterpoise.update.rule import Rule, Ruled
 from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.variants import STEP_RULES, SURROGATES
 
 OFF = "off"
 REGULARISED = "alpha"  # a rule with this setting above 0 reads the weights the run began with
@@ -151,7 +150,7 @@ def off(step: Step) -> Ruled:
 
 def _named(options: CreditConfig) -> tuple[Callable[..., Ruled], dict[str, Any]]:
     """The rule and all of its settings, those not given at their defaults."""
-    decide = RULES.load(options.rule)
+    decide = STEP_RULES.load(options.rule)
     defaults = {
         p.name: p.default
         for p in inspect.signature(decide).parameters.values()

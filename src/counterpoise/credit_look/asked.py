@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.credit import RULES, WEIGHTS
 from counterpoise.credit.assign import read_settings
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None)
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise PoiseError(f"name one of the token weights: {', '.join(WEIGHTS)}")
+        raise PoiseError(f"name one of the token weights: {', '.join(TOKEN_WEIGHTS)}")
     if settings and len(parts) > 1:
         raise PoiseError(
             "--settings goes with one name; among several write NAME:setting=value, as in "
@@ -40,20 +40,20 @@ def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None)
     found = []
     for part in parts:
         name, *given = (piece.strip() for piece in part.split(":"))
-        if name in RULES:
+        if name in STEP_RULES:
             raise PoiseError(
                 f"'{name}' is a rule of an optimizer step and weighs no tokens beforehand: "
-                f"name one of {', '.join(WEIGHTS)}"
+                f"name one of {', '.join(TOKEN_WEIGHTS)}"
             )
-        if name not in WEIGHTS and Path(name).is_dir():
+        if name not in TOKEN_WEIGHTS and Path(name).is_dir():
             raise PoiseError(
                 f"{name} is a folder: the weights come first, poise credit NAME {name}"
             )
-        if name not in WEIGHTS:
-            raise unknown("token weights", name, WEIGHTS)
+        if name not in TOKEN_WEIGHTS:
+            raise unknown("token weights", name, TOKEN_WEIGHTS)
         given += settings
         if not given and own and own.name == name:
             given = list(own.settings)
-        read_settings(name, WEIGHTS.load(name), given, "--settings")
+        read_settings(name, TOKEN_WEIGHTS.load(name), given, "--settings")
         found.append(Asked(name, tuple(given)))
     return list(dict.fromkeys(found))

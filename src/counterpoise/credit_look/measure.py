@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import read_settings
 from counterpoise.credit.view import NoPolicyError, Reader, View, ones
 from counterpoise.credit_look.asked import Asked
@@ -27,6 +26,7 @@ from counterpoise.microscope.prefixes import residual
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Row
 from counterpoise.update.fit import MicroBatch
+from counterpoise.variants import TOKEN_WEIGHTS
 
 Tell = Callable[[str], None]
 
@@ -72,7 +72,7 @@ class Glass:
         return self._view.policy if self._view else None
 
     def weigh(self, asked: Asked) -> Weighed:
-        weights_of = WEIGHTS.load(asked.name)
+        weights_of = TOKEN_WEIGHTS.load(asked.name)
         settings = read_settings(asked.name, weights_of, asked.settings)
         start = time.perf_counter()
         rows = self.stored.rows

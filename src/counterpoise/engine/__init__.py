@@ -11,5 +11,3 @@ An engine either honours an option or names it and stops: nothing is ignored.
     trl_trainer.py  prompts, seeds and stops of a run        trl_record.py    its run folder
     verl.py         the table for verl, and its command
 """
-
-ENGINES = ("native", "trl", "verl")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from counterpoise.engine import ENGINES
 from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.variants import ENGINES
 
 NAME = "engine.json"  # in the run folder of any engine but the native one
 REMEDY = 'write {"engine": "trl"} or "verl" there, or remove it if the native engine made the run'

@@ -16,10 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.adapters.trl.host import BY_TEXT
-from counterpoise.batch import NEED_TOKENS
 from counterpoise.config import RunConfig
-from counterpoise.credit import WEIGHTS
 from counterpoise.engine.translate import Option, check, idle, only, ours, section, to
+from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 
 TASK = ours("the task")
 JUDGED = ours("judged by us")
@@ -81,7 +80,7 @@ OPTIONS: dict[str, Option] = {
     "credit.name": to("credit"),
     "credit.weights": to(
         "credit_weights",
-        values=tuple(name for name in WEIGHTS if name not in BY_TEXT),
+        values=tuple(name for name in TOKEN_WEIGHTS if name not in BY_TEXT),
         why="it reads texts, and TRL hands over tokens",
     ),
     "credit.settings": to("credit_settings"),
@@ -152,7 +151,7 @@ def checked(config: RunConfig, processes: int = 1) -> None:
             f"sample.prompts={config.sample.prompts} x sample.group_size="
             f"{config.sample.group_size} in batch.steps={places}{over} (TRL cuts equal parts)"
         ]
-    if config.batch.composer in NEED_TOKENS:
+    if config.batch.composer in COMPOSERS_THAT_READ_TOKENS:
         odd.append(
             f"batch.composer={config.batch.composer} (it compares tokens, and a plan has none)"
         )

@@ -33,7 +33,7 @@ from counterpoise.task.load import load_problems
 from counterpoise.track.installed import check_installed
 from counterpoise.track.sending import tracked
 from counterpoise.update.fit import NO_MEMORY, explained
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.watch import Watch
 

@@ -9,7 +9,6 @@ updates there, and sampling rounds in the native engine.
 
 from __future__ import annotations
 
-from counterpoise.batch import COMPOSERS, NEED_TOKENS
 from counterpoise.config import RunConfig
 from counterpoise.engine.translate import (
     Option,
@@ -24,6 +23,7 @@ from counterpoise.engine.translate import (
     to,
 )
 from counterpoise.policy.shapes import PREFIX
+from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
@@ -98,7 +98,7 @@ OPTIONS: dict[str, Option] = {
     "balance.max_age": to("+poise.max_age"),
     "batch.composer": to(
         "+poise.composer",
-        values=tuple(name for name in COMPOSERS if name not in NEED_TOKENS),
+        values=tuple(name for name in COMPOSERS if name not in COMPOSERS_THAT_READ_TOKENS),
         why="a plan has no tokens there, and a function of yours would see no advantages",
     ),
     "batch.steps": to(f"{ACTOR}.ppo_mini_batch_size"),

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from counterpoise.types import Prompt
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
 _turn = threading.Lock()

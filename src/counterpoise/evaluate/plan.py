@@ -23,9 +23,8 @@ from counterpoise.evaluate.settings import Setting
 from counterpoise.own import is_own
 from counterpoise.policy import templates
 from counterpoise.policy.load import choose_device, choose_dtype
-from counterpoise.sample import SAMPLERS
 from counterpoise.types import Ints, Prompt
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.own import wanted
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses drawn together

@@ -29,7 +29,6 @@ from counterpoise.evaluate.summary import Summary, write_summary
 from counterpoise.evaluate.watch import Watch
 from counterpoise.own import is_own, pinned
 from counterpoise.policy.load import Policy
-from counterpoise.sample import SAMPLERS
 from counterpoise.sample.graph import release
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
@@ -37,7 +36,7 @@ from counterpoise.store.alone import alone
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.update.fit import explained
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.boxed import boxed
 from counterpoise.verify.scores import Verifier, verified
 

@@ -25,12 +25,14 @@ METRICS = (  # taken from metrics.jsonl as they are
 )  # fmt: skip
 SHARES = {
     "success", "mixed_groups", "truncated_share", "clipped_share", "cancellation", "flipped",
-    "boosted_positive", "boosted_negative", "positive_share", "split",
+    "boosted_positive", "boosted_negative", "positive_share", "rarer_sign_share", "split",
 }  # fmt: skip
+DOSES = (*METRICS, "split", "largest_sum", "cross_advantage_ratio", "rarer_sign_share")
 Runs = dict[Key, list[Record]]  # the curve of every run, in order
 Range = tuple[float, float]  # the values that a quantity can take
 SHARE: Range = (0.0, 1.0)
 AMOUNT: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
+ANY: Range = (-math.inf, math.inf)
 
 
 def read_run(folder: RunFolder) -> list[Record]:
@@ -54,9 +56,16 @@ def read_run(folder: RunFolder) -> list[Record]:
                 "dropped": line.get("dropped_surplus", 0) + line.get("dropped_aged", 0),
                 "split": plan.get("split_share"),
                 "largest_sum": plan.get("max_abs_group_advantage_sum"),
+                "cross_advantage_ratio": plan.get("cross_advantage_ratio"),
+                "rarer_sign_share": _rarer_sign_share(plan.get("positive_share")),
             }
         )
     return curve
+
+
+def _rarer_sign_share(positive_share: float | None) -> float | None:
+    """Of a batch's rows with signal, the share of the sign that fewer of them have."""
+    return None if positive_share is None else min(positive_share, 1 - positive_share)
 
 
 def _heldout(folder: RunFolder) -> dict[str, dict[int, float]]:
@@ -109,6 +118,8 @@ def of_seeds(
 
 
 def possible(column: str) -> Range:
+    if column == "cross_advantage_ratio":
+        return ANY
     return SHARE if column in SHARES or column.startswith(HELDOUT) else AMOUNT
 
 

@@ -33,7 +33,7 @@ from counterpoise.config import RunConfig, option
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.evaluate.settings import settings_of
 from counterpoise.experiment.compare import Way
-from counterpoise.experiment.curves import HELDOUT
+from counterpoise.experiment.curves import DOSES, HELDOUT
 from counterpoise.experiment.design import Design
 from counterpoise.experiment.judged import check_judged_alike
 from counterpoise.runfile import find_run, load_config, own_functions, read_section, read_tables
@@ -62,6 +62,20 @@ class ExperimentConfig:
         0.03, "expected std of differences between seeds: for the power, --dry-run", at_least=0.0
     )
     hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
+    dose: str = option(
+        "",
+        "a column of the curves that the arms vary, such as cross_advantage_ratio: the slope of "
+        "success on its mean over a run is judged too (dose.py)",
+    )
+    dose_effect: str = option(
+        "rises", "what success is expected to do as the dose grows", choices=("rises", "falls")
+    )
+    dose_margin: float = option(
+        0.01, "the flattest slope that would matter: success per unit of the dose", at_least=0.0
+    )
+    dose_range: float = option(
+        0.0, "the arms' mean doses must differ by this much, or no verdict is given", at_least=0.0
+    )
     collapse_of_start: float = option(
         0.5, "a run collapsed if it ended below this part of its first held-out success, or ...",
         at_least=0.0, at_most=1.0,
@@ -181,6 +195,8 @@ def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> No
         raise PoiseError(f"{where}: experiment.baseline: {unknown('arm', options.baseline, arms)}")
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
+    if options.dose and options.dose not in DOSES:
+        raise PoiseError(f"{where}: experiment.dose: {unknown('column', options.dose, DOSES)}")
     if not options.rule:
         raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
 

@@ -10,6 +10,7 @@ import math
 
 from counterpoise.experiment.compare import Comparison, points, told, verdict
 from counterpoise.experiment.curves import Runs
+from counterpoise.experiment.dose import DoseResponse, dose_numbers, dose_responses
 from counterpoise.experiment.failed import BIAS, Failures, failures_told
 from counterpoise.experiment.file import Experiment, Hypothesis
 from counterpoise.experiment.measures import MEASURES
@@ -41,6 +42,8 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
         for first in experiment.hypotheses[:1]
         for column, setting in list(experiment.columns.items())[1:]
     ]
+    responses = dose_responses(runs, experiment)
+    notes += [_dose_note(response, experiment) for response in responses]
     notes += [_collapses(found, rate) for rate in experiment.design.rates]
     notes += [_costs(found), _missing(runs, experiment, failures)]
     notes += shared_told(runs)
@@ -52,7 +55,13 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
         first = experiment.hypotheses[0]
         said = _told(comparisons(runs, experiment, first.arm))
         because = f"{first.arm} minus {experiment.baseline}: {said}"
-    return Finding(decided, because, numbers(found, experiment), tuple(n for n in notes if n))
+    named = (*numbers(found, experiment), *dose_numbers(responses, experiment))
+    return Finding(decided, because, named, tuple(n for n in notes if n))
+
+
+def _dose_note(response: DoseResponse, experiment: Experiment) -> str:
+    options = experiment.options
+    return f"Success {options.dose_effect} with {options.dose}: {response.verdict}, {response}."
 
 
 def verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, str]]:
@@ -144,6 +153,7 @@ def markdown(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> s
         + _sentence(comparisons(runs, experiment, h.arm))
         for h in experiment.hypotheses
     ]
+    lines += [f"- {_dose_note(r, experiment)}" for r in dose_responses(runs, experiment)]
     for rate in experiment.design.rates:
         mine = [one for one in found if one.rate == rate]
         if mine:

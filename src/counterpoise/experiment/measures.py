@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from counterpoise.evaluate import interval
-from counterpoise.experiment.curves import AMOUNT, HELDOUT, SHARE, Range, end, mean
+from counterpoise.experiment.curves import AMOUNT, ANY, HELDOUT, SHARE, Range, end, mean
 from counterpoise.statistics.finding import Record
 
 Curve = list[Record]
@@ -69,7 +69,6 @@ def _gain(cost: str, unit: int) -> Measure:
     return of
 
 
-ANY: Range = (-math.inf, math.inf)
 SILENT = "rows_without_signal"  # of one iteration; the other columns count from the start
 MEASURES = {
     "along": Measured("held-out success along the run, mean", mean(HELDOUT), SHARE, True),
@@ -89,6 +88,8 @@ MEASURES = {
     "largest_sum": Measured("largest advantage sum of a group's part", mean("largest_sum")),
     "entropy": Measured("entropy at the end, nats", end("entropy")),
     "length": Measured("response length at the end", end("response_length")),
+    "cross": Measured("cross-advantage ratio (eq. 14)", mean("cross_advantage_ratio"), ANY),
+    "rarer": Measured("share of the rarer sign", mean("rarer_sign_share"), SHARE, True),
 }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from counterpoise.errors import counted
 from counterpoise.experiment.compare import FEWEST_SEEDS, Way
+from counterpoise.experiment.dose import dose_sentence
 from counterpoise.experiment.file import Experiment, Hypothesis
 
 SIGNS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
@@ -32,6 +33,7 @@ def executed(experiment: Experiment) -> str:
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
         _verdict(experiment.hypotheses),
+        dose_sentence(experiment),
     ]
     return " ".join(line for line in said if line)
 

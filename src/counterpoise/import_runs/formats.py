@@ -10,7 +10,7 @@ from typing import cast
 
 from counterpoise.batch.plan_rollouts import LARGEST_REWARD
 from counterpoise.errors import PoiseError
-from counterpoise.import_runs import SOURCES
+from counterpoise.variants import IMPORTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def recognise(path: Path, name: str | None = None) -> tuple[Source, list[Path]]:
         if not files:
             raise PoiseError(f"{path} holds no rollouts of {source.title}: {source.files}")
         return source, files
-    every = {each: _load(each) for each in SOURCES}
+    every = {each: _load(each) for each in IMPORTERS}
     found = {each: files for each, s in every.items() if (files := s.find(path))}
     if not found:
         known = "; ".join(f"{source.title}: {source.files}" for source in every.values())
@@ -88,11 +88,11 @@ def recognise(path: Path, name: str | None = None) -> tuple[Source, list[Path]]:
 
 def wrote(path: Path) -> str:
     """The trainer whose rollouts lie in the folder, by the names of its files; "": none's."""
-    return next((s.title for s in map(_load, SOURCES) if s.find(path)), "")
+    return next((s.title for s in map(_load, IMPORTERS) if s.find(path)), "")
 
 
 def _load(name: str) -> Source:
-    return cast(Source, SOURCES.load(name))
+    return cast(Source, IMPORTERS.load(name))
 
 
 def name_of(prompt: str) -> str:

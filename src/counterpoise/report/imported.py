@@ -14,13 +14,14 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.report import PANELS, learning, rollouts
+from counterpoise.report import learning, rollouts
 from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Panel
 from counterpoise.report.render import render
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import visible
 from counterpoise.store.folder import IMPORTED, RunFolder
+from counterpoise.variants import PANELS
 
 SUCCESS = (
     "A rollout counts as a success when its reward is above 0. Success is measured on the prompts "

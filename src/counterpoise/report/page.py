@@ -8,13 +8,13 @@ from pathlib import Path
 from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.evaluate.cells import is_evaluation
 from counterpoise.import_runs.formats import wrote
-from counterpoise.report import PANELS
 from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.evaluation import write_evaluation
 from counterpoise.report.imported import write_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.studies import found_in, write_studies
 from counterpoise.store.folder import is_imported, is_run
+from counterpoise.variants import PANELS
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:

@@ -17,9 +17,9 @@ from counterpoise.report.assemble import whole_page, write_page
 from counterpoise.report.panel import Figure, Panel
 from counterpoise.report.render import render
 from counterpoise.report.summary import duration
-from counterpoise.study import STUDIES
 from counterpoise.study.records import read_records
 from counterpoise.study.study import load_study
+from counterpoise.variants import STUDIES
 
 Found = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
 NEEDED = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}

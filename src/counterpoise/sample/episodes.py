@@ -20,9 +20,9 @@ from counterpoise.policy.load import Policy
 from counterpoise.policy.pieces import pieces_of, token_span
 from counterpoise.sample.sampler import Sample
 from counterpoise.seeds import seed_for
-from counterpoise.task import ENVIRONMENTS
 from counterpoise.task.environment import Environment
 from counterpoise.types import Ints, Prompt, Response, Turn
+from counterpoise.variants import ENVIRONMENTS
 from counterpoise.verify.scores import Verifier, verified
 
 NOTHING: Ints = np.empty(0, dtype=np.int32)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from counterpoise.study import STUDIES
+from counterpoise.variants import STUDIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.study import STUDIES, stored
+from counterpoise.study import stored
+from counterpoise.variants import STUDIES
 
 EMBEDDED_ONLY = ("sign_partition", "interventions")  # rates and lengths are those of a small model
 WITHOUT = (

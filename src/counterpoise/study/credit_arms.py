@@ -21,8 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.credit import ADVANTAGES, RULES, WEIGHTS
-from counterpoise.update import TRAJECTORIES
+from counterpoise.variants import ADVANTAGES, STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
 Kind = Literal["advantage", "weights", "settings", "step", "sampling"]
 WEIGHTED = ("weights", "settings")
@@ -66,7 +65,9 @@ def arms() -> dict[str, Arm]:
     """By name, the baseline first."""
     made = [_arm(BASELINE, "weights")]
     made += [
-        _arm(name, "weights", f"credit.weights={name}") for name in WEIGHTS if name not in NONE
+        _arm(name, "weights", f"credit.weights={name}")
+        for name in TOKEN_WEIGHTS
+        if name not in NONE
     ]
     made += [
         _arm(name, "settings", f"credit.weights={weights}", f"credit.settings={_listed(given)}")
@@ -75,7 +76,10 @@ def arms() -> dict[str, Arm]:
     made += [_arm(name, "advantage", f"credit.name={name}") for name in differing()[1:]]
     made += [
         _arm(name, "step", f"{option}={name}", *GOES_WITH.get(name, ()))
-        for option, registry in (("update.trajectory", TRAJECTORIES), ("credit.rule", RULES))
+        for option, registry in (
+            ("update.trajectory", TRAJECTORY_WEIGHTS),
+            ("credit.rule", STEP_RULES),
+        )
         for name in registry
         if name not in NONE
     ]

@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 
 from counterpoise.config import RunConfig
-from counterpoise.credit import WEIGHTS
 from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View, ones
 from counterpoise.errors import PoiseError
@@ -37,6 +36,7 @@ from counterpoise.study.lab import Lab
 from counterpoise.study.records import read_records, write_records
 from counterpoise.types import Floats, Row
 from counterpoise.update.fit import MicroBatch
+from counterpoise.variants import TOKEN_WEIGHTS
 
 MEASURED_SHARE = 0.85  # of the study's time, by when every arm had its iteration
 SINGLE = ("update.warmup_steps=0", "update.capture=false")
@@ -129,7 +129,7 @@ class Glass:
         if arm.kind not in WEIGHTED or arm.name == BASELINE:
             return ones(self.batch.rows)
         name = config.credit.weights
-        weights_of = WEIGHTS.load(name)
+        weights_of = TOKEN_WEIGHTS.load(name)
         given = read_settings(name, weights_of, config.credit.settings)
         found: Sequence[Floats] | None = weights_of(self.view, **given)
         return ones(self.batch.rows) if found is None else found

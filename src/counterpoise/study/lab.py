@@ -35,7 +35,7 @@ from counterpoise.update.lend import unchanged
 from counterpoise.update.old_logprobs import scored
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 from counterpoise.watch import Watch
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from counterpoise.statistics.finding import Finding, Records
-from counterpoise.study import STUDIES
+from counterpoise.variants import STUDIES
 
 if TYPE_CHECKING:
     from counterpoise.report.panel import Figure

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
-from counterpoise.task import TASKS
 from counterpoise.task.prompts import Task
+from counterpoise.variants import TASKS
 from counterpoise.verify.further import columns_of
 
 

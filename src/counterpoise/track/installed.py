@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.track import TRACKERS
+from counterpoise.variants import TRACKERS
 
 
 def check_installed(names: Sequence[str]) -> None:

@@ -17,10 +17,10 @@ from counterpoise.errors import PoiseError, explain_damage, first_line
 from counterpoise.evaluate.settings import Setting, by_setting
 from counterpoise.runfile import read_tables
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
-from counterpoise.track import TRACKERS
 from counterpoise.track.installed import check_installed
 from counterpoise.track.panels import of_evaluation, of_metrics
 from counterpoise.track.tracker import Row, Tracker
+from counterpoise.variants import TRACKERS
 
 Line = dict[str, Any]
 SECONDS = {"metrics": "iteration_seconds", "evaluations": "evaluate_seconds"}  # log -> its line's

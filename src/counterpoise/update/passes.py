@@ -25,10 +25,10 @@ from counterpoise.policy.load import Policy
 from counterpoise.policy.packing import Packing
 from counterpoise.policy.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update import IMPORTANCE, SURROGATES
 from counterpoise.update.forward import Forward, once, packed, through
 from counterpoise.update.rule import Term
 from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +146,9 @@ def compute(
             clip_high=config.clip_high,
         )
     )
-    ratio = IMPORTANCE.load(config.importance)(old - given.sampled_M, given.row_M, given.num_rows)
+    ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
+        old - given.sampled_M, given.row_M, given.num_rows
+    )
     weights = ratio.clamp(max=config.importance_cap)
     loss = (outputs.loss * weights * given.coefficients_M).sum()
     more = torch.zeros_like(loss)

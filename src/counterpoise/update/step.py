@@ -22,7 +22,6 @@ from torch import Tensor
 from counterpoise.config import UpdateConfig
 from counterpoise.policy.load import Policy
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update import AGGREGATIONS
 from counterpoise.update.fit import MicroBatch
 from counterpoise.update.forward import by_row, micro_batches, score
 from counterpoise.update.optimizer import Optimizer
@@ -30,6 +29,7 @@ from counterpoise.update.passes import EAGER, Found, Passes, Used
 from counterpoise.update.repeatable import repeatable
 from counterpoise.update.rule import Rule, Ruled, Term, obeyed
 from counterpoise.update.trajectory import weighed
+from counterpoise.variants import AGGREGATIONS
 
 
 class Look(Protocol):

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.types import Floats, Row
-from counterpoise.update import TRAJECTORIES
+from counterpoise.variants import TRAJECTORY_WEIGHTS
 
 Doubles = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def weighed(rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str) -
 
     `logprobs` [T] a row are those of the step's weights; None: these weights sampled the row.
     """
-    rule = TRAJECTORIES.load(name)
+    rule = TRAJECTORY_WEIGHTS.load(name)
     ratios_R = np.ones(len(rows))
     for i, (row, now_T) in enumerate(zip(rows, logprobs, strict=True)):
         if now_T is not None:

@@ -1,6 +1,6 @@
 """Rewards beside the verifier's: `verify.also = ["overlong", "equations=0.5", "mine.py:brief"]`.
 
-Each is a function (prompt, response, config) -> number and a line of `REWARDS`, or one of the
+Each is a function (prompt, response, config) -> number and a line of `EXTRA_REWARDS`, or one of the
 user's, called as one in the verifier's place is (own.py). The number behind the name is its share,
 1 where none is given; the verifier's own is always 1. What is made of several rewards is the affair
 of `credit.mixture`; success and held-out judging count the verifier's alone.
@@ -16,7 +16,7 @@ from counterpoise.config import RunConfig, VerifyConfig
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.own import is_own, read, shown
 from counterpoise.types import Prompt, Response
-from counterpoise.verify import REWARDS
+from counterpoise.variants import EXTRA_REWARDS
 from counterpoise.verify.own import wanted
 from counterpoise.verify.scores import verified
 
@@ -38,8 +38,8 @@ def read_also(texts: Sequence[str]) -> list[Also]:
     found: list[Also] = []
     for text in texts:
         name, share = _parts(text)
-        if name not in REWARDS and not is_own(name):
-            raise PoiseError(f"verify.also: {unknown('reward', name, REWARDS.choices)}")
+        if name not in EXTRA_REWARDS and not is_own(name):
+            raise PoiseError(f"verify.also: {unknown('reward', name, EXTRA_REWARDS.choices)}")
         label = shown(name)
         if label in (also.label for also in found):
             raise PoiseError(f"verify.also: '{label}' is there twice: leave one out")
@@ -100,7 +100,7 @@ def further(
 
 
 def _rewards(name: str, pairs: Sequence[tuple[Prompt, Response]], config: RunConfig) -> list[float]:
-    found = REWARDS.load(name)
+    found = EXTRA_REWARDS.load(name)
     if not is_own(name):
         return [float(found(prompt, response, config)) for prompt, response in pairs]
     texts = [response.text for _, response in pairs]

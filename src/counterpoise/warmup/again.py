@@ -19,8 +19,8 @@ from counterpoise.policy.load import Policy
 from counterpoise.sample.episodes import Episodes
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
-from counterpoise.task import ENVIRONMENTS
 from counterpoise.types import Ints, Prompt
+from counterpoise.variants import ENVIRONMENTS
 from counterpoise.verify.scores import Verifier
 
 

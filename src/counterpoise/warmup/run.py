@@ -31,7 +31,7 @@ from counterpoise.task.load import load_problems
 from counterpoise.terminal_console import TerminalConsole
 from counterpoise.types import Prompt
 from counterpoise.update.fit import MicroBatch
-from counterpoise.verify import VERIFIERS
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
 from counterpoise.warmup.again import second_turns
 from counterpoise.warmup.scratch import build_model, build_tokenizer

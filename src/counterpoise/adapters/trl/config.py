@@ -9,10 +9,15 @@ from typing import Any
 from trl import GRPOConfig
 
 from counterpoise.adapters.trl.host import BY_TEXT
-from counterpoise.batch import COMPOSERS, NEED_TOKENS, UNITS
-from counterpoise.credit import ADVANTAGES, WEIGHTS
 from counterpoise.credit.assign import UNIFORM, read_settings
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.variants import (
+    ADVANTAGES,
+    BALANCE_UNITS,
+    COMPOSERS,
+    COMPOSERS_THAT_READ_TOKENS,
+    TOKEN_WEIGHTS,
+)
 
 OWN_CREDIT = "trl"  # keep the advantages TRL computed
 BY_TOKENS = ("dapo", "cispo", "vespo")  # losses that take their denominator from the batch
@@ -64,9 +69,9 @@ class PoiseConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         COMPOSERS.load(self.composer)
-        _known("balance unit", self.balance_unit, UNITS)
+        _known("balance unit", self.balance_unit, BALANCE_UNITS)
         _known("credit", self.credit, (*ADVANTAGES, OWN_CREDIT))
-        _known("token weights", self.credit_weights, WEIGHTS)
+        _known("token weights", self.credit_weights, TOKEN_WEIGHTS)
         _known("denominator", self.denominator, ("step", "trl"))
         for check in (self._sizes, self._credit, self._weights, self._average):
             if reason := check():
@@ -94,7 +99,7 @@ class PoiseConfig(GRPOConfig):
                 f"{groups} groups cannot fill {steps} optimizer steps whole: "
                 "lower steps_per_generation or raise per_device_train_batch_size"
             )
-        if self.composer in NEED_TOKENS:
+        if self.composer in COMPOSERS_THAT_READ_TOKENS:
             return f"composer='{self.composer}' compares tokens, and a plan has none: use 'grouped'"
         if self.composer == "whole" and steps > 1:
             return (
@@ -128,7 +133,7 @@ class PoiseConfig(GRPOConfig):
 
     def _weights(self) -> str:
         name = self.credit_weights
-        read_settings(name, WEIGHTS.load(name), self.credit_settings, "credit_settings")
+        read_settings(name, TOKEN_WEIGHTS.load(name), self.credit_settings, "credit_settings")
         if name == UNIFORM:
             return ""
         if self.credit == OWN_CREDIT:

@@ -25,9 +25,9 @@ from counterpoise.microscope import looks
 from counterpoise.microscope.iteration import numbers
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update import AGGREGATIONS, SURROGATES
 from counterpoise.update.forward import forward, micro_batches
 from counterpoise.update.surrogate import SurrogateInputs
+from counterpoise.variants import AGGREGATIONS, SURROGATES
 
 if TYPE_CHECKING:
     from counterpoise.adapters.trl.trainer import PoiseGRPOTrainer

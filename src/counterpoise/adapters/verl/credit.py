@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit import ADVANTAGES
+from counterpoise.variants import ADVANTAGES
 
 Estimator = Callable[..., tuple[Tensor, Tensor]]
 

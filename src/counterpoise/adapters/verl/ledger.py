@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
+from counterpoise.variants import ADVANTAGES
 
 COUNTS = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
 

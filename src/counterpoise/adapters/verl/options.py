@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from counterpoise.batch import COMPOSERS, NEED_TOKENS, UNITS
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError, unknown
+from counterpoise.variants import ADVANTAGES, BALANCE_UNITS, COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 SECTION = "poise"
 PREFIX = "poise_"  # of our estimators' names
@@ -93,7 +92,7 @@ def check(config: Config) -> Options | None:
     if options is None:
         return None
     _known("composer", options.composer, (*COMPOSERS, OWN_ORDER))
-    _known("balance unit", options.unit, UNITS)
+    _known("balance unit", options.unit, BALANCE_UNITS)
     faults: list[Callable[[Config, Options], str]] = [_trainer, _sizes]
     if options.tau:
         faults += [_balance, _rewards]
@@ -150,7 +149,7 @@ def _sizes(config: Config, options: Options) -> str:
             f"data.train_batch_size={prompts} is no multiple of "
             f"actor_rollout_ref.actor.ppo_mini_batch_size={mini}: choose one that divides it"
         )
-    if options.composer in NEED_TOKENS:
+    if options.composer in COMPOSERS_THAT_READ_TOKENS:
         return (
             f"+poise.composer={options.composer} compares tokens, and a plan has none: "
             "set +poise.composer=grouped"

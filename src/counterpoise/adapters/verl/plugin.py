@@ -16,9 +16,9 @@ from typing import Any
 
 from counterpoise.adapters.verl import host, options
 from counterpoise.adapters.verl.hook import when_imported
-from counterpoise.credit import ADVANTAGES
 from counterpoise.errors import PoiseError
 from counterpoise.terminal_text import echo_message
+from counterpoise.variants import ADVANTAGES
 
 
 def take_places() -> None:

@@ -1,0 +1,64 @@
+"""Every group cut into two random halves that go to different steps: a dose between `grouped`,
+where a group's advantages cancel inside one step, and `shuffled`, where they hardly meet.
+
+With G rows a group, two rows of it share a step with probability (G/2 - 1) / (G - 1), so the
+expected cross-advantage ratio (describe.py) is -3/7 for G = 8. `grouped` has -1, `shuffled` with k
+steps about -1/k.
+
+Groups are dealt to the steps in random order: a first half to the next step in turn, its second
+half to one of the other steps, by an offset that changes after each round of steps. Steps therefore
+hold equally many halves, give or take one or two. A group of one row has one half. Needs at least
+as many groups as steps, and two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from counterpoise.errors import PoiseError, counted
+from counterpoise.types import Row
+
+
+def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    if num_steps == 1:
+        raise PoiseError(
+            "one step cannot hold the two halves of a group apart: raise batch.steps (poise plan: "
+            "--steps) to 2 or more"
+        )
+    rng = np.random.default_rng(seed)
+    members: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault(row.group, []).append(i)
+    groups = list(members.values())
+    if len(groups) < num_steps:
+        raise PoiseError(
+            f"{counted(len(groups), 'group')} cut in halves cannot fill {num_steps} steps evenly: "
+            "lower batch.steps (poise plan: --steps) or sample more prompts"
+        )
+    steps: list[list[int]] = [[] for _ in range(num_steps)]
+    for place, g in enumerate(rng.permutation(len(groups)).tolist()):
+        if place % num_steps == 0:
+            offset = int(rng.integers(1, num_steps))
+        shuffled = rng.permutation(groups[g]).tolist()
+        middle = (len(shuffled) + 1) // 2
+        first = place % num_steps
+        steps[first] += shuffled[:middle]
+        steps[(first + offset) % num_steps] += shuffled[middle:]
+    return steps
+
+
+def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    sizes: dict[str, list[int]] = {}
+    for step in steps:
+        counts: dict[str, int] = {}
+        for i in step:
+            counts[rows[i].group] = counts.get(rows[i].group, 0) + 1
+        for group, count in counts.items():
+            sizes.setdefault(group, []).append(count)
+    for group, parts in sizes.items():
+        total = sum(parts)
+        if sorted(parts) != sorted(size for size in (total - total // 2, total // 2) if size):
+            return f"group '{group}' has parts of {parts} rows, not two halves"
+    return ""

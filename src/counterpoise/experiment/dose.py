@@ -1,0 +1,156 @@
+"""Does success follow a dose? The slope of held-out success on a quantity that the arms vary.
+
+    for every seed that has all arms:   (x_a, y_a)   x_a = mean of the dose over the run of arm a
+                                                     y_a = its held-out success at equal cost
+    slope of the seed                 = sum (x_a - x) (y_a - y) / sum (x_a - x)^2
+    judged                            = mean of the seeds' slopes, with Student's t over seeds
+
+Slopes are taken within a seed, so what seeds differ in (prompts, random numbers) cancels, as it
+does in a paired comparison. Cost is read twice, as in compare.py: at the fewest rollouts and at the
+fewest updates that any arm of the seed spent.
+
+    follows, replicated        at both costs the interval lies on the stated side of 0
+    follows, not replicated    at both costs it excludes slopes as steep as `dose_margin`
+    inconclusive               otherwise, and with fewer than three seeds
+
+The dose must have been given before the slope means anything: where the arms' mean doses of a seed
+differ by less than `dose_range`, no verdict is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from counterpoise.experiment.compare import FEWEST_SEEDS, Cost, read_at
+from counterpoise.experiment.curves import HELDOUT, Runs, mean
+from counterpoise.experiment.file import Experiment
+from counterpoise.statistics.finding import Number, Record, Verdict
+from counterpoise.statistics.student import Mean, student, together
+
+COSTS: tuple[Literal["rollouts"], Literal["updates"]] = ("rollouts", "updates")
+
+
+@dataclass(frozen=True, slots=True)
+class DoseResponse:
+    """How success follows the dose at one learning rate."""
+
+    rate: float
+    rollouts: Mean  # of the seeds' slopes, at equal rollouts
+    updates: Mean  # at equal updates
+    doses: dict[str, float]  # arm -> its mean dose over seeds
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        doses = ", ".join(
+            f"{arm} {dose:.3g}" for arm, dose in sorted(self.doses.items(), key=lambda d: d[1])
+        )
+        return (
+            f"at lr {self.rate:g} {_points(self.rollouts)} at equal rollouts and "
+            f"{_points(self.updates)} at equal updates over {self.rollouts.n} seeds "
+            f"(doses: {doses})"
+        )
+
+
+def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
+    """At every rate that has a seed with all arms; empty where the file names no dose."""
+    options = experiment.options
+    if not options.dose:
+        return []
+    level = together(options.level, len(experiment.design.rates))
+    responses = []
+    for rate in experiment.design.rates:
+        seeds = [
+            (curves, doses)
+            for curves in _whole_seeds(runs, list(experiment.design.arms), rate)
+            if (doses := _doses(curves, options.dose))
+        ]
+        if not seeds:
+            continue
+        slopes = {
+            cost: student([_slope(curves, doses, cost) for curves, doses in seeds], level)
+            for cost in COSTS
+        }
+        average = {arm: float(np.mean([doses[arm] for _, doses in seeds])) for arm in seeds[0][1]}
+        given = max(average.values()) - min(average.values()) >= options.dose_range
+        verdict = _verdict(list(slopes.values()), experiment) if given else "inconclusive"
+        responses.append(
+            DoseResponse(rate, slopes["rollouts"], slopes["updates"], average, verdict)
+        )
+    return responses
+
+
+def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> list[Number]:
+    numbers = []
+    for response in responses:
+        for cost in COSTS:
+            slope: Mean = getattr(response, cost)
+            name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
+            numbers.append(
+                Number(f"{name}, equal {cost}", slope.value, slope.low, slope.high, unit="share")
+            )
+    return numbers
+
+
+def dose_sentence(experiment: Experiment) -> str:
+    """The rule that is executed, in words; empty where the file names no dose."""
+    options = experiment.options
+    if not options.dose:
+        return ""
+    side = "above" if options.dose_effect == "rises" else "below"
+    return (
+        f"Success {options.dose_effect} with {options.dose}: the slope over the arms of a seed, "
+        f"averaged over seeds, replicated when both intervals lie {side} 0, not replicated when "
+        f"both exclude slopes of {100 * options.dose_margin:g} points per unit or steeper; no "
+        f"verdict when the arms' mean doses differ by less than {options.dose_range:g}."
+    )
+
+
+def _whole_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, list[Record]]]:
+    """arm -> curve for each seed that has all arms, all from the same start."""
+    by_seed: dict[int, dict[str, list[Record]]] = {}
+    for key, curve in runs.items():
+        if key.rate == rate and key.arm in arms:
+            by_seed.setdefault(key.seed, {})[key.arm] = curve
+    return [
+        curves
+        for _, curves in sorted(by_seed.items())
+        if len(curves) == len(arms) and len({c[0].get("start") for c in curves.values()}) == 1
+    ]
+
+
+def _doses(curves: dict[str, list[Record]], column: str) -> dict[str, float]:
+    """arm -> its mean dose over the run; empty unless all arms have one."""
+    doses = {
+        arm: dose for arm, curve in curves.items() if (dose := mean(column)(curve)) is not None
+    }
+    return doses if len(doses) == len(curves) else {}
+
+
+def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost) -> float:
+    least = min(curve[-1][cost] for curve in curves.values())
+    success_A = np.array([read_at(curves[arm], cost, least, HELDOUT) for arm in curves])
+    dose_A = np.array([doses[arm] for arm in curves])
+    centred_A = dose_A - dose_A.mean()
+    squares = float(centred_A @ centred_A)
+    return float(centred_A @ (success_A - success_A.mean())) / squares if squares else 0.0
+
+
+def _verdict(slopes: Sequence[Mean], experiment: Experiment) -> Verdict:
+    options = experiment.options
+    if any(slope.n < FEWEST_SEEDS for slope in slopes):
+        return "inconclusive"
+    sign = 1 if options.dose_effect == "rises" else -1
+    nearest_zero = [min(sign * slope.low, sign * slope.high) for slope in slopes]
+    farthest = [max(sign * slope.low, sign * slope.high) for slope in slopes]
+    if min(nearest_zero) > 0:
+        return "replicated"
+    return "not replicated" if max(farthest) < options.dose_margin else "inconclusive"
+
+
+def _points(slope: Mean) -> str:
+    interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.n > 1 else ""
+    return f"{100 * slope.value:+.1f} points per unit{interval}"
