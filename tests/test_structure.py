@@ -37,9 +37,9 @@ def test_no_module_imports_another_in_a_circle():
         wanted = {name if name in files else name.rpartition(".")[0] for name in names}
         needs[module] = wanted & files.keys() - {module}
     assert needs["counterpoise.cli.look"] == {
-        "counterpoise.cli.token_view",
-        "counterpoise.cli.token_view_text",
-    }
+        "counterpoise.cli.token_view", "counterpoise.cli.token_view_text", "counterpoise.errors",
+        "counterpoise.terminal_console",
+    }  # fmt: skip
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as fault:
@@ -63,3 +63,38 @@ def test_the_map_of_the_readme_names_every_room_and_no_other():
     there = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py"}
     there |= {f"{path.name}/" for path in SOURCE.iterdir() if path.is_dir()} - {"__pycache__/"}
     assert named - {"contamination/"} == there
+
+
+def called_in(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def test_models_are_loaded_without_running_their_code():
+    loads = [
+        (path, {word.arg: ast.unparse(word.value) for word in call.keywords})
+        for path in SOURCE.rglob("*.py")
+        for call in called_in(path)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"
+    ]
+    assert len(loads) >= 8
+    assert not [path for path, given in loads if given.get("trust_remote_code") != "False"]
+
+
+def test_everything_that_is_printed_goes_through_what_spells_out_controls():
+    """terminal_text.py and terminal_console.py; the others write to a pipe, or figures of ours."""
+    allowed = {
+        "terminal_text.py",
+        "terminal_console.py",
+        "verify/worker.py",
+        "lab/evaluate/coverage.py",
+        "adapters/__init__.py",
+    }
+    printing = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for call in called_in(path)
+        if ast.unparse(call.func) in {"print", "typer.echo", "Console", "rich.print"}
+    }
+    assert printing <= allowed

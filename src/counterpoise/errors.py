@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -26,6 +27,30 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
 def first_line(fault: BaseException) -> str:
     """Of what another package raised: enough for one line, its kind where it says nothing."""
     return (str(fault).strip() or type(fault).__name__).splitlines()[0]
+
+
+# What code raises that computes with values it did not expect.
+UNEXPECTED_VALUES = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError,
+    RecursionError, AssertionError,
+)  # fmt: skip
+
+
+@contextmanager
+def explain_damage(path: object) -> Iterator[None]:
+    """Around code that draws or counts what a folder holds: a value that no version of ours wrote,
+    or one that is missing, is a fault of the files and becomes one line.
+
+    What readers all rely on is checked where it is read; this is for the many numbers that only
+    one panel or another asks for. Not for code that trains or writes.
+    """
+    try:
+        yield
+    except UNEXPECTED_VALUES as fault:
+        raise PoiseError(
+            f"{path} is damaged, or another version wrote it: {type(fault).__name__}: "
+            f"{first_line(fault)}"
+        ) from fault
 
 
 def counted(n: int, noun: str) -> str:

@@ -30,6 +30,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import NO_MEMORY, explained
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import metrics
+from counterpoise.run.decline import describe_decline
 from counterpoise.run.heldout import judge
 from counterpoise.run.interrupts import postponed
 from counterpoise.run.state import State, check_finite, new_state, refill_buffer, restore, save
@@ -339,8 +340,10 @@ def evaluate(
 
 def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch) -> None:
     """The model, and the mark of a run that came to its end."""
-    if said := metrics.without_a_step(folder.read("metrics")):
-        watch.say(said)
+    records, judged = folder.read("metrics"), folder.read("evaluations")
+    warning = metrics.without_a_step(records) or describe_decline(judged, records, config.update.lr)
+    if warning:
+        watch.say(warning)
     if config.store.model:
         with folder.writing(MODEL):
             save_policy(policy, folder.path / MODEL)

@@ -85,7 +85,7 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     out = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(machine_check, "look_at_all", lambda: found)
-    monkeypatch.setattr(machine_check, "Console", lambda: out)
+    monkeypatch.setattr(machine_check, "TerminalConsole", lambda: out)
     monkeypatch.setattr(machine_check, "self_check", lambda console: True)
     assert machine_check.examine()
     text = out.file.getvalue()  # type: ignore[attr-defined]

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import json
 import re
 from pathlib import Path
@@ -162,3 +165,21 @@ def test_numbers_that_are_not_finite_leave_a_page(tmp_path: Path):
     assert len(page.json) == 31  # 28 charts, the mosaic, the tokens, the theme
     for text in page.json:
         json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_policy_names_every_script_of_the_page(tmp_path: Path):
+    """Any other script would not run; nothing may be fetched from anywhere."""
+    source = write_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+    (policy,) = re.findall(r'="Content-Security-Policy" content="(.*?)"', source)
+    rules = dict(rule.split(" ", 1) for rule in html.unescape(policy).split("; "))
+    scripts = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
+    assert len(scripts) == 7
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    assert rules.pop("script-src").split() == [
+        f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests
+    ]
+    assert rules == {
+        "default-src": "'none'", "style-src": "'unsafe-inline'", "img-src": "data:",
+        "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+    assert source.index("Content-Security-Policy") < source.index("<style>")

@@ -231,3 +231,9 @@ def test_a_folder_is_replaced_by_a_folder_and_never_by_a_file(tmp_path: Path) ->
         (temporary / "new").write_text("new")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert [p.name for p in target.iterdir()] == ["new"]
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_training(tmp_path: Path) -> None:
+    """safetensors cannot write a model there, which would come out at the end of the run."""
+    with pytest.raises(PoiseError, match="is not UTF-8: choose another --out"):
+        RunFolder.check_free(tmp_path / "run\udcff")

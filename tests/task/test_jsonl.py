@@ -183,3 +183,15 @@ def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
         f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward asks for "
         "it: its parameters may be responses, answers, prompts and columns"
     )
+
+
+@pytest.mark.parametrize("role", ["id", "problem", "answer", "solution", "generic"])
+def test_half_a_surrogate_pair_is_refused(tmp_path, role):
+    """JSON can hold it; neither a hash, nor a tokenizer, nor a file of UTF-8 can."""
+    record = {"id": "a", "problem": "1 + 1 = ?", "answer": "2", "solution": "s", "generic": "g"}
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({**record, role: "x\ud800"}) + "\n")
+    with pytest.raises(PoiseError, match=f"jsonl:1: the {role} holds half a surrogate pair"):
+        load(str(path), heldout=0)
+    path.write_text(json.dumps({**record, role: "\U0001f600"}) + "\n")  # a whole pair
+    assert len(load(str(path), heldout=0).train) == 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -33,6 +34,7 @@ from counterpoise.cli import (
 from counterpoise.cli.app import app
 from counterpoise.errors import PoiseError
 from counterpoise.run.interrupts import terminated_is_interrupted
+from counterpoise.terminal_text import echo_message, replace_unencodable
 
 app.command()(demo.demo)
 app.command()(train.train)
@@ -59,12 +61,18 @@ GOES_ON = {
     "study": "; the same command goes on",
     "warmup": "; unless it said 'saved', the same command with --resume goes on",
 }
-OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+# Faults of a disk or of a path that was named: not ours, wherever they come up.
+OF_THE_MACHINE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
+}  # fmt: skip
 UsageError: Any = typer.BadParameter.__bases__[0]  # typer exports only what is made of it
 
 
 def main() -> None:
     """Run the command; a fault of the user's is one line and exit code 2."""
+    replace_unencodable()
+    check_arguments(sys.argv[1:])
     try:
         with terminated_is_interrupted():
             code = app(prog_name="poise", standalone_mode=False)
@@ -75,7 +83,7 @@ def main() -> None:
             raise
         leave(f"{fault.filename}: {fault.strerror}; mend that or name another place")
     except UsageError as fault:
-        said = fault.format_message().replace("\n", " ").rstrip(".")
+        said = fault.format_message().rstrip(".")
         if not said:  # no arguments at all: the help has been printed
             sys.exit(2)
         where = fault.ctx.command_path if fault.ctx else "poise"
@@ -83,10 +91,21 @@ def main() -> None:
     if code == 130:  # typer's answer to Ctrl-C, or a command's own, which has said so
         command = sys.argv[1] if len(sys.argv) > 1 else ""
         if command not in SAID:
-            print(f"poise: stopped{GOES_ON.get(command, '')}", file=sys.stderr)
+            echo_message(f"poise: stopped{GOES_ON.get(command, '')}")
     sys.exit(code)
 
 
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are not UTF-8 before anything is done: config.toml cannot hold them, nor
+    can safetensors write a model to such a path, which would come out only after the training."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            leave(f"'{argument}' is not UTF-8: name it otherwise")
+
+
 def leave(fault: str) -> NoReturn:
-    print(f"poise: {fault}", file=sys.stderr)
+    """Say in one line what is wrong, and exit."""
+    echo_message(f"poise: {fault}")
     sys.exit(2)

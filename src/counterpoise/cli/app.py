@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterpoise import __version__
+from counterpoise.terminal_text import echo
 
 app = typer.Typer(
     name="poise",
@@ -36,7 +37,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the ru
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"counterpoise {__version__}")
+        echo(f"counterpoise {__version__}")
         raise typer.Exit
 
 

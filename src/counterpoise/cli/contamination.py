@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo, one_line
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -59,11 +61,11 @@ def contamination(
 
         said.append(f"page   {write_contamination(to_data(found), train.stem, out)}")
     if as_json:
-        typer.echo(json.dumps(to_data(found)))
+        echo(json.dumps(to_data(found)))
         return
-    from rich.console import Console
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console()
+    console = TerminalConsole()
     console.print(_table(found))
     console.print(
         f"{len(found.copies()):,} of {found.train:,} training prompts are copies "
@@ -77,6 +79,7 @@ def contamination(
 def _table(found: Found) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from counterpoise.task.contamination.copy_rules import KINDS
 
@@ -86,5 +89,6 @@ def _table(found: Found) -> Table:
         table.add_column(name, justify="right", style="dim" if name == "related" else "")
     for name, size in found.benchmarks.items():
         counts = [str(count or "-") for count in found.kinds(name).values()]
-        table.add_row(name, f"{size:,}", f"[bold]{found.copied(name)}[/]", *counts)
+        copied = Text(str(found.copied(name)), style="bold")
+        table.add_row(Text(one_line(name)), f"{size:,}", copied, *counts)
     return table

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo, one_line
 from counterpoise.variants import TOKEN_WEIGHTS
 
 Names = Annotated[
@@ -53,17 +54,22 @@ def credit(
     """
     import json
 
-    from rich.console import Console
+    from rich.text import Text
 
-    errors = Console(stderr=True)
+    from counterpoise.terminal_console import TerminalConsole
+
+    errors = TerminalConsole(stderr=True)
     with errors.status("loading") as status:
         from counterpoise.lab.credit_view.result import look
 
-        found = look(names, run, tuple(settings or ()), iteration, model, status.update)
+        def tell(doing: str) -> None:
+            status.update(Text(one_line(doing)))
+
+        found = look(names, run, tuple(settings or ()), iteration, model, tell)
     # The numbers before the page: a page that cannot be written costs none of them.
-    console = Console(quiet=as_json)
+    console = TerminalConsole(quiet=as_json)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        echo(json.dumps(found.as_json()))
     else:
         from counterpoise.lab.credit_view.table import told
 

@@ -10,6 +10,7 @@ import typer
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate import PAPER
+from counterpoise.terminal_text import echo, echo_message
 
 if TYPE_CHECKING:
     from counterpoise.lab.evaluate.plan import Options
@@ -111,21 +112,21 @@ def evaluate(
 
 def judge(options: Options, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
-    from rich.console import Console
 
     from counterpoise.lab.evaluate.run import evaluate as run
     from counterpoise.lab.evaluate.watch import LiveWatch
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console(stderr=as_json)
+    console = TerminalConsole(stderr=as_json)
     try:
         summary = run(options, LiveWatch(console))
     except KeyboardInterrupt:
-        typer.echo("poise: stopped; the same command goes on", err=True)
+        echo_message("poise: stopped; the same command goes on")
         raise typer.Exit(130) from None
     if as_json:
         import json
 
-        typer.echo(json.dumps(summary.to_json()))
+        echo(json.dumps(summary.to_json()))
         return
     from counterpoise.lab.evaluate.page import write_evaluation
     from counterpoise.lab.evaluate.table import print_summary

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo
+
 
 def import_rollouts(
     path: Annotated[Path, typer.Argument(help="What the other trainer wrote: a folder or a file.")],
@@ -32,4 +34,4 @@ def import_rollouts(
     """
     from counterpoise.hosts.importing.write_folder import import_run
 
-    typer.echo(import_run(path, out, source, tokenizer, reward).told(out))
+    echo(import_run(path, out, source, tokenizer, reward).told(out))

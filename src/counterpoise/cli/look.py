@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.errors import explain_damage
+
 
 def look(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -37,9 +39,10 @@ def look(
     - `poise look out/demo --iteration 12 --row 3 --by entropy`
     - `poise look out/demo --row 0 --token 13`: who pushed it
     """
-    from rich.console import Console
 
     from counterpoise.cli.token_view import find
     from counterpoise.cli.token_view_text import show
+    from counterpoise.terminal_console import TerminalConsole
 
-    show(find(run, step, row, by, token), Console())
+    with explain_damage(run):
+        show(find(run, step, row, by, token), TerminalConsole())

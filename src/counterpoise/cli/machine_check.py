@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from counterpoise.config.load import load_config
 from counterpoise.hosts.check_versions import MEND, Health, look_at_all
+from counterpoise.terminal_console import TerminalConsole
 
 OPTIONAL = {
     "datasets": "hub datasets (task.name=hub)",
@@ -33,7 +34,7 @@ CHECK = [
 
 def examine() -> bool:
     """Print what is there; True when the self-check passed."""
-    console = Console()
+    console = TerminalConsole()
     import torch
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -49,25 +50,25 @@ def examine() -> bool:
     for name in REQUIRED:
         table.add_row(name, importlib.metadata.version(name))
     for name, use in OPTIONAL.items():
-        table.add_row(name, _version(name) or f"[dim]not installed: {use}[/]")
+        table.add_row(name, _version(name) or Text(f"not installed: {use}", style="dim"))
     engines = look_at_all()
     for engine in engines:
         table.add_row(engine.name, _engine(engine))
     console.print(table)
     for engine in engines:
         for fault in engine.faults:
-            console.print(f"[red]{engine.name}[/]  {fault}", highlight=False)
+            console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
         if engine.faults:
             console.print(f"      {engine.remedy}: {MEND}", highlight=False, markup=False)
     return self_check(console)
 
 
-def _engine(engine: Health) -> str:
+def _engine(engine: Health) -> Text:
     if engine.version is None:
-        return f"[dim]not installed: {engine.use}; {escape(engine.remedy)}[/]"
+        return Text(f"not installed: {engine.use}; {engine.remedy}", style="dim")
     if engine.faults:
-        return f"{engine.version} [red]not usable[/]"
-    return f"{engine.version}, as the adapter knows it: {engine.use}"
+        return Text.assemble(f"{engine.version} ", ("not usable", "red"))
+    return Text(f"{engine.version}, as the adapter knows it: {engine.use}")
 
 
 def self_check(console: Console) -> bool:
@@ -89,7 +90,8 @@ def self_check(console: Console) -> bool:
             "report is written": write_report(out).stat().st_size > 0,
         }
     for name, passed in checks.items():
-        console.print(f"{'[green]ok[/]  ' if passed else '[red]FAIL[/]'}  {name}")
+        verdict = ("ok  ", "green") if passed else ("FAIL", "red")
+        console.print(Text.assemble(verdict, f"  {name}"))
     console.print(f"self-check: {time.perf_counter() - start:.0f} s")
     return all(checks.values())
 

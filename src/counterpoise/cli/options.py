@@ -13,10 +13,10 @@ def options(
     like: Annotated[str, typer.Argument(help="Only options whose name contains this.")] = "",
 ) -> None:
     """List every option of a run with its default and its reason."""
-    from rich.console import Console
     from rich.table import Table
 
     from counterpoise.config.load import options as all_options
+    from counterpoise.terminal_console import TerminalConsole
 
     table = Table(
         "option", "default", "what it does", box=None, header_style="bold", pad_edge=False
@@ -26,4 +26,4 @@ def options(
             table.add_row(name, default, doc)
     if not table.row_count:
         raise PoiseError(f"no option contains '{like}'; `poise options` lists them all")
-    Console().print(table)
+    TerminalConsole().print(table)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo
+
 
 def plan(
     rollouts: Annotated[
@@ -35,10 +37,10 @@ def plan(
 
     planned = plan_file(rollouts, composer, steps, seed, credit)
     if as_json:
-        typer.echo(json.dumps(planned))
+        echo(json.dumps(planned))
         return
-    from rich.console import Console
 
     from counterpoise.cli.plan_table import plan_table
+    from counterpoise.terminal_console import TerminalConsole
 
-    Console().print(plan_table(planned))
+    TerminalConsole().print(plan_table(planned))

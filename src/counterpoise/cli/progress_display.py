@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,6 +25,7 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.plugins import shown
 from counterpoise.run.heldout import Success
 from counterpoise.run.watch import Watch
+from counterpoise.terminal_text import one_line
 
 
 class BarAndNumbers(Progress):
@@ -54,18 +54,19 @@ class LiveDisplay(Watch):
         self.numbers = ""  # of the last iteration
 
     def say(self, message: str) -> None:
-        self.console.print(message, style="yellow", markup=False, soft_wrap=True)
+        self.console.print(one_line(message), style="yellow", markup=False, soft_wrap=True)
 
     def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
-        rule = escape(shown(config.batch.composer))
         tau = config.balance.tau
-        self.console.print(
-            f"[bold]{escape(config.model.name)}[/] ({parameters / 1e6:.1f} M parameters) "
-            f"on {config.task.name}, {config.sample.prompts} x {config.sample.group_size} "
-            f"rollouts, {config.batch.steps} steps [bold]{rule}[/]"
-            + (f", reward balance tau={tau:g}" if tau else ""),
-            soft_wrap=True,
+        about = Text.assemble(
+            (one_line(config.model.name), "bold"),
+            f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
+            f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
+            f"{config.batch.steps} steps ",
+            (one_line(shown(config.batch.composer)), "bold"),
+            f", reward balance tau={tau:g}" if tau else "",
         )
+        self.console.print(about, soft_wrap=True)
         self.progress.update(self.task, total=config.loop.iterations, completed=iteration)
         self.total = config.loop.iterations
         self.progress.start()
@@ -85,12 +86,13 @@ class LiveDisplay(Watch):
     def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
         self.progress.update(self.task, numbers=self.numbers)
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
-        self.console.print(
-            f"held-out success after {iteration} iterations: [bold]{success}[/] "
-            f"({success.prompts} problems x {success.samples}, "
+        told = Text.assemble(
+            f"held-out success after {iteration} iterations: ",
+            (str(success), "bold"),
+            f" ({success.prompts} problems x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",
-            soft_wrap=True,
         )
+        self.console.print(told, soft_wrap=True)
 
     def finished(self, path: Path) -> None:
         self.progress.stop()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo
+
 
 def report(
     folders: Annotated[
@@ -39,8 +41,8 @@ def report(
     if len(folders) > 1:
         from counterpoise.report.compare.page import write_comparison
 
-        typer.echo(write_comparison(folders, out))
+        echo(write_comparison(folders, out))
     else:
         from counterpoise.lab.choose_page import write_report
 
-        typer.echo(write_report(folders[0], out))
+        echo(write_report(folders[0], out))

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from counterpoise.terminal_text import echo_message
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,9 +26,9 @@ def train_natively(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
     """The native engine, watched."""
-    from rich.console import Console
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console()
+    console = TerminalConsole()
     with stopped_says_how_to_go_on(out):
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
@@ -43,9 +45,9 @@ def train_by_trl(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
     """The same run through TRL; of several processes the first one tells."""
-    from rich.console import Console
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console(quiet=not _first())
+    console = TerminalConsole(quiet=not _first())
     with stopped_says_how_to_go_on(out):
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
@@ -74,7 +76,7 @@ def stopped_says_how_to_go_on(out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if _first():
-            print(f"poise: stopped{_goes_on(out)}", file=sys.stderr)
+            echo_message(f"poise: stopped{_goes_on(out)}")
         raise
 
 
@@ -106,6 +108,8 @@ def own_name() -> list[str]:
 
 def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
     """What the run brought, and where it lies."""
+    from rich.text import Text
+
     from counterpoise.config.evaluation_settings import by_setting
     from counterpoise.lab.choose_page import write_report
     from counterpoise.run.heldout import Success
@@ -113,9 +117,8 @@ def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
     for setting, judged in by_setting(folder.read("evaluations")).items():
         first, last = (Success.of(record) for record in (judged[0], judged[-1]))
         at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
-        console.print(
-            f"held-out success{at} {first} -> [bold]{last}[/]", highlight=False, soft_wrap=True
-        )
+        told = Text.assemble(f"held-out success{at} {first} -> ", (str(last), "bold"))
+        console.print(told, highlight=False, soft_wrap=True)
     console.print(f"run    {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if run.store.report:
         try:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.terminal_text import echo
+
 
 def track(
     run: Annotated[
@@ -27,4 +29,4 @@ def track(
     """
     from counterpoise.run.trackers.sending import send
 
-    typer.echo("\n".join(send(run, to, out)))
+    echo("\n".join(send(run, to, out)))

@@ -9,6 +9,7 @@ import typer
 
 from counterpoise.cli.app import Out, Set
 from counterpoise.errors import PoiseError
+from counterpoise.terminal_text import echo
 
 if TYPE_CHECKING:
     from counterpoise.config import RunConfig
@@ -115,7 +116,7 @@ def _describe(run: RunConfig, engine: str = "native") -> None:
     from counterpoise.run.estimate import describe_run
     from counterpoise.run.try_plugins import rehearse
 
-    typer.echo("\n".join([describe_run(run), *rehearse(run, engine)]))
+    echo("\n".join([describe_run(run), *rehearse(run, engine)]))
 
 
 def _train_by(
@@ -140,7 +141,7 @@ def _train_by(
     if dry_run:
         _describe(run, engine)
     if show:
-        typer.echo(shown)
+        echo(shown)
     if show or dry_run:
         return
     if out is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterpoise.errors import PoiseError
+from counterpoise.terminal_text import echo, echo_message, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +47,6 @@ def verify_check(
     - `poise verify-check mine.jsonl --items 0`
     """
     import json
-    import sys
 
     from counterpoise.lab.verifier_audit.measure import check, to_data
     from counterpoise.task.jsonl import Fields, read
@@ -56,17 +56,17 @@ def verify_check(
     read_files = {path: read(str(path), fields) for path in _paths(files or [], data)}
     for path, problems in read_files.items():
         if not as_json:
-            print(f"{path.stem}: {len(problems):,} references", file=sys.stderr)
+            echo_message(f"{path.stem}: {len(problems):,} references")
         found[path.stem] = {
             "references": len(problems),
             **to_data(check(problems, items, pairs, timeout)),
         }
     if as_json:
-        typer.echo(json.dumps(found))
+        echo(json.dumps(found))
         return
-    from rich.console import Console
+    from counterpoise.terminal_console import TerminalConsole
 
-    console = Console()
+    console = TerminalConsole()
     console.print(_table(found))
     console.print("wrong verdicts of all; `itself`, `forms`, `algebra` must score 1, the rest 0")
     for name, one in found.items():
@@ -98,6 +98,7 @@ def _paths(files: list[Path], data: Path | None) -> list[Path]:
 def _table(found: dict[str, dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")
@@ -108,7 +109,7 @@ def _table(found: dict[str, dict[str, Any]]) -> Table:
         for kind in COLUMNS:
             tally = one["kinds"][kind]
             share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
-            row.append(f"[bold]{share}[/]" if tally["wrong"] else share)
+            row.append(Text(share, style="bold" if tally["wrong"] else ""))
         mean = 1000 * one["seconds"] / one["verified"]
-        table.add_row(name, *row, f"{mean:.2f}", f"{one['slowest_seconds']:.2f} s")
+        table.add_row(Text(one_line(name)), *row, f"{mean:.2f}", f"{one['slowest_seconds']:.2f} s")
     return table

@@ -29,7 +29,7 @@ def stored_engine(out: Path) -> str:
         return "native"
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise PoiseError(f"{path} cannot be read: {first_line(fault)}; {REMEDY}") from fault
     engine = told.get("engine") if isinstance(told, dict) else None
     if engine not in ENGINES:

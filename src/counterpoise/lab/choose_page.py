@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.hosts.importing.formats import wrote
 from counterpoise.lab.evaluate.cells import is_evaluation
 from counterpoise.lab.evaluate.page import write_evaluation
@@ -23,14 +23,15 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         what = "is a file" if folder.exists() else "does not exist"
         raise PoiseError(f"{folder} {what}: name the folder of a run, an evaluation or studies")
     target = out or folder / "report.html"
-    if is_run(folder):
-        return write_run(folder, target)
-    if is_imported(folder):
-        return write_imported(folder, target)
-    if is_evaluation(folder):
-        return write_evaluation(folder, target)
-    if found_in(folder):
-        return write_studies(folder, target)
+    with explain_damage(folder):
+        if is_run(folder):
+            return write_run(folder, target)
+        if is_imported(folder):
+            return write_imported(folder, target)
+        if is_evaluation(folder):
+            return write_evaluation(folder, target)
+        if found_in(folder):
+            return write_studies(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
     writer = wrote(folder)
     if writer and not inside:

@@ -90,10 +90,10 @@ def load_policy(config: ModelConfig) -> Policy:
         raise PoiseError(f"{source} holds no model: config.json is missing")
     quiet()
     try:
-        check_architecture(AutoConfig.from_pretrained(source))
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, told = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True
+            source, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except PoiseError:
         raise
@@ -125,7 +125,7 @@ def _shaped(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Po
 
     quiet()
     shape = shape_config(config.name)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED, trust_remote_code=False)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return as_policy(config.name, random_model(shape, device, dtype), tokenizer, config.template)
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.model.template_limits import check_template_ends
 
 AUTO = "auto"
 ASK = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -58,12 +59,14 @@ def resolve(name: str, tokenizer: Any, model: str, remedy: str = OPTION) -> str:
     """The template's own name; a tokenizer that cannot write it is an error."""
     has_chat = bool(tokenizer.chat_template)
     if name == AUTO:
-        return "chat" if has_chat else "boxed"
+        name = "chat" if has_chat else "boxed"
     if name not in TEMPLATES:
         raise unknown("template", name, [AUTO, *TEMPLATES])
     template = TEMPLATES[name]
     if template.chat and not has_chat:
         raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
+    if template.chat:
+        check_template_ends(tokenizer, model, remedy)
     if missing := [token for token in template.needs if token_id(tokenizer, token) is None]:
         raise PoiseError(
             f"template '{name}' needs the token {missing[0]}, which '{model}' does not have: "
@@ -81,8 +84,7 @@ def encode(name: str, tokenizer: Any, problem: str) -> list[int]:
     """The tokens of a prompt, for a name that `resolve` gave."""
     template, text = TEMPLATES[name], written(name, problem)
     if template.chat:
-        message = [{"role": "user", "content": text}]
-        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        text = _render_chat(tokenizer, [("user", text)])
     plain = not template.chat and not template.needs  # the others hold their special tokens
     ids: list[int] = tokenizer.encode(text, add_special_tokens=plain)
     return ids
@@ -93,11 +95,7 @@ def reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int
     text = TEMPLATES[name].reply.replace("{problem}", said)
     if TEMPLATES[name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE), ("user", said)]
-        whole = tokenizer.apply_chat_template(
-            [{"role": role, "content": content} for role, content in turns],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        whole = _render_chat(tokenizer, turns)
         _, found, text = whole.partition(RESPONSE)
         if not found:
             raise PoiseError(
@@ -108,6 +106,20 @@ def reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int
             text = text.removeprefix(end)  # the response has its own
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
+
+
+def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
+    """(role, content) of every message, as the tokenizer's chat template writes them."""
+    messages = [{"role": role, "content": content} for role, content in turns]
+    try:
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as fault:  # a template is a program, and may raise anything
+        raise PoiseError(
+            f"the model's chat template cannot be rendered: {first_line(fault)}; {OPTION}boxed"
+        ) from fault
+    return text
 
 
 def end_tokens(name: str, tokenizer: Any, own: Sequence[int]) -> tuple[int, ...]:

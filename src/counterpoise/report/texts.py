@@ -78,7 +78,7 @@ def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
 def _record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = isinstance(record, dict) and {"group", "response", "reward"} <= record.keys()
     return record if whole else None

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.texts import visible
 
 Columns = dict[str, NDArray[Any]]
@@ -116,8 +116,9 @@ def read_vocabulary(run: Path) -> Vocabulary:
     try:
         texts = json.loads(path.read_text(encoding="utf-8", errors="replace"))["tokens"]
         return Vocabulary(tuple(str(text) for text in texts))
-    except (ValueError, KeyError, TypeError) as fault:
-        raise PoiseError(f"{path} is damaged: {fault}; remove it to see numbers") from fault
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
+        why = first_line(fault)
+        raise PoiseError(f"{path} is damaged: {why}; remove it to see numbers") from fault
 
 
 def _read(path: Path, needed: set[str]) -> Columns:

@@ -97,7 +97,7 @@ def _config_of(name: str) -> Any:
     if not (path / "config.json").is_file():
         return None
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except Exception as fault:  # transformers raises as it pleases
         raise PoiseError(f"{path / 'config.json'}: {first_line(fault)}") from fault
     check_architecture(config)

@@ -115,6 +115,7 @@ class VLLM:
         common = {
             "load_format": "dummy",  # weights come from the trainer
             "skip_tokenizer_init": True,  # tokens in, tokens out
+            "trust_remote_code": False,
             "dtype": str(policy.decoder.dtype).removeprefix("torch."),
             "max_model_len": self._longest,
             "enable_prefix_caching": True,

@@ -32,7 +32,7 @@ def finished(path: Path, iterations: int) -> bool:
         return False
     try:
         ended = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(
             f"{mark} is damaged ({first_line(fault)}): remove it, and the run is unfinished"
         ) from fault

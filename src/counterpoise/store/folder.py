@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, to_toml
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.store.alone import alone
 from counterpoise.store.atomic import (
     append_line,
@@ -34,6 +34,7 @@ from counterpoise.store.atomic import (
     sync_folder,
     whole_lines,
 )
+from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
@@ -80,6 +81,10 @@ class RunFolder:
     @classmethod
     def check_free(cls, path: Path) -> None:
         """Refuse a folder that holds a run, or that is no folder, before any work is done."""
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:  # safetensors, which writes the model at the end, has no such
+            raise PoiseError(f"{path} is not UTF-8: choose another --out") from None
         try:
             if (path / CONFIG).exists():
                 raise PoiseError(
@@ -207,16 +212,15 @@ class RunFolder:
 
     def read(self, log: str) -> list[dict[str, Any]]:
         """Records of one log; a last line cut off by a crash is left out."""
-        file = self.path / f"{log}.jsonl"
-        try:
-            return [json.loads(line) for line in whole_lines(file)]
-        except ValueError as fault:  # not JSON, or not UTF-8
-            raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
+        return read_log(self.path / f"{log}.jsonl", log)
 
     def step_files(self, kind: str) -> dict[int, Path]:
         """The files of one of the STEP_FILES, by iteration."""
-        files = (self.path / kind).glob("step_*")
-        return {int(path.stem.removeprefix("step_")): path for path in files}
+        files = {
+            path.stem.removeprefix("step_"): path for path in (self.path / kind).glob("step_*")
+        }
+        # Whatever else lies there is not a file of the run.
+        return {int(number): path for number, path in files.items() if number.isdecimal()}
 
     def rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

@@ -60,7 +60,7 @@ def _text(file: Path) -> str:
 def _record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise PoiseError(f"{where}: not JSON ({fault}): mend or remove the line") from fault
     missing = [name for name in needed if not isinstance(record, dict) or name not in record]
     if missing:

@@ -128,8 +128,22 @@ def to_prompt(
     for role, name in (("solution", fields.solution), ("generic", fields.generic)):
         text = record.get(name)
         found[role] = text.strip() if isinstance(text, str) else ""
+    for role, text in found.items():
+        if not _is_encodable(text):
+            raise PoiseError(
+                f"{where}: the {role} holds half a surrogate pair, which is no character: mend it"
+            )
     solution = with_box(found.pop("solution"), found["answer"])
     return Prompt(**found, solution=solution, columns=columns)
+
+
+def _is_encodable(text: str) -> bool:
+    """JSON can hold halves of surrogate pairs as escapes; no file and no tokenizer can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def with_box(solution: str, answer: str) -> str:

@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hosts.importing.foreign import advantages, read_lines, trl_file
 from transformers import AutoTokenizer
@@ -189,6 +191,17 @@ def test_faults(tmp_path: Path) -> None:
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):
         imported(no_reward, tmp_path / "out")
+    odd = {"step": [{"a": 1}] * 4, "advantage": ["x"] * 4, "prompt": [1.5] * 4}
+    for name, values in odd.items():
+        file = trl_file(tmp_path / "none")
+        table = pq.read_table(file)
+        changed = table.set_column(table.column_names.index(name), name, pa.array(values))
+        pq.write_table(changed, file)
+        with pytest.raises(PoiseError, match=r"not numbers|1\.5 is neither a text nor a list of"):
+            imported(file, tmp_path / "out")
+        pq.write_table(table.append_column(name, table[name]), file)
+        with pytest.raises(PoiseError, match=f"2 columns are called '{name}'"):
+            imported(file, tmp_path / "out")
     trl_file(tmp_path / "two", 1)
     trl_file(tmp_path / "two", 2, rewards={"other": [1.0, 0.0, 0.0, 1.0]})
     with pytest.raises(PoiseError, match="import each run by itself"):

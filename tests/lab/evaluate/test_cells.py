@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,3 +80,21 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made.write(judged("p2", [1, 1]))
     assert made.path.read_bytes() == content
     assert HEADER.file == "results/a/aime24@0.6-0.95.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        (1, "rewards", [1]), (1, "votes", {"a": 1}), (1, "tokens", ["x", 1]), (1, "finished", None),
+        (1, "responses", [1, 2]), (1, "id", 3), (0, "temperature", "x"), (0, "samples", [2]),
+    ],
+)  # fmt: skip
+def test_values_that_poise_eval_does_not_write_are_refused(
+    tmp_path: Path, line: int, field: str, value: object
+) -> None:
+    made = cell(tmp_path, {"p1": [1, 0]})
+    records = [json.loads(text) for text in made.path.read_text().splitlines()]
+    records[line][field] = value
+    made.path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(PoiseError, match=f"is damaged: '{field}' .*; remove it to judge again"):
+        read_cell(made.path)

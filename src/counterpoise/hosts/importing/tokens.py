@@ -28,7 +28,7 @@ def load_tokenizer(name: str) -> Any:
         )
     quiet()
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as fault:  # transformers and tokenizers raise as they please
         raise PoiseError(f"tokenizer '{name}' cannot be loaded: {first_line(fault)}") from fault
 

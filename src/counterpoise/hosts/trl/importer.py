@@ -83,12 +83,7 @@ def candidates(files: Sequence[Path]) -> list[str]:
     names: list[str] | None = None
     for file in files:
         schema = _open(file).schema_arrow
-        for needed in NEEDED:
-            if needed not in schema.names:
-                raise PoiseError(
-                    f"{file}: no column '{needed}' (columns: {', '.join(schema.names)}): written "
-                    "by another version or tool"
-                )
+        _check_columns(schema, str(file))
         others = [n for n in schema.names if n not in NEEDED and not n.startswith("__")]
         found = [n for n in others if pa.types.is_floating(schema.field(n).type)]
         if names is not None and found != names:
@@ -100,6 +95,22 @@ def candidates(files: Sequence[Path]) -> list[str]:
     if not names:
         raise PoiseError(f"{files[0]}: no column of rewards: one of numbers is needed")
     return names
+
+
+def _check_columns(schema: pa.Schema, where: str) -> None:
+    """TRL's columns are there, each once, and hold numbers where numbers are computed with."""
+    another = "written by another version or tool"
+    for needed in NEEDED:
+        if needed not in schema.names:
+            columns = ", ".join(schema.names)
+            raise PoiseError(f"{where}: no column '{needed}' (columns: {columns}): {another}")
+    for name, times in Counter(schema.names).items():
+        if times > 1:
+            raise PoiseError(f"{where}: {times} columns are called '{name}': {another}")
+    for name in ("step", "advantage"):
+        kind = schema.field(name).type
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+            raise PoiseError(f"{where}: '{name}' holds {kind}, not numbers: {another}")
 
 
 def _open(file: Path) -> pq.ParquetFile:

@@ -12,12 +12,12 @@ It leaves two things behind, and is quick about it:
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host, options
 from counterpoise.hosts.verl.hook import when_imported
+from counterpoise.terminal_text import echo_message
 from counterpoise.variants import ADVANTAGES
 
 
@@ -56,7 +56,7 @@ def guard() -> None:
                 options.check(config)
                 host.require()
         except PoiseError as refused:
-            print(f"counterpoise: {refused}", file=sys.stderr)
+            echo_message(f"counterpoise: {refused}")
             raise SystemExit(2) from refused
         plain(config, *args, **kwargs)
 

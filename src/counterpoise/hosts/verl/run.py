@@ -28,6 +28,7 @@ from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems
+from counterpoise.terminal_text import echo_message
 from counterpoise.types import Prompt
 
 
@@ -37,7 +38,7 @@ def prepare(config: RunConfig, out: Path) -> RunFolder:
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     check_enough(len(task.train), config.sample.prompts)
     folder = RunFolder.create(out, config)
-    warn_of_overlap(task.train, benchmarks, folder, lambda line: print(line, file=sys.stderr))
+    warn_of_overlap(task.train, benchmarks, folder, echo_message)
     for name, prompts in (("train", task.train), ("heldout", task.heldout)):
         with folder.replacing(f"{name}.parquet") as temporary:
             pq.write_table(table(prompts or task.train[:1], config), temporary)
@@ -100,7 +101,7 @@ def launch(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     if not resume:
         prepare(config, out)
     for line in told:
-        print(f"poise: {line}", file=sys.stderr)
+        echo_message(f"poise: {line}")
     words = [sys.executable, *command(config, out, resume=resume)[1:]]
     done = subprocess.run(words, env={**os.environ, **environment(config, out)}, check=False)
     if done.returncode:

@@ -130,5 +130,5 @@ def tokenizer_of(path: Path) -> str | None:
     try:
         known = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
         return str(known["tokenizer"]) if known.get("tokenizer") else None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None

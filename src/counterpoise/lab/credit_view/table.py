@@ -11,6 +11,7 @@ from counterpoise.lab.credit_view.measure import Numbers
 from counterpoise.lab.credit_view.preferences import TokenType, preferred
 from counterpoise.lab.credit_view.result import Result
 from counterpoise.report.charts.render import blanks
+from counterpoise.terminal_text import one_line
 
 LONGEST = 14  # characters of a token
 SHOWN = 6  # types on either side
@@ -28,7 +29,7 @@ def told(result: Result) -> RenderableType:
 
 def _about(result: Result) -> Text:
     stored = result.stored
-    about = Text(f"{stored.path}, iteration {stored.iteration}", style="bold")
+    about = Text(one_line(f"{stored.path}, iteration {stored.iteration}"), style="bold")
     wrong = len(result.rows) - result.right
     about.append(
         f"\n{result.rollouts} rollouts of {len(stored.groups)} prompts, {len(result.rows)} with "
@@ -47,7 +48,7 @@ def _numbers(result: Result) -> Table:
     for name in ("w+", "w-", "spread", "range", "at 0", "at 1", "half", "residual", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in result.weighed:
-        table.add_row(one.asked.label, *_line(one.numbers), f"{one.seconds:.2f}")
+        table.add_row(Text(one_line(one.asked.label)), *_line(one.numbers), f"{one.seconds:.2f}")
     if all(one.asked.name != "uniform" for one in result.weighed):
         table.add_row("(uniform)", *_line(result.uniform), "", style="dim")
     return table
@@ -78,7 +79,7 @@ def _preferred(result: Result) -> Table:
         most, least = preferred(result.rows, one.weights, SHOWN)
         digits = 2 if one.numbers.spread >= FINE else 4
         sides = (_types(result, types, digits) for types in (most, least))
-        table.add_row(one.asked.label, *sides)
+        table.add_row(Text(one_line(one.asked.label)), *sides)
     return table
 
 
@@ -101,5 +102,5 @@ def _agreement(result: Result) -> Table:
         table.add_column(str(number), justify="right")
     for number, (label, line) in enumerate(zip(labels, result.agreement, strict=True), 1):
         shown = ["-" if rho is None else f"{rho:.2f}" for rho in line[: number - 1]]
-        table.add_row(f"{number} {label}", *shown)
+        table.add_row(Text(one_line(f"{number} {label}")), *shown)
     return table

@@ -26,6 +26,15 @@ from counterpoise.store.space import FULL
 SCHEMA = 1
 ORDER = "evaluation.json"
 RESULTS = "results"
+# What a file must hold to be computed with; lists have an entry of the type for every sample.
+HEADER_TYPES: dict[str, Any] = {
+    "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
+    "model": str, "benchmark": str, "title": str,
+}  # fmt: skip
+SAMPLE_TYPES: dict[str, Any] = {
+    "rewards": (int, float), "votes": (str, type(None)), "tokens": int, "finished": bool,
+    "responses": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +128,30 @@ def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
         if not lines or lines[0]["schema"] != SCHEMA:
             raise ValueError(f"its first line is no header of schema {SCHEMA}")
         header = Header(**{field.name: lines[0][field.name] for field in fields(Header)})
+        _check_types(header, HEADER_TYPES)
         judged = [Judged(**line) for line in lines[1:] if line != lines[0]]
-    except (ValueError, KeyError, TypeError) as fault:
+        for one in judged:
+            _check_judged(one, header.samples)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
     return header, {one.id: one for one in judged}
+
+
+def _check_types(record: Header | Judged, types: Mapping[str, Any]) -> None:
+    for name, kind in types.items():
+        if not isinstance(getattr(record, name), kind):
+            raise ValueError(f"'{name}' is not what poise eval writes there")
+
+
+def _check_judged(one: Judged, samples: int) -> None:
+    """Texts are texts, and every list has an entry of its type for every sample."""
+    _check_types(
+        one, {"id": str, "problem": str, "answer": str, **dict.fromkeys(SAMPLE_TYPES, list)}
+    )
+    for name, kind in SAMPLE_TYPES.items():
+        values = getattr(one, name)
+        if len(values) != samples or not all(isinstance(value, kind) for value in values):
+            raise ValueError(f"'{name}' of problem '{one.id}' is not one entry a sample")
 
 
 def write_order(folder: Path, headers: Sequence[Header]) -> None:
@@ -141,7 +170,7 @@ def read_order(folder: Path) -> dict[str, list[Any]]:
     try:
         order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
         return {key: list(order[key]) for key in ("models", "benchmarks", "settings")}
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(f"{folder / ORDER} cannot be read: {fault}") from fault
 
 

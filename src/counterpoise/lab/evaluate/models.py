@@ -62,8 +62,8 @@ def tokenizer_and_context(source: Source) -> tuple[Any, int]:
             config, where = shape_config(source.base), str(EMBEDDED)
         else:
             where = find_folder(source.base)
-            config = AutoConfig.from_pretrained(where)
-        tokenizer = AutoTokenizer.from_pretrained(where)
+            config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except PoiseError:
         raise
     except Exception as fault:  # transformers and tokenizers raise as they please

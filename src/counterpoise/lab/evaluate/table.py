@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from counterpoise.lab.evaluate.summary import Summary
 from counterpoise.statistics.prompt_intervals import Estimate
+from counterpoise.terminal_text import one_line
 
 AVERAGE = "Avg"
 
@@ -22,7 +22,7 @@ def _parts(summary: Summary) -> list[RenderableType]:
     if summary.compared:
         parts += [differences(summary), Text()]
     for choice in summary.choices:
-        parts.append(Text(str(choice)))
+        parts.append(_name(str(choice)))
     if summary.choices:
         last = summary.choices[-1]
         parts.append(Text(f"choice: {last.best}, by the last model named", style="bold"))
@@ -36,7 +36,7 @@ def main_table(summary: Summary) -> Table:
     if summary.swept:
         table.add_column("T/top-p")
     for name in summary.benchmarks:
-        table.add_column(escape(summary.titles[name]), justify="right")
+        table.add_column(_name(summary.titles[name]), justify="right")
     averaged = len(summary.benchmarks) > 1
     if averaged:
         table.add_column(AVERAGE, justify="right")
@@ -46,7 +46,7 @@ def main_table(summary: Summary) -> Table:
         if averaged:
             cells.append(_cell(line.average) if line.average else Text("-"))
         at = [str(line.setting)] if summary.swept else []
-        table.add_row(Text(line.model), *at, *cells)
+        table.add_row(_name(line.model), *at, *cells)
     return table
 
 
@@ -69,25 +69,30 @@ def details(summary: Summary) -> Table:
                 f"{100 * one.unboxed:.1f} %",
                 f"{one.mean_tokens:,.0f}",
             ]
-            table.add_row(Text(line.model + at), Text(name), *row)
+            table.add_row(_name(line.model + at), _name(name), *row)
     return table
 
 
 def differences(summary: Summary) -> Table:
     """Points more than the first model, problem by problem."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(Text(f"against {summary.lines[0].model}"))
+    table.add_column(_name(f"against {summary.lines[0].model}"))
     names = [*summary.benchmarks, AVERAGE] if len(summary.benchmarks) > 1 else summary.benchmarks
     for name in names:
-        table.add_column(Text(summary.titles.get(name, name)), justify="right")
+        table.add_column(_name(summary.titles.get(name, name)), justify="right")
     for line in summary.lines:
         found = line.against | ({AVERAGE: line.against_average} if line.against_average else {})
         at = f" {line.setting}" if summary.swept else ""
         for kind, gaps in (("", found), (" pass@n", line.against_pass)):
             if gaps:
                 cells = [_cell(gaps[n], sign="+") if n in gaps else Text("-") for n in names]
-                table.add_row(Text(line.model + at + kind), *cells)
+                table.add_row(_name(line.model + at + kind), *cells)
     return table
+
+
+def _name(text: str) -> Text:
+    """A model or a benchmark: its name is a path of the user's, or the name of a file."""
+    return Text(one_line(text))
 
 
 def _cell(found: Estimate, *, whole: bool = True, sign: str = "") -> Text:

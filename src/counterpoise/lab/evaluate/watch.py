@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from counterpoise.lab.evaluate.cells import Cell
+from counterpoise.terminal_text import one_line
 
 QUIET_SECONDS = 10.0  # between lines where there is no terminal
 
@@ -35,7 +35,7 @@ class LiveWatch(Watch):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # it holds names of models
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
@@ -48,7 +48,7 @@ class LiveWatch(Watch):
         self.start = self.said = time.monotonic()
 
     def say(self, message: str) -> None:
-        self.console.print(message, style="yellow", markup=False)
+        self.console.print(one_line(message), style="yellow", markup=False)
 
     def started(self, responses: int, done: int) -> None:
         self.total, self.left = responses, responses - done
@@ -60,7 +60,7 @@ class LiveWatch(Watch):
         self.progress.start()
 
     def loading(self, model: str) -> None:
-        self.progress.update(self.task, description=f"loading {escape(model)}", numbers="")
+        self.progress.update(self.task, description=f"loading {one_line(model)}", numbers="")
         self.start = time.monotonic() if not self.drawn else self.start
 
     def advanced(self, cell: Cell, responses: int, tokens: int) -> None:
@@ -69,10 +69,8 @@ class LiveWatch(Watch):
         self.tokens += tokens
         header = cell.header
         numbers = self._numbers(cell)
-        what = f"{header.model} {header.benchmark} {header.setting}"
-        self.progress.update(
-            self.task, advance=responses, description=escape(what), numbers=numbers
-        )
+        what = one_line(f"{header.model} {header.benchmark} {header.setting}")
+        self.progress.update(self.task, advance=responses, description=what, numbers=numbers)
         whole = len(cell.done) == header.problems
         now = time.monotonic()
         if not self.console.is_terminal and (whole or now - self.said > QUIET_SECONDS):

@@ -18,6 +18,8 @@ from counterpoise.lab.experiments.dry_run import described
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.processes import Standing, number_of_jobs
 from counterpoise.lab.experiments.run import Bench
+from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal_text import one_line
 
 EVERY = 20.0  # seconds between lines where nothing can be drawn in place
 
@@ -58,7 +60,7 @@ def run_experiment(
 ) -> None:
     experiment = read_experiment(file, model)
     keys = part.of(experiment)
-    console = Console()
+    console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs
     if dry_run:
         told = described(experiment, keys, out, jobs, minutes)
@@ -88,7 +90,7 @@ def run_experiment(
 def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
     for key in bench.failed_now:
         said = f"{key.name} failed: {bench.failures[key]}"
-        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(one_line(said), style="red", markup=False, highlight=False, soft_wrap=True)
     bench.save()
     ended = sum(key in bench.runs for key in keys)
     console.print(f"{ended} of {len(keys)} runs are finished", highlight=False)

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from counterpoise.terminal_console import TerminalConsole
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def show(part: Part, console: Console) -> None:
     for i, column in enumerate(part.columns):
         table.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in part.rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console.print()
     console.print(table)
     for note in part.notes:
@@ -83,7 +84,7 @@ def show(part: Part, console: Console) -> None:
 
 def make_console() -> Console:
     """Wide enough for the tables where no terminal says how wide it is."""
-    return Console(width=None if sys.stdout.isatty() else 170)
+    return TerminalConsole(width=None if sys.stdout.isatty() else 170)
 
 
 def seconds(value: float) -> str:

@@ -38,11 +38,12 @@ def about(name: str) -> About:
 
 
 def list_studies() -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from counterpoise.terminal_console import TerminalConsole
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
     for name in STUDIES:
         found = about(name)
         table.add_row(name, found.shows, found.claim)
-    Console().print(table)
+    TerminalConsole().print(table)

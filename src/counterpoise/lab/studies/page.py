@@ -62,7 +62,7 @@ def _read(path: Path) -> Found | None:
     """None for JSON that is no study."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
     whole = isinstance(found, dict) and found.keys() >= NEEDED
     return found if whole and found["verdict"] in MARKS else None

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.studies.harness import Lab
@@ -17,6 +17,8 @@ from counterpoise.lab.studies.selection import WITHOUT, Limits, chosen, sizes_gi
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.statistics.finding import Finding
 from counterpoise.store.folder import check_no_run
+from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal_text import one_line
 
 COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
 
@@ -43,7 +45,7 @@ def run_studies(
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
     check_no_run(out, "studies")
-    console = Console()
+    console = TerminalConsole()
     studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
     if names == "all" and model != "embedded" and not rollouts:
         console.print(WITHOUT, markup=False, highlight=False)
@@ -80,7 +82,9 @@ def _all(
                 raise
             failed.append(study.name)
             if isinstance(fault, PoiseError):
-                console.print(f"{study.name} failed: {fault}", markup=False, highlight=False)
+                console.print(
+                    one_line(f"{study.name} failed: {fault}"), markup=False, highlight=False
+                )
             else:
                 console.print_exception()
         else:
@@ -110,7 +114,7 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
     progress = Progress(
         TextColumn(f"[bold]{study.name}[/]"),
         BarColumn(bar_width=24),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,
@@ -120,7 +124,7 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
 
     def show(doing: str, share: float) -> None:
         nonlocal last
-        progress.update(task, completed=share, description=escape(doing))
+        progress.update(task, completed=share, description=one_line(doing))
         if not console.is_terminal and time.monotonic() - last > 20:
             last = time.monotonic()
             console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
@@ -134,8 +138,8 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
 
 def _tell(study: Study, finding: Finding, console: Console) -> None:
     colour = COLOURS[finding.verdict]
-    console.print(
-        f"[bold]{study.name}[/] ({study.shows}): [{colour}]{finding.verdict}[/]. "
-        + escape(finding.because),
-        highlight=False,
-    )
+    told = Text.assemble(
+        (study.name, "bold"), f" ({study.shows}): ", (finding.verdict, colour),
+        f". {finding.because}",
+    )  # fmt: skip
+    console.print(told, highlight=False)

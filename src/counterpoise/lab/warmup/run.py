@@ -33,6 +33,7 @@ from counterpoise.run.interrupts import postponed
 from counterpoise.sample.episodes import episodes_of
 from counterpoise.store.atomic import remove, replacing
 from counterpoise.task.load import load_problems
+from counterpoise.terminal_console import TerminalConsole
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
@@ -44,7 +45,7 @@ SAVING = "saving the model"
 def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
     check_free(out)
-    console = Console()
+    console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
     task = load_problems(config)
     check_solutions(task.train)

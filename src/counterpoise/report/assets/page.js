@@ -44,6 +44,7 @@ const poise = {
       mode: "vega-lite",
       renderer: "svg",
       actions: false,
+      ast: true, // expressions are interpreted: the page's policy forbids compiling them
       config,
       tooltip: { theme: "page" },
     });

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from counterpoise.config import RunConfig
+from counterpoise.errors import explain_damage
 from counterpoise.report.charts.render import render
 from counterpoise.report.compare.curves import batches, cancellation, learning
 from counterpoise.report.compare.heldout import same_problems, same_reward, settings
@@ -27,17 +28,18 @@ FEW = 3  # names and options that a sentence still takes
 def write_comparison(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of these runs; by default to comparison.html in the folder of the first."""
     compared = read_compared(folders)
-    last = ends(compared)
-    differ = options_that_differ(compared)
-    panels = {
-        "summary": summary(compared, differ),
-        "options": options_panel(compared, differ),
-        "learning": learning(compared, last),
-        "batches": batches(compared, last),
-        "cancellation": cancellation(compared, last),
-    }
-    bar = render("comparison_bar.html", runs=compared, along={k: ALONG[k] for k in last})
-    page = whole_page("Counterpoise runs compared", title(compared), panels, bar)
+    with explain_damage(" or ".join(map(str, folders))):
+        last = ends(compared)
+        differ = options_that_differ(compared)
+        panels = {
+            "summary": summary(compared, differ),
+            "options": options_panel(compared, differ),
+            "learning": learning(compared, last),
+            "batches": batches(compared, last),
+            "cancellation": cancellation(compared, last),
+        }
+        bar = render("comparison_bar.html", runs=compared, along={k: ALONG[k] for k in last})
+        page = whole_page("Counterpoise runs compared", title(compared), panels, bar)
     return write_page(out or folders[0] / "comparison.html", page)
 
 

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from counterpoise.errors import PoiseError
 from counterpoise.report.charts.render import asset, embed, render
 from counterpoise.report.charts.vega import bundle, specification, theme
+from counterpoise.report.content_policy import content_policy
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.texts import visible
 from counterpoise.store.atomic import replacing
@@ -49,6 +50,8 @@ def whole_page(
         )
     names = list(dict.fromkeys(file for s in sections for file in s["panel"].assets))
     charts = any(section["figures"] for section in sections)
+    scripts = [asset(name) for name in ("page.js", *names) if name.endswith(".js")]
+    scripts = [bundle(), *scripts] if charts else scripts
     return render(
         "page.html",
         kind=kind,
@@ -56,8 +59,8 @@ def whole_page(
         bar=bar or "",
         sections=sections,
         styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
-        scripts=[asset(name) for name in ("page.js", *names) if name.endswith(".js")],
-        vega=bundle() if charts else None,
+        scripts=scripts,
+        policy=content_policy(scripts),
         theme=embed(theme()),
     )
 

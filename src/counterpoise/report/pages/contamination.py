@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import visible
 from counterpoise.task.contamination.copy_rules import KINDS
 from counterpoise.task.contamination.shared_spans import shared_spans
-from counterpoise.task.contamination.training_overlap import FILE
+from counterpoise.task.contamination.training_overlap import FILE, read_contamination
 
 Data = dict[str, Any]  # what task/contamination/search.py's to_data gives
 MOST = 400  # pairs of one benchmark that are shown
@@ -43,7 +42,7 @@ def panel(run: RunData) -> Panel | None:
     file = run.path / FILE
     if not file.is_file():
         return None
-    data = json.loads(file.read_text(encoding="utf-8"))
+    data = read_contamination(file)
     if not data["matches"]:
         return None
     shown = sorted(data["matches"], key=lambda match: KINDS.index(match["kind"]))[:IN_A_RUN]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.charts.render import render
 from counterpoise.report.pages.assemble import whole_page, write_page
 from counterpoise.report.panels import learning, rollouts
@@ -37,8 +37,9 @@ def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
         metrics, plans = (RunFolder(folder).read(log) for log in ("metrics", "plans"))
         config = _known(known.get("options", {}))
         source, notes = str(known["source"]), [str(note) for note in known["notes"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise PoiseError(f"{folder} is damaged: {fault}; import the run again") from fault
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        why = first_line(fault)
+        raise PoiseError(f"{folder} is damaged: {why}; import the run again") from fault
     return RunData(folder, config, metrics, plans=plans, evaluations=[]), source, notes
 
 

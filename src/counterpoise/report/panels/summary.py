@@ -9,10 +9,12 @@ from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 Fact = tuple[str, str]  # value, what it counts
+HELD_OUT = ("iteration", "mean", "low", "high", "prompts", "samples")  # fields that are shown
 
 
 def panel(run: RunData) -> Panel:
-    ordered = sorted(run.heldout, key=lambda e: e["iteration"])
+    heldout = [{name: record[name] for name in HELD_OUT} for record in run.heldout]
+    ordered = sorted(heldout, key=lambda e: e["iteration"])
     return Panel(
         "",
         "",

@@ -15,7 +15,7 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting, by_setting
 from counterpoise.config.load import read_tables
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError, explain_damage, first_line
 from counterpoise.run.trackers.panels import of_evaluation, of_metrics
 from counterpoise.run.trackers.tracker import Row, Tracker, check_installed
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
@@ -138,6 +138,7 @@ def send(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
     def off(name: str, fault: Exception) -> None:
         raise PoiseError(f"{path} was not sent to {name}: {first_line(fault)}") from fault
 
-    sending = Sending(folder, list(dict.fromkeys(names)), off, out)
-    sending.close(failed=False)
+    with explain_damage(path):
+        sending = Sending(folder, list(dict.fromkeys(names)), off, out)
+        sending.close(failed=False)
     return [f"{name}: {rows} iterations -> {t.place}" for name, t in sending.trackers.items()]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS
 from counterpoise.task.contamination.items import EvalSet, from_prompts, read_benchmarks
@@ -37,7 +38,7 @@ def warn_of_overlap(
         return
     stored = folder.path / FILE
     if stored.is_file():
-        data = json.loads(stored.read_text(encoding="utf-8"))
+        data = read_contamination(stored)
     else:
         problems = sum(len(bench.items) for bench in benchmarks)
         say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
@@ -46,6 +47,19 @@ def warn_of_overlap(
             temporary.write_text(json.dumps(data), encoding="utf-8")
     for line in warnings(data):
         say(line)
+
+
+def read_contamination(stored: Path) -> dict[str, Any]:
+    """What an earlier start of the run, or the run that is shown, found."""
+    try:
+        data = json.loads(stored.read_text(encoding="utf-8"))
+        warnings(data)
+        list(data["matches"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
+        raise PoiseError(
+            f"{stored} is damaged: {first_line(fault)}; remove it to look again"
+        ) from fault
+    return dict(data)
 
 
 def warnings(data: dict[str, Any]) -> list[str]:

@@ -1,0 +1,74 @@
+"""Render a chat template under limits of time and memory; a process of its own.
+
+Started by `template_limits.py` as a file, so that it imports jinja2 and nothing heavier. It reads
+{"template", "conversations", "variables", "seconds", "bytes"} as JSON from stdin and exits with 0
+when every conversation was rendered, or when jinja2 refused one: what is wrong with a template is
+said by the tokenizer, which renders it next. The system ends a process that exceeds a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+OUT_OF_MEMORY = 3  # an exit code
+
+
+class GenerationBlocks(Extension):
+    """{% generation %} marks what a model says; here its body is rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 reads it from the class
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def make_environment() -> ImmutableSandboxedEnvironment:
+    """What transformers gives a chat template, as far as its time depends on it."""
+
+    def to_json(value: Any, **options: Any) -> str:
+        return json.dumps(value, **{"ensure_ascii": False, **options})
+
+    def raise_exception(message: str) -> None:
+        raise ValueError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = time.strftime
+    return environment
+
+
+def render_conversations(request: dict[str, Any]) -> None:
+    template = make_environment().from_string(request["template"])
+    for messages in request["conversations"]:
+        template.render(messages=messages, add_generation_prompt=True, **request["variables"])
+
+
+def main() -> int:
+    request = json.load(sys.stdin)
+    seconds, size = request["seconds"], request["bytes"]
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    try:
+        render_conversations(request)
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except Exception:  # a template may raise anything; the tokenizer's own rendering says it
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Chat templates that never end, eat memory or are stopped by the sandbox: one line, and soon."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from counterpoise.errors import PoiseError
+from counterpoise.model import template_limits
+from counterpoise.model.load import EMBEDDED
+from counterpoise.model.templates import encode, reply, resolve
+
+# 10^15 rounds: jinja2's sandbox allows each of these ranges.
+LOOPS = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
+GENERATION = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(EMBEDDED)
+
+
+def test_a_template_that_never_ends_is_refused(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "SECONDS", 1)
+    for template in (
+        LOOPS,
+        GENERATION + LOOPS,
+        "{% if messages | length > 2 %}" + LOOPS + "{% endif %}",
+    ):
+        tokenizer.chat_template = template
+        start = time.monotonic()
+        with pytest.raises(PoiseError, match=r"of model 'm' takes more than 1 s .*template=boxed"):
+            resolve("auto", tokenizer, "m")
+        assert time.monotonic() - start < 20
+    assert resolve("boxed", tokenizer, "m") == "boxed"  # the remedy
+
+
+def test_a_template_that_eats_memory_is_refused(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{{ 'x' * 4000000000 }}"
+    with pytest.raises(PoiseError, match="takes more than 1 GiB of memory"):
+        resolve("chat", tokenizer, "m")
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' .* is unsafe"),
+        ("{{ messages.append(1) }}", "access to attribute 'append' .* is unsafe"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+        ("{{ raise_exception('no system message') }}", "no system message"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ messages[5].content }}", "has no element 5"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_is_one_line(
+    tokenizer: Any, template: str, fault: str
+) -> None:
+    tokenizer.chat_template = template
+    name = resolve("auto", tokenizer, "m")
+    line = f"^the model's chat template cannot be rendered: .*{fault}.*; set model.template=boxed$"
+    with pytest.raises(PoiseError, match=line):
+        encode(name, tokenizer, "1 + 1 = ?")
+    with pytest.raises(PoiseError, match=line):
+        reply(name, tokenizer, "wrong", ())
+
+
+def test_several_templates_without_a_default_are_refused(tokenizer: Any) -> None:
+    tokenizer.chat_template = {"rag": "{{ messages }}", "tool_use": "{{ messages }}"}
+    with pytest.raises(PoiseError, match=r"model 'm': .*set model\.template=boxed"):
+        resolve("auto", tokenizer, "m")
+
+
+def test_what_transformers_gives_templates_is_known_to_the_check(tokenizer: Any) -> None:
+    tokenizer.chat_template = (
+        "{{ bos_token }}{{ strftime_now('%Y') }}{{ messages | tojson(indent=2) }}" + GENERATION
+        + "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% endfor %}"
+    )  # fmt: skip
+    assert resolve("auto", tokenizer, "m") == "chat"
+    assert encode("chat", tokenizer, "1 + 1 = ?")

@@ -1,0 +1,88 @@
+"""What a run says at its end when it made the model worse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.config.load import load_config
+from counterpoise.loop import train
+from counterpoise.run.decline import describe_decline
+from counterpoise.run.watch import Watch
+
+
+def judged(iteration: int, mean: float, margin: float = 0.05, **more: float) -> dict[str, Any]:
+    low, high = max(0.0, mean - margin), min(1.0, mean + margin)
+    counts = {"prompts": 128, "samples": 8, "pass_any": 1.0, "mixed": 0.5}
+    return {"iteration": iteration, "mean": mean, "low": low, "high": high, **counts, **more}
+
+
+def test_a_run_that_gained_or_stayed_says_nothing() -> None:
+    assert describe_decline([judged(0, 0.4), judged(9, 0.2), judged(20, 0.4)], [], 1e-4) == ""
+    assert describe_decline([judged(0, 0.0), judged(20, 0.0)], [], 1e-4) == ""
+    assert describe_decline([], [], 1e-4) == ""
+
+
+def test_less_than_half_is_a_collapse() -> None:
+    told = describe_decline([judged(0, 0.4), judged(20, 0.19)], [], 1e3)
+    assert told == (
+        "the run collapsed: held-out success ended below half of its start, "
+        "40.0 % [35.0, 45.0] -> 19.0 % [14.0, 24.0]; "
+        "lower update.lr, which was 1000, or stop earlier"
+    )
+    told = describe_decline([judged(0, 0.4), judged(20, 0.2)], [], 1e3)
+    assert told == (
+        "held-out success ended below its start, 40.0 % [35.0, 45.0] -> 20.0 % [15.0, 25.0]; "
+        "lower update.lr, which was 1000, or stop earlier"
+    )
+
+
+def test_overlapping_intervals_may_be_chance() -> None:
+    told = describe_decline([judged(0, 0.4), judged(20, 0.38)], [], 1e-4)
+    assert told == (
+        "held-out success ended below its start, 40.0 % [35.0, 45.0] -> 38.0 % [33.0, 43.0]; "
+        "the intervals overlap, so it may be chance"
+    )
+
+
+def test_the_first_setting_decides() -> None:
+    lines = [
+        judged(0, 0.4, temperature=1.0, top_p=1.0), judged(0, 0.5, temperature=0.6, top_p=0.95),
+        judged(9, 0.5, temperature=1.0, top_p=1.0), judged(9, 0.1, temperature=0.6, top_p=0.95),
+    ]  # fmt: skip
+    assert describe_decline(lines, [], 1e-4) == ""
+
+
+def test_without_held_out_problems_training_prompts_tell_of_a_collapse() -> None:
+    success = [0.4, 0.6, 0.5, 0.5, 0.5, 0.5, 0.2, 0.28]
+    records = [{"success": share} for share in success]
+    assert "prompts ended below half of its start, 50.0 % -> 24.0 % (first and last quarter" in (
+        describe_decline([], records, 1e-4)
+    )
+    assert describe_decline([], [*records[:-1], {"success": 0.3}], 1e-4) == ""
+    assert describe_decline([], records[:3], 1e-4) == ""
+
+
+class Listener(Watch):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize(("rate", "warned"), [("1e3", True), ("1e-9", False)])
+def test_an_absurd_learning_rate_is_told(tmp_path: Path, rate: str, warned: bool) -> None:
+    sets = [
+        "loop.iterations=1", "model.device='cpu'", "task.levels=[1]", "task.size=16",
+        "sample.prompts=4", "sample.group_size=4", "batch.steps=1", "balance.tau=0",
+        "evaluate.prompts=8", "evaluate.samples=2", "verify.workers=1", "monitor.every=0",
+        "store.model=false", "store.report=false", "update.warmup_steps=0", f"update.lr={rate}",
+    ]  # fmt: skip
+    listener = Listener()
+    train(load_config("demo", sets), tmp_path / "run", watch=listener)
+    told = [m for m in listener.messages if m.startswith("the run collapsed: held-out success")]
+    assert len(told) == warned
+    assert all("lower update.lr, which was 1000" in message for message in told)
