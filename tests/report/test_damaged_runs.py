@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic import write_run
+from report.synthetic import write_run
 
 from counterpoise.cli import main
 from counterpoise.store.folder import IMPORTED
