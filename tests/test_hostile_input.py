@@ -14,7 +14,7 @@ from faults import GOOD, ROLLOUT, SMALL
 
 from counterpoise.cli import main
 from counterpoise.config.load import from_tables, to_toml
-from counterpoise.terminal_text import CONTROL_CATEGORIES, LONGEST_MESSAGE
+from counterpoise.terminal import CONTROL_CATEGORIES, LONGEST_MESSAGE
 
 # Escape sequences, C1 controls, movements of the cursor, an override of direction, rich's markup.
 HOSTILE = "\x1b]0;x\x07\x1b[2J\x9b31m\r\b\u202e[red]\x7f"

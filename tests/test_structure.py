@@ -38,12 +38,52 @@ def test_no_module_imports_another_in_a_circle():
         needs[module] = wanted & files.keys() - {module}
     assert needs["counterpoise.cli.look"] == {
         "counterpoise.cli.token_view", "counterpoise.cli.token_view_text", "counterpoise.errors",
-        "counterpoise.terminal_console",
+        "counterpoise.terminal",
     }  # fmt: skip
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as fault:
         pytest.fail(" -> ".join(fault.args[1]))
+
+
+# A file may import from its own room and from rooms before it. Read from left to right: the ground;
+# what stages are made of; the stages, of which `verify` and `task` need nothing of the others; a
+# run; its hosts; its readers.
+ROOMS = (
+    "ground", "config", "statistics", "model", "store",
+    "verify", "task", "sample", "credit", "batch", "update", "microscope",
+    "run", "loop", "hosts", "report", "lab", "cli", "public names",
+)  # fmt: skip
+GROUND = {"errors", "files", "plugins", "seeds", "terminal", "types", "variants"}
+PUBLIC_NAMES = {"trl", "verl", "adapters"}
+EXCEPTIONS = {
+    # (importing module, imported module): reason
+}
+
+
+def room_of(module: str) -> str:
+    _, _, path = module.partition(".")
+    first = path.split(".")[0]
+    if not first or first in GROUND:
+        return "ground"
+    return "public names" if first in PUBLIC_NAMES else first
+
+
+def test_imports_go_one_way():
+    modules = {module_of(path): path for path in SOURCE.rglob("*.py")}
+    against = set()
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                imported_module = name if name in modules else node.module
+                if imported_module not in modules or (module, imported_module) in EXCEPTIONS:
+                    continue
+                if ROOMS.index(room_of(imported_module)) > ROOMS.index(room_of(module)):
+                    against.add(f"{module} imports {imported_module}")
+    assert not against
+    assert len(EXCEPTIONS) <= 3
 
 
 def test_files_and_functions_are_read_in_one_sitting():
@@ -83,10 +123,9 @@ def test_models_are_loaded_without_running_their_code():
 
 
 def test_everything_that_is_printed_goes_through_what_spells_out_controls():
-    """terminal_text.py and terminal_console.py; the others write to a pipe, or figures of ours."""
+    """The console and messages of terminal.py; the others write to a pipe, or figures of ours."""
     allowed = {
-        "terminal_text.py",
-        "terminal_console.py",
+        "terminal.py",
         "verify/worker.py",
         "lab/evaluate/coverage.py",
         "adapters/__init__.py",

@@ -25,6 +25,7 @@ from counterpoise.credit.assign import assign
 from counterpoise.credit.reward_mixtures import mixture_of
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone, check_alone
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import NO_MEMORY, explained
@@ -45,7 +46,6 @@ from counterpoise.sample.episodes import episodes_of
 from counterpoise.sample.positions import check_positions
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions

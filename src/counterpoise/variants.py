@@ -5,7 +5,7 @@ tables hold strings, so reading them imports no stage; `Registry.load` imports a
 first used. Where a table has `own`, a function of the user's, FILE.py:FUNCTION, is taken as well.
 """
 
-from counterpoise.registry import Registry
+from counterpoise.plugins import Registry
 
 ENGINES = ("native", "trl", "verl")  # poise train --engine
 
@@ -24,6 +24,9 @@ TASKS = Registry(
 
 # What answers a response, so that the policy gets another turn
 ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:Tries"})
+
+# How a problem is put to a model; "auto": its chat template where it has one, else "boxed"
+PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")
 
 # -- sample and verify ---------------------------------------------------------------------------
 
@@ -189,6 +192,16 @@ STEP_RULES = Registry(
         "clip_cov": "counterpoise.update.rules.clip_cov:rule",
         "kl_cov": "counterpoise.update.rules.kl_cov:rule",
         "sdpg": "counterpoise.update.rules.sdpg:rule",
+    },
+)
+
+# Options whose values only their stage can judge: check(config) raises where they are wrong
+STAGE_CHECKS = Registry(
+    "check",
+    {
+        "credit.settings": "counterpoise.credit.assign:check_settings",
+        "credit.rule": "counterpoise.update.rules.bind:check_rule",
+        "verify.also": "counterpoise.verify.extra_rewards:check_extra_rewards",
     },
 )
 

@@ -11,7 +11,7 @@ import counterpoise.credit.assign as assign_module
 from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError
-from counterpoise.registry import Registry
+from counterpoise.plugins import Registry
 from counterpoise.types import Group, Rollout
 from counterpoise.variants import TOKEN_WEIGHTS
 

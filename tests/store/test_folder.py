@@ -13,7 +13,7 @@ import tiny
 from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import replacing
+from counterpoise.files import replacing
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import config_to_resume
 from counterpoise.types import Group, TokenTrace

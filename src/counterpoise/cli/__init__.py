@@ -34,7 +34,7 @@ from counterpoise.cli import (
 from counterpoise.cli.app import app
 from counterpoise.errors import PoiseError
 from counterpoise.run.interrupts import terminated_is_interrupted
-from counterpoise.terminal_text import echo_message, replace_unencodable
+from counterpoise.terminal import echo_message, replace_unencodable
 
 app.command()(demo.demo)
 app.command()(train.train)

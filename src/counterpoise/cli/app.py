@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from counterpoise import __version__
-from counterpoise.terminal_text import echo
+from counterpoise.terminal import echo
 
 app = typer.Typer(
     name="poise",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.terminal_text import echo, one_line
+from counterpoise.terminal import echo, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +63,7 @@ def contamination(
     if as_json:
         echo(json.dumps(to_data(found)))
         return
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
     console.print(_table(found))

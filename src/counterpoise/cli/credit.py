@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.terminal_text import echo, one_line
+from counterpoise.terminal import echo, one_line
 from counterpoise.variants import TOKEN_WEIGHTS
 
 Names = Annotated[
@@ -56,7 +56,7 @@ def credit(
 
     from rich.text import Text
 
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     errors = TerminalConsole(stderr=True)
     with errors.status("loading") as status:

@@ -10,7 +10,7 @@ import typer
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate import PAPER
-from counterpoise.terminal_text import echo, echo_message
+from counterpoise.terminal import echo, echo_message
 
 if TYPE_CHECKING:
     from counterpoise.lab.evaluate.plan import Options
@@ -115,7 +115,7 @@ def judge(options: Options, *, as_json: bool) -> None:
 
     from counterpoise.lab.evaluate.run import evaluate as run
     from counterpoise.lab.evaluate.watch import LiveWatch
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(stderr=as_json)
     try:

@@ -42,7 +42,7 @@ def look(
 
     from counterpoise.cli.token_view import find
     from counterpoise.cli.token_view_text import show
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     with explain_damage(run):
         show(find(run, step, row, by, token), TerminalConsole())

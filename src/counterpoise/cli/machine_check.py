@@ -15,7 +15,7 @@ from rich.text import Text
 
 from counterpoise.config.load import load_config
 from counterpoise.hosts.check_versions import MEND, Health, look_at_all
-from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal import TerminalConsole
 
 OPTIONAL = {
     "datasets": "hub datasets (task.name=hub)",

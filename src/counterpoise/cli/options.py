@@ -16,7 +16,7 @@ def options(
     from rich.table import Table
 
     from counterpoise.config.load import options as all_options
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     table = Table(
         "option", "default", "what it does", box=None, header_style="bold", pad_edge=False

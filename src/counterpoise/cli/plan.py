@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.terminal_text import echo
+from counterpoise.terminal import echo
 
 
 def plan(
@@ -41,6 +41,6 @@ def plan(
         return
 
     from counterpoise.cli.plan_table import plan_table
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     TerminalConsole().print(plan_table(planned))

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from counterpoise.plugins import shown
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import one_line
 
 
 def plan_table(planned: dict[str, Any]) -> Group:

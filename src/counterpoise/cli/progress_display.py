@@ -25,7 +25,7 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.plugins import shown
 from counterpoise.run.heldout import Success
 from counterpoise.run.watch import Watch
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import one_line
 
 
 class BarAndNumbers(Progress):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from counterpoise.terminal_text import echo_message
+from counterpoise.terminal import echo_message
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def train_natively(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
     """The native engine, watched."""
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
     with stopped_says_how_to_go_on(out):
@@ -45,7 +45,7 @@ def train_by_trl(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
     """The same run through TRL; of several processes the first one tells."""
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(quiet=not _first())
     with stopped_says_how_to_go_on(out):

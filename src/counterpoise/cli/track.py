@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.terminal_text import echo
+from counterpoise.terminal import echo
 
 
 def track(

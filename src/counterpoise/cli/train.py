@@ -9,7 +9,7 @@ import typer
 
 from counterpoise.cli.app import Out, Set
 from counterpoise.errors import PoiseError
-from counterpoise.terminal_text import echo
+from counterpoise.terminal import echo
 
 if TYPE_CHECKING:
     from counterpoise.config import RunConfig

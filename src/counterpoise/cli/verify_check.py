@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterpoise.errors import PoiseError
-from counterpoise.terminal_text import echo, echo_message, one_line
+from counterpoise.terminal import echo, echo_message, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,7 +64,7 @@ def verify_check(
     if as_json:
         echo(json.dumps(found))
         return
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
     console.print(_table(found))

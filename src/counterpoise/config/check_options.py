@@ -7,7 +7,7 @@ import math
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.errors import PoiseError, counted, unknown
-from counterpoise.variants import TRACKERS
+from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 FLOAT32 = 3.4e38  # its largest number
 
@@ -71,12 +71,8 @@ def _steps(config: RunConfig) -> str:
 
 
 def _credit(config: RunConfig) -> str:
-    if config.credit.settings:  # reading them imports the method
-        from counterpoise.credit.assign import read_settings
-        from counterpoise.variants import TOKEN_WEIGHTS
-
-        name = config.credit.weights
-        read_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
+    if config.credit.settings:
+        STAGE_CHECKS.load("credit.settings")(config)
     return ""
 
 
@@ -114,10 +110,8 @@ def _groups(config: RunConfig) -> str:
 
 def _rewards(config: RunConfig) -> str:
     options = config.verify
-    if options.also:  # reading them imports nothing heavy
-        from counterpoise.verify.extra_rewards import shares_of
-
-        shares_of(options.also)
+    if options.also:
+        STAGE_CHECKS.load("verify.also")(config)
     if options.overlong_tokens > config.sample.max_new_tokens:
         return (
             f"verify.overlong_tokens={options.overlong_tokens} is more than a response has: "
@@ -182,10 +176,8 @@ def _trajectory(config: RunConfig) -> str:
 def _rule(config: RunConfig) -> str:
     """Rules that stand in for the clip, or would undo what another option is for."""
     name, update = config.credit.rule, config.update
-    if name != "off" or config.credit.rule_settings:  # reading them imports the method
-        from counterpoise.update.rules.bind import check
-
-        check(config.credit)
+    if name != "off" or config.credit.rule_settings:
+        STAGE_CHECKS.load("credit.rule")(config)
     if name == "kl_cov" and update.surrogate != "unclipped":
         return "credit.rule=kl_cov stands in for the clip: set update.surrogate=unclipped"
     if name == "clip_cov" and update.trajectory != "off":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterpoise.config.option import option
-from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.variants import (
     ADVANTAGES,
     AGGREGATIONS,
@@ -15,6 +14,7 @@ from counterpoise.variants import (
     EXTRA_REWARDS,
     IMPORTANCE_WEIGHTS,
     MIXTURES,
+    PROMPT_TEMPLATES,
     SAMPLERS,
     STEP_RULES,
     SURROGATES,
@@ -45,7 +45,7 @@ class ModelConfig:
         "how a problem becomes a prompt: 'chat' (the tokenizer's template), 'chat-boxed' (the same "
         "asking for a box), 'boxed' (plain text asking for one), 'qwen-math' (Qwen2.5-Math's); "
         "'auto' is chat when there is one, else boxed",
-        choices=(AUTO, *TEMPLATES),
+        choices=PROMPT_TEMPLATES,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoise.config import RunConfig
 from counterpoise.credit.reward_mixtures import Mixture
 from counterpoise.credit.view import Reader, View
 from counterpoise.errors import PoiseError, unknown
@@ -89,6 +90,12 @@ def read_settings(
         except (KeyError, ValueError):
             raise PoiseError(f"{option}: {key} is {KINDS[kind]}, not '{value}'") from None
     return found
+
+
+def check_settings(config: RunConfig) -> None:
+    """Raise where credit.settings are not settings of credit.weights."""
+    name = config.credit.weights
+    read_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
 
 
 def _rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:

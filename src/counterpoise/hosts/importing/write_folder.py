@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from counterpoise.errors import PoiseError, counted
+from counterpoise.files import replacing
 from counterpoise.hosts.importing.formats import Sample, Source, Step, recognise
 from counterpoise.hosts.importing.tokens import complete, load_tokenizer, whole
-from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 
 

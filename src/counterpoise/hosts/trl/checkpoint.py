@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterpoise.batch.buffer import BufferCounts
+from counterpoise.files import replacing
 from counterpoise.hosts.trl.batch_rules import Key
 from counterpoise.hosts.trl.samples import Sample
-from counterpoise.store.atomic import replacing
 from counterpoise.types import Row
 
 PLAIN, TENSORS = "poise.json", "poise.safetensors"

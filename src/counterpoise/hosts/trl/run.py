@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from counterpoise.config import RunConfig
+from counterpoise.files import alone, check_alone
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.run_options import arguments, checked
 from counterpoise.hosts.trl.samples import Sample
@@ -29,7 +30,6 @@ from counterpoise.run.state import State, new_state, restore
 from counterpoise.run.trackers.sending import tracked
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.watch import Watch
-from counterpoise.store.alone import alone, check_alone
 from counterpoise.store.finished import check_unfinished
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions

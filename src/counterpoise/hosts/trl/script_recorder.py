@@ -27,6 +27,7 @@ from counterpoise.batch.describe import describe
 from counterpoise.batch.dropped_rollouts import account
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
+from counterpoise.files import leftovers, remove_leftovers
 from counterpoise.hosts.importing.formats import name_of
 from counterpoise.hosts.trl.batch_rules import Decision, rollout
 from counterpoise.hosts.trl.importer import as_text
@@ -34,7 +35,6 @@ from counterpoise.hosts.trl.samples import Sample
 from counterpoise.microscope.monitor import StepView
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
-from counterpoise.store.atomic import leftovers, remove_leftovers
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 from counterpoise.types import Floats, Group, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores

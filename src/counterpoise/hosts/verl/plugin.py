@@ -17,7 +17,7 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host, options
 from counterpoise.hosts.verl.hook import when_imported
-from counterpoise.terminal_text import echo_message
+from counterpoise.terminal import echo_message
 from counterpoise.variants import ADVANTAGES
 
 

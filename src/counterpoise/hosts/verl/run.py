@@ -28,7 +28,7 @@ from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems
-from counterpoise.terminal_text import echo_message
+from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
 
 

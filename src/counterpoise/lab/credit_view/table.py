@@ -11,7 +11,7 @@ from counterpoise.lab.credit_view.measure import Numbers
 from counterpoise.lab.credit_view.preferences import TokenType, preferred
 from counterpoise.lab.credit_view.result import Result
 from counterpoise.report.charts.render import blanks
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import one_line
 
 LONGEST = 14  # characters of a token
 SHOWN = 6  # types on either side

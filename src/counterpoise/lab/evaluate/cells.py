@@ -20,8 +20,7 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import append_line, replacing, whole_lines
-from counterpoise.store.space import FULL
+from counterpoise.files import FULL, append_line, replacing, whole_lines
 
 SCHEMA = 1
 ORDER = "evaluation.json"

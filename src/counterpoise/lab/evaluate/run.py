@@ -21,6 +21,7 @@ import torch
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.lab.evaluate import models
 from counterpoise.lab.evaluate.cells import Header, Judged, write_order
 from counterpoise.lab.evaluate.models import Source
@@ -33,7 +34,6 @@ from counterpoise.plugins import is_own, pinned
 from counterpoise.sample.decode_graphs import release
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.store.alone import alone
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS, VERIFIERS

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from counterpoise.lab.evaluate.summary import Summary
 from counterpoise.statistics.prompt_intervals import Estimate
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import one_line
 
 AVERAGE = "Avg"
 

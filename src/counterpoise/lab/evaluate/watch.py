@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from counterpoise.lab.evaluate.cells import Cell
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import one_line
 
 QUIET_SECONDS = 10.0  # between lines where there is no terminal
 

@@ -27,13 +27,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import replacing
 from counterpoise.lab.experiments.curves import Runs, by_run
 from counterpoise.lab.experiments.design import Key
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
 from counterpoise.lab.experiments.reused_runs import ORIGIN, same_runs, shared_with
 from counterpoise.statistics.finding import Record
-from counterpoise.store.atomic import replacing
 
 SCHEMA = 1
 NAME = "curves.parquet"

@@ -26,8 +26,8 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, pins
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone
 from counterpoise.run.interrupts import terminated_is_interrupted
-from counterpoise.store.alone import alone
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
 from counterpoise.store.resume import config_damage, differences

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import replacing
 from counterpoise.lab.experiments import pilot
 from counterpoise.lab.experiments import verdicts as findings
 from counterpoise.lab.experiments.curves import Runs, read_run, seconds_of
@@ -38,7 +39,6 @@ from counterpoise.lab.experiments.pieces import (
 from counterpoise.lab.experiments.processes import Fleet, Standing
 from counterpoise.lab.experiments.reused_runs import origins
 from counterpoise.statistics.finding import Finding, as_json
-from counterpoise.store.atomic import replacing
 from counterpoise.store.folder import RunFolder, check_no_run
 
 

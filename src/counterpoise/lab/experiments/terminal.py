@@ -18,8 +18,7 @@ from counterpoise.lab.experiments.dry_run import described
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.processes import Standing, number_of_jobs
 from counterpoise.lab.experiments.run import Bench
-from counterpoise.terminal_console import TerminalConsole
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import TerminalConsole, one_line
 
 EVERY = 20.0  # seconds between lines where nothing can be drawn in place
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal import TerminalConsole
 
 
 @dataclass(frozen=True, slots=True)

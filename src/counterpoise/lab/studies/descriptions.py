@@ -40,7 +40,7 @@ def about(name: str) -> About:
 def list_studies() -> None:
     from rich.table import Table
 
-    from counterpoise.terminal_console import TerminalConsole
+    from counterpoise.terminal import TerminalConsole
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
     for name in STUDIES:

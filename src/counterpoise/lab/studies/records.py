@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import replacing
 from counterpoise.statistics.finding import SCHEMA, Record
-from counterpoise.store.atomic import replacing
 
 
 def write_records(

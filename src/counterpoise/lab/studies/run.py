@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from counterpoise.files import replacing
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.partial_results import Parts
 from counterpoise.lab.studies.records import read_records, write_records
 from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Record, Records, as_json
-from counterpoise.store.atomic import replacing
 
 BUDGETS = ("quick", "full")
 

@@ -17,8 +17,7 @@ from counterpoise.lab.studies.selection import WITHOUT, Limits, chosen, sizes_gi
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.statistics.finding import Finding
 from counterpoise.store.folder import check_no_run
-from counterpoise.terminal_console import TerminalConsole
-from counterpoise.terminal_text import one_line
+from counterpoise.terminal import TerminalConsole, one_line
 
 COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
 

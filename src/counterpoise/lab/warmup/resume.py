@@ -23,14 +23,12 @@ from safetensors import SafetensorError
 from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone, check_alone, error_number, remove_leftovers
 from counterpoise.lab.warmup.supervise import Keeper
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
-from counterpoise.store.alone import alone, check_alone
-from counterpoise.store.atomic import remove_leftovers
 from counterpoise.store.resume import pinned_differences
-from counterpoise.store.space import error_number
 from counterpoise.update.optimizer import Optimizer
 
 APART = 60.0  # seconds between checkpoints, at least

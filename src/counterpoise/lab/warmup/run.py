@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.files import remove, replacing
 from counterpoise.lab.warmup.resume import Unfinished, check_unfinished, held
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
@@ -31,9 +32,8 @@ from counterpoise.model.load import (
 from counterpoise.run.heldout import Success, judge
 from counterpoise.run.interrupts import postponed
 from counterpoise.sample.episodes import episodes_of
-from counterpoise.store.atomic import remove, replacing
 from counterpoise.task.load import load_problems
-from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier

@@ -10,10 +10,10 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from counterpoise.files import replacing
 from counterpoise.report.charts.render import asset
 from counterpoise.report.charts.vega import specification, theme
 from counterpoise.report.panels.panel import Figure
-from counterpoise.store.atomic import replacing
 
 WIDTH = {False: 340, True: 720}  # of one chart; wide ones stand alone
 LETTER = 6.2  # width of one in a legend, about

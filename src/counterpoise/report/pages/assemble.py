@@ -9,12 +9,12 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import replacing
 from counterpoise.report.charts.render import asset, embed, render
 from counterpoise.report.charts.vega import bundle, specification, theme
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.texts import visible
-from counterpoise.store.atomic import replacing
 
 
 def write_page(target: Path, page: str) -> Path:

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from counterpoise.files import alone
 from counterpoise.run.trackers.tracker import Row, home_of
-from counterpoise.store.alone import alone
 
 
 class TensorBoard:

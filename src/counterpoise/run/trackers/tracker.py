@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.store.atomic import replacing
+from counterpoise.files import replacing
 from counterpoise.variants import TRACKERS
 
 

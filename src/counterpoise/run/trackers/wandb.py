@@ -20,9 +20,8 @@ from typing import Any
 
 from wandb import init
 
+from counterpoise.files import alone, replacing
 from counterpoise.run.trackers.tracker import Row, home_of
-from counterpoise.store.alone import alone
-from counterpoise.store.atomic import replacing
 
 PROJECT = "counterpoise"
 

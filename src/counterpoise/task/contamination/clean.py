@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.atomic import replacing
+from counterpoise.files import replacing
 from counterpoise.task.contamination.items import Item
 
 

@@ -126,9 +126,9 @@ def bound(
     return Bound(decide, settings, reader, config.update, config.loop.iterations, reference)
 
 
-def check(options: CreditConfig) -> None:
-    """Raises where the settings are not the rule's own."""
-    decide, settings = _named(options)
+def check_rule(config: RunConfig) -> None:
+    """Raise where credit.rule_settings are not settings of credit.rule."""
+    decide, settings = _named(config.credit)
     decide(Step(()), **settings)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.registry import Registry
+from counterpoise.model.templates import AUTO, TEMPLATES
+from counterpoise.plugins import Registry
 from counterpoise.variants import (
     ADVANTAGES,
     AGGREGATIONS,
@@ -13,6 +14,7 @@ from counterpoise.variants import (
     COMPOSER_PROMISES,
     COMPOSERS,
     PANELS,
+    PROMPT_TEMPLATES,
     SURROGATES,
     TASKS,
     TOKEN_WEIGHTS,
@@ -75,3 +77,7 @@ def test_an_unknown_name_is_met_with_the_nearest(name: str, message: str) -> Non
     assert str(unknown("rule", name, ["shuffled", "grouped"])) == message
     with pytest.raises(PoiseError, match=r"^unknown rule"):
         Registry("rule", {"shuffled": "a:b", "grouped": "a:b"}).load(name)
+
+
+def test_prompt_templates_are_those_that_the_model_knows() -> None:
+    assert (AUTO, *TEMPLATES) == PROMPT_TEMPLATES

@@ -1,18 +1,25 @@
-"""Files and folders that are complete or absent: written under another name, then renamed.
-Lines that are there or not.
-
-Renaming alone survives a killed process, not a power cut: the new name may reach the disk before
-the content does. So the content is flushed to the disk before it is renamed, and then the folder.
-"""
+"""Whole files, whole lines, one writer: how everything is put on the disk."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
+
+from counterpoise.errors import PoiseError
+
+# Files and folders that are complete or absent: written under another name, then renamed.
+# Lines that are there or not.
+#
+# Renaming alone survives a killed process, not a power cut: the new name may reach the disk before
+# the content does. So the content is flushed to the disk before it is renamed, and then the folder.
 
 # A file system that cannot flush a folder, or a folder that may be written to and not read.
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
@@ -124,3 +131,66 @@ def sync_tree(path: Path) -> None:
     for child in path.iterdir():
         sync_tree(child)
     sync_folder(path)
+
+
+# One process writes a folder at a time: `--resume` of a run that still goes on would cut its logs.
+#
+# The folder itself is locked (flock). The kernel takes the lock back when its process ends, however
+# it ends, so nothing is left to clean up; a file system without locks is written without one.
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[int]:
+    """Inside, `path` is written by this process only, and by those that inherit the descriptor."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # no locks here, which is not the user's fault
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PoiseError(
+                    f"{path} is being written by another process: wait until it has ended, "
+                    "or choose another --out"
+                ) from None
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def check_alone(path: Path) -> None:
+    """Refuse a run that is going on before anything of it is read or cut."""
+    with alone(path):
+        pass
+
+
+# A write that fails, most often on a full disk, becomes one line: what, why, how to go on.
+#
+# Nothing is left half-written (`files.py`), and a checkpoint is removed only after its successor
+# is whole, so the run goes on from its last one once there is room again.
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NUMBER = re.compile(r"os error (\d+)|code: (\d+)")  # how safetensors tells of the system's faults
+
+
+@contextmanager
+def writing(path: Path, run: Path) -> Iterator[None]:
+    """Around whatever writes `path`, a part of the run in the folder `run`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as fault:
+        number = error_number(fault)
+        if number is None:
+            raise
+        remedy = "free some space" if number in FULL else "mend that"
+        raise PoiseError(
+            f"{path} could not be written: {os.strerror(number)}. What was written before it is "
+            f"whole: {remedy}, then go on with poise train --resume --out {run}"
+        ) from fault
+
+
+def error_number(fault: Exception) -> int | None:
+    """The system's number of a fault; None when it is not the system's."""
+    if isinstance(fault, OSError):
+        return fault.errno
+    found = NUMBER.search(str(fault))
+    return int(found[1] or found[2]) if found else None

@@ -12,9 +12,9 @@ from counterpoise import loop
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.files import alone, check_alone
 from counterpoise.loop import train
 from counterpoise.run.watch import Watch
-from counterpoise.store.alone import alone, check_alone
 
 SETS = [
     "loop.iterations=2", "model.device='cpu'", "task.levels=[1]", "task.size=16", "task.heldout=2",

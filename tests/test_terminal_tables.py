@@ -8,7 +8,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.terminal_console import TerminalConsole
+from counterpoise.terminal import TerminalConsole
 
 HOSTILE = "[red]a\x1b]0;x\x07\x9b2J\r\x08\u202eb[/red]"
 SHOWN = r"[red]a\x1b]0;x\x07\x9b2J\r\x08\u202eb[/red]"

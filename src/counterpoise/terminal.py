@@ -3,7 +3,7 @@ r"""Text that is safe to show in a terminal: characters that would control it ar
 Ids, field names, paths and option values come from files and command lines that somebody else may
 have written. An escape sequence among them could move the cursor, recolour or retitle the window,
 and a bidirectional override could reorder a path; here they become visible text such as `\x1b`.
-Commands print by `echo`, messages of one line go through `one_line`, and terminal_console.py does
+Commands print by `echo`, messages of one line go through `one_line`, and terminal.py does
 the same for what rich draws.
 """
 
@@ -11,7 +11,12 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 # Control characters, invisible format characters (bidirectional overrides are among them), halves
 # of surrogate pairs, which no encoding can write, and the two separators that end a line.
@@ -77,3 +82,34 @@ def replace_unencodable() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:  # a test or another program may have put its own stream here
         reconfigure(errors="backslashreplace")
+
+
+# The console that commands draw on: rich's, but texts are texts.
+#
+# Brackets are no markup unless a call asks for it (`Text` objects carry the styles of ours), and
+# characters that would control the terminal are spelled out, whatever part of a table or a progress
+# bar they stand in. The control codes that rich itself writes pass.
+
+
+class TerminalConsole(Console):
+    """
+    Example:
+        TerminalConsole(stderr=True).print("[red]\\x1b[2J")    prints these letters, and no colour
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, **options})
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        # Strings are spelled out before they are measured, so that tables keep their columns.
+        return super().render_str(spell_out_controls(text, keep=LINE_BREAKS), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        # `Text` objects were made elsewhere: their characters are met here at the latest.
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield segment._replace(text=spell_out_controls(segment.text, keep=LINE_BREAKS))

@@ -10,7 +10,7 @@ import pytest
 from power_cut import PowerCut
 
 from counterpoise.config import RunConfig
-from counterpoise.store.atomic import (
+from counterpoise.files import (
     append_line,
     make_folder,
     remove_leftovers,

@@ -16,10 +16,9 @@ from safetensors import SafetensorError
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.files import append_line, error_number, writing
 from counterpoise.store import checkpoint
-from counterpoise.store.atomic import append_line
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.space import error_number, writing
 
 # Each part of a run is written again and again until the disk is full, then all is cleared away.
 FILL = """
@@ -98,7 +97,7 @@ def test_a_line_that_was_cut_short_is_taken_back(tmp_path: Path) -> None:
     """The system writes what still fits and refuses the rest."""
     script = LIMITED + (
         "from pathlib import Path\n"
-        "from counterpoise.store.atomic import append_line\n"
+        "from counterpoise.files import append_line\n"
         "for k in range(9):\n"
         "    append_line(Path(sys.argv[2]), str(k) * 300)\n"
     )

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from counterpoise.terminal_text import (
+from counterpoise.terminal import (
     LONGEST_MESSAGE,
     echo,
     one_line,
