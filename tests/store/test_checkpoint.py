@@ -214,6 +214,14 @@ def test_the_manifest_is_checked_before_anything_is_loaded(folder: Path) -> None
     assert all(len(digest) == 64 for digest in manifest["sha256"].values())
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, "3", '{"sha256": 3}', "\x00", "{}"])
+def test_a_manifest_of_anything_else_is_a_damaged_checkpoint(folder: Path, content: str) -> None:
+    (folder / "iteration_00020" / "manifest.json").write_text(content)
+    iteration, told = newest(folder)
+    assert iteration == 10
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_weight_is_saved_once(tied: bool) -> None:
     weights = weights_of(tiny.policy(tie_word_embeddings=tied).model)

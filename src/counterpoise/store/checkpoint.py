@@ -165,7 +165,7 @@ def _fault(path: Path) -> str:
                 return f"{file} is missing"
             if _digest(path / file) != digest:
                 return f"{file} has changed"
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         return f"manifest.json cannot be read: {fault}"
     return ""
 
