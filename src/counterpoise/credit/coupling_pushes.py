@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.view import View
-from counterpoise.microscope.pairs import wide
 from counterpoise.model.coupling_sums import Walk
-from counterpoise.model.residuals import HALF, Errors
+from counterpoise.model.residuals import HALF, Errors, wide
 from counterpoise.types import Floats, Row
 
 Pushes = NDArray[np.float32]  # [N, 2]: by tokens with c > 0, by those with c < 0

@@ -30,10 +30,10 @@ from counterpoise.credit.view import View
 from counterpoise.model.kernels import on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
+from counterpoise.model.reading_passes import ReadingPasses
 from counterpoise.model.scoring import micro_batches
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
-from counterpoise.update.passes import Passes
 
 AT_ONCE = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
 
@@ -191,7 +191,7 @@ def _after_prompts(
 
 
 def _packed(
-    policy: Policy, asked: Sequence[Asked], passes: Passes
+    policy: Policy, asked: Sequence[Asked], passes: ReadingPasses
 ) -> Iterator[tuple[list[Asked], Run]]:
     """All rows as a training step packs them, prompts and all."""
     rows = [one.row for one in asked]

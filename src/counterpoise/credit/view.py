@@ -17,9 +17,9 @@ from torch import Tensor
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
+from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import Read, read, score
 from counterpoise.types import Floats, Ints, Row
-from counterpoise.update.passes import EAGER, Passes
 
 
 class NoPolicyError(PoiseError):
@@ -35,7 +35,7 @@ class Reader:
     micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
-    passes: Passes = EAGER  # how they are run
+    passes: ReadingPasses = EAGER_READING  # how they are run
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
     """By the rows' names, what a weighting had read of them: the update asks for the same."""
 

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import Snapshot, errors
 from counterpoise.microscope.chosen_gradients import logprob_at, plus
-from counterpoise.microscope.pairs import wide
 from counterpoise.model.load import Policy
+from counterpoise.model.residuals import wide
 from counterpoise.model.swapped_weights import Direction
 from counterpoise.types import Row
 

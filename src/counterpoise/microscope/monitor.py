@@ -31,12 +31,12 @@ from counterpoise.microscope import prefixes
 from counterpoise.microscope.coupling import Coupling, decompose_errors
 from counterpoise.microscope.learning_tax import Mean, drift, log_distributions, places, tax
 from counterpoise.microscope.monitor_sampling import Name
-from counterpoise.microscope.pairs import Pushes, strongest, wide
+from counterpoise.microscope.pairs import Pushes, strongest
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.token_types import TypePull, type_pulls
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import HALF, Errors
+from counterpoise.model.residuals import HALF, Errors, wide
 from counterpoise.model.scoring import micro_batches, read
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.passes import EAGER, Passes

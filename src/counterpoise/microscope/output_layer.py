@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import Snapshot
-from counterpoise.microscope.pairs import wide
 from counterpoise.model.head import token_logprobs
+from counterpoise.model.residuals import wide
 
 
 def output_gradient(seen: Snapshot, unembedding: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import errors as errors_of
-from counterpoise.model.residuals import Errors, product
+from counterpoise.model.residuals import Errors, product, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +95,6 @@ def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pu
             values[side], chosen = both.topk(top, dim=1)
             places[side] = torch.cat((places[side], at[best.indices]), dim=1).gather(1, chosen)
     return Pushes(torch.cat(places.unbind(), dim=1), torch.cat((values[0], -values[1]), dim=1))
-
-
-def wide(x: Tensor) -> Tensor:
-    """Half precision as float32: products of small errors need it."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _few(errors: Errors, watched: Tensor) -> tuple[Tensor, ...]:

@@ -111,3 +111,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         return a.float() @ b.float()
     multiply = torch.bmm if a.dim() == 3 else torch.mm
     return multiply(a, b, out_dtype=torch.float32)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32: products of small residuals need it."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -16,14 +16,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
-from counterpoise.model.scoring import Forward, once, packed, through
+from counterpoise.model.reading_passes import EagerReading, ReadingPasses
+from counterpoise.model.scoring import Forward, packed, through
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.rule import Term
@@ -66,22 +66,13 @@ class Found:
     hidden_MD: Tensor
 
 
-class Passes(Protocol):
-    """How passes are run: as they come, or captured."""
+class Passes(ReadingPasses, Protocol):
+    """How the passes of an update are run: as they come, or captured."""
 
     def gradients(
         self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
     ) -> Found:
         """Adds the gradients to the weights' `.grad`."""
-        ...
-
-    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
-        """Without gradients."""
-        ...
-
-    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
-        """Hidden states [n, D] of the responses as they are read, row after row, by what stands in
-        for their embeddings; with a gradient to that alone, which is to be taken at once."""
         ...
 
 
@@ -165,19 +156,7 @@ def compute(
     return found, loss, logprobs
 
 
-def given_for_responses(
-    policy: Policy, packing: Packing, tokens_N: Tensor, embedded_nD: Tensor
-) -> tuple[Tensor, slice]:
-    """Embeddings [N, D] of all tokens, those of the first n of the responses as given, and where
-    these are: responses come after all prompts, in the order of the rows."""
-    start = sum(length for _, length in packing.prompts)
-    kept = slice(start, start + len(embedded_nD))
-    with torch.no_grad():
-        own_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    return torch.cat((own_ND[: kept.start], embedded_nD, own_ND[kept.stop :])), kept
-
-
-class Eager:
+class Eager(EagerReading):
     """Passes that run as they come."""
 
     def gradients(
@@ -190,15 +169,6 @@ class Eager:
         assert logprobs.grad is not None
         found.tokens_3M[2] = -logprobs.grad
         return found
-
-    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
-        return once(policy, rows, temperature)
-
-    def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
-        packing = packed(policy, rows)
-        tokens_N, attend = packing.tokens_N, PackedAttention(packing)
-        x_ND, kept = given_for_responses(policy, packing, tokens_N, embedded_nD)
-        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[kept]
 
 
 EAGER = Eager()

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import is_evaluation
-from counterpoise.lab.studies.page import found_in
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import visible
@@ -104,7 +102,8 @@ def _read(folder: Path) -> tuple[RunData, str]:
     if is_imported(folder):
         run, source, _ = read_imported(folder)
         return run, source
-    if folder.is_dir() and not is_run(folder) and (is_evaluation(folder) or found_in(folder)):
+    # An evaluation or a folder of studies keeps its results in JSON files.
+    if folder.is_dir() and not is_run(folder) and any(folder.glob("*.json")):
         raise PoiseError(
             f"{folder} is no run, and only runs are compared: poise report {folder} shows it alone"
         )

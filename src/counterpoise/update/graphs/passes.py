@@ -26,6 +26,7 @@ from counterpoise.model.flash import Segments, takes
 from counterpoise.model.kernels import on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
+from counterpoise.model.reading_passes import given_for_responses
 from counterpoise.model.scoring import Forward, through
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Row
@@ -38,7 +39,6 @@ from counterpoise.update.passes import (
     Passes,
     Used,
     compute,
-    given_for_responses,
 )
 
 Result = TypeVar("Result")

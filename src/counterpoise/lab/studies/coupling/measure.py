@@ -32,7 +32,8 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import Snapshot, errors, snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.masking import low_confidence
-from counterpoise.microscope.pairs import kernel, pairs, wide
+from counterpoise.microscope.pairs import kernel, pairs
+from counterpoise.model.residuals import wide
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 
