@@ -22,7 +22,7 @@ from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.options import Options, check
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[3]
 needs_verl = pytest.mark.skipif(
     host.installed() is None or not host.supported(host.installed() or ""),
     reason=f"verl {host.VERSION} is not installed: {host.REMEDY}",

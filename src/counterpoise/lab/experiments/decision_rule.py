@@ -12,6 +12,7 @@ from counterpoise.errors import counted
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Way
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
+from counterpoise.lab.experiments.tuned import tuned_sentence
 
 SIGNS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
 
@@ -33,6 +34,7 @@ def executed(experiment: Experiment) -> str:
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
         _verdict(experiment.hypotheses),
+        tuned_sentence(experiment),
         dose_sentence(experiment),
     ]
     return " ".join(line for line in said if line)

@@ -62,6 +62,11 @@ class ExperimentConfig:
         0.03, "expected std of differences between seeds: for the power, --dry-run", at_least=0.0
     )
     hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
+    tuned: bool = option(
+        False,
+        "judge every arm at its own best rate, chosen on half of the seeds and judged on the other "
+        "half (tuned.py); the verdict is then that of the first hypothesis at tuned rates",
+    )
     dose: str = option(
         "",
         "a column of the curves that the arms vary, such as cross_advantage_ratio: the slope of "

@@ -17,6 +17,7 @@ from counterpoise.lab.experiments.failures import BIAS, Failures, failures_told
 from counterpoise.lab.experiments.measures import MEASURES
 from counterpoise.lab.experiments.results import Result, comparisons, numbers, results
 from counterpoise.lab.experiments.reused_runs import shared_told
+from counterpoise.lab.experiments.tuned import compare_tuned, tuned_numbers
 from counterpoise.statistics.finding import Finding, Verdict
 from counterpoise.statistics.student import Mean, shown, together
 
@@ -42,6 +43,8 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
         for first in experiment.hypotheses[:1]
         for column, setting in list(experiment.columns.items())[1:]
     ]
+    tuned = compare_tuned(runs, experiment)
+    notes += [f"{comparison}." for comparison in tuned]
     responses = dose_responses(runs, experiment)
     notes += [_dose_note(response, experiment) for response in responses]
     notes += [_collapses(found, rate) for rate in experiment.design.rates]
@@ -55,7 +58,11 @@ def judge(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> Find
         first = experiment.hypotheses[0]
         said = _told(comparisons(runs, experiment, first.arm))
         because = f"{first.arm} minus {experiment.baseline}: {said}"
-    named = (*numbers(found, experiment), *dose_numbers(responses, experiment))
+    named = (
+        *numbers(found, experiment),
+        *tuned_numbers(tuned),
+        *dose_numbers(responses, experiment),
+    )
     return Finding(decided, because, named, tuple(n for n in notes if n))
 
 
@@ -76,6 +83,9 @@ def verdict_on(
     hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = "heldout"
 ) -> Verdict:
     """Asked at every rate: one that has not been run cannot speak against it."""
+    if experiment.options.tuned:
+        tuned = [t for t in compare_tuned(runs, experiment, column) if t.arm == hypothesis.arm]
+        return verdict([t.comparison for t in tuned], hypothesis.way, experiment.options.margin)
     found = comparisons(runs, experiment, hypothesis.arm, column)
     decided = verdict(found, hypothesis.way, experiment.options.margin)
     whole = len(found) == len(experiment.design.rates)
@@ -153,6 +163,7 @@ def markdown(runs: Runs, experiment: Experiment, failures: Failures = NONE) -> s
         + _sentence(comparisons(runs, experiment, h.arm))
         for h in experiment.hypotheses
     ]
+    lines += [f"- {comparison}." for comparison in compare_tuned(runs, experiment)]
     lines += [f"- {_dose_note(r, experiment)}" for r in dose_responses(runs, experiment)]
     for rate in experiment.design.rates:
         mine = [one for one in found if one.rate == rate]

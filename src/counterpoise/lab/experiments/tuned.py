@@ -1,0 +1,128 @@
+"""Tuned against tuned: every arm at the learning rate that is best for it, judged on other seeds.
+
+    half A = seeds at even positions, half B = seeds at odd positions of the design
+    rate_A(arm) = the rate with the highest mean final success over the seeds of A; rate_B likewise
+    difference of a seed in B = success of the arm at rate_A(arm)
+                              - success of the baseline at rate_A(baseline), and in A with rate_B
+
+A rate that was chosen and judged on the same seeds would look better than it is, and more so for an
+arm that was tried at more rates. Cross-fitting avoids this and still uses every seed: the
+differences of both halves are averaged, with Student's t over seeds. Costs are read as in
+compare.py: at the fewer rollouts, and at the fewer updates, that either run of a pair spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from counterpoise.lab.experiments.compare import Comparison, Cost, points, read_at
+from counterpoise.lab.experiments.curves import HELDOUT, Runs, end
+from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.statistics.finding import Number
+from counterpoise.statistics.student import student, together
+
+
+@dataclass(frozen=True, slots=True)
+class TunedComparison:
+    """One arm against the baseline, each at rates that were chosen for it on the other seeds."""
+
+    arm: str
+    rates: tuple[float, float]  # chosen on the even and on the odd seeds, for the arm
+    baseline_rates: tuple[float, float]
+    comparison: Comparison  # its `rate` is the one chosen on the even seeds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.arm} at {_rates(self.rates)} against {self.comparison.against} at "
+            f"{_rates(self.baseline_rates)}: {points(self.comparison.rollouts)} at equal rollouts "
+            f"and {points(self.comparison.updates)} at equal updates over "
+            f"{self.comparison.rollouts.n} seeds"
+        )
+
+
+def compare_tuned(
+    runs: Runs, experiment: Experiment, column: str = HELDOUT
+) -> list[TunedComparison]:
+    """Every other arm against the baseline; empty unless `tuned` is set and all runs are there."""
+    design = experiment.design
+    if not experiment.options.tuned or any(key not in runs for key in design.runs()):
+        return []
+    halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
+    chosen = {
+        arm: tuple(_best_rate(runs, experiment, arm, half, column) for half in halves)
+        for arm in design.arms
+    }
+    others = [arm for arm in design.arms if arm != experiment.baseline]
+    level = together(experiment.options.level, len(others))
+    comparisons = []
+    for arm in others:
+        differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
+        for half, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
+            for seed in judged_seeds:
+                pair = [
+                    runs[Key(name, chosen[name][half], seed)] for name in (arm, experiment.baseline)
+                ]
+                for cost, values in differences.items():
+                    least = min(curve[-1][cost] for curve in pair)
+                    success = [read_at(curve, cost, least, column) for curve in pair]
+                    if success[0] is not None and success[1] is not None:
+                        values.append(success[0] - success[1])
+        if not differences["rollouts"]:  # held-out success was not measured at this setting
+            continue
+        comparison = Comparison(
+            arm,
+            experiment.baseline,
+            chosen[arm][0],
+            rollouts=student(differences["rollouts"], level),
+            updates=student(differences["updates"], level),
+        )
+        comparisons.append(
+            TunedComparison(
+                arm,
+                (chosen[arm][0], chosen[arm][1]),
+                (chosen[experiment.baseline][0], chosen[experiment.baseline][1]),
+                comparison,
+            )
+        )
+    return comparisons
+
+
+def tuned_numbers(comparisons: Sequence[TunedComparison]) -> list[Number]:
+    numbers = []
+    for tuned in comparisons:
+        name = f"{tuned.arm} minus {tuned.comparison.against}, each at its tuned rate"
+        for cost in ("rollouts", "updates"):
+            mean = getattr(tuned.comparison, cost)
+            numbers.append(
+                Number(f"{name}, equal {cost}", mean.value, mean.low, mean.high, unit="share")
+            )
+    return numbers
+
+
+def tuned_sentence(experiment: Experiment) -> str:
+    """The rule that is executed, in words; empty where arms are not tuned."""
+    if not experiment.options.tuned:
+        return ""
+    return (
+        "Tuned against tuned, which is the verdict: each arm's rate is the one with the highest "
+        "mean final success over the even seeds and is judged on the odd ones, and the other way "
+        "round; intervals of the pooled differences hold for all arms together."
+    )
+
+
+def _best_rate(
+    runs: Runs, experiment: Experiment, arm: str, seeds: Sequence[int], column: str
+) -> float:
+    """The smaller rate wins a tie."""
+
+    def mean_success(rate: float) -> float:
+        finals = [end(column)(runs[Key(arm, rate, seed)]) for seed in seeds]
+        return sum(value for value in finals if value is not None) / len(seeds)
+
+    return max(sorted(experiment.design.rates), key=mean_success)
+
+
+def _rates(rates: tuple[float, float]) -> str:
+    return f"{rates[0]:g}" if rates[0] == rates[1] else f"{rates[0]:g} and {rates[1]:g}"

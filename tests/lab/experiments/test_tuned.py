@@ -1,0 +1,83 @@
+"""Tuned against tuned: rates chosen on one half of the seeds, judged on the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lab.experiments.made_up import run
+from lab.experiments.small_experiment import write
+
+from counterpoise.lab.experiments.curves import Runs, by_run
+from counterpoise.lab.experiments.decision_rule import executed
+from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.tuned import compare_tuned
+from counterpoise.lab.experiments.verdicts import judge, markdown, verdict_on
+
+FILE = """
+[experiment]
+rule = "tuned against tuned"
+baseline = "shuffled"
+rates = [1e-4, 4e-4]
+seeds = 8
+margin = 0.03
+tuned = true
+hypotheses = ["RB > shuffled"]
+[experiment.arms]
+shuffled = ["batch.composer=shuffled"]
+RB = ["balance.tau=0.25"]
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return read_experiment(write(tmp_path, FILE))
+
+
+def runs_ending_at(success: dict[tuple[str, float], float], luck: dict | None = None) -> Runs:
+    """Eight seeds; a seed shifts every run alike, `luck` shifts (arm, rate, seed) on its own."""
+    records = []
+    for (arm, rate), value in success.items():
+        for seed in range(8):
+            shift = 0.01 * (seed % 3) + (luck or {}).get((arm, rate, seed), 0.0)
+            heldout = [0.4, value + shift + 0.002 * ((seed * 7 + len(arm)) % 5)]
+            records += run(arm, seed, heldout, updates=4, rate=rate)
+    return by_run(records)
+
+
+def test_each_arm_is_judged_at_its_own_best_rate(experiment):
+    # At either rate alone RB looks better or worse; each at its best, they are 5 points apart.
+    runs = runs_ending_at(
+        {("shuffled", 1e-4): 0.70, ("shuffled", 4e-4): 0.50, ("RB", 1e-4): 0.60, ("RB", 4e-4): 0.75}
+    )
+    (tuned,) = compare_tuned(runs, experiment)
+    assert tuned.rates == (4e-4, 4e-4)
+    assert tuned.baseline_rates == (1e-4, 1e-4)
+    assert tuned.comparison.rollouts.n == 8
+    assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)
+    assert verdict_on(experiment.hypotheses[0], runs, experiment) == "replicated"
+    assert "RB at 0.0004 against shuffled at 0.0001: +" in markdown(runs, experiment)
+    assert judge(runs, experiment).verdict == "replicated"
+    assert "judged on the odd ones" in executed(experiment)
+
+
+def test_a_rate_is_never_judged_on_the_seeds_that_chose_it(experiment):
+    # Luck at the even seeds makes 4e-4 look best for RB there; judged on odd seeds it is not.
+    luck = {("RB", 4e-4, seed): 0.2 for seed in range(0, 8, 2)}
+    runs = runs_ending_at(
+        {("shuffled", 1e-4): 0.7, ("shuffled", 4e-4): 0.5, ("RB", 1e-4): 0.7, ("RB", 4e-4): 0.6},
+        luck,
+    )
+    (tuned,) = compare_tuned(runs, experiment)
+    assert tuned.rates == (4e-4, 1e-4)
+    # Odd seeds at the lucky rate: -0.1; even seeds at the rate the odd ones chose: 0.
+    assert tuned.comparison.rollouts.value == pytest.approx(-0.05, abs=0.004)
+
+
+def test_nothing_is_decided_before_every_run_is_there(experiment):
+    runs = runs_ending_at(
+        {("shuffled", 1e-4): 0.7, ("shuffled", 4e-4): 0.5, ("RB", 1e-4): 0.6, ("RB", 4e-4): 0.9}
+    )
+    del runs[next(iter(runs))]
+    assert compare_tuned(runs, experiment) == []
+    assert verdict_on(experiment.hypotheses[0], runs, experiment) == "inconclusive"
