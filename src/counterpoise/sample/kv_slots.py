@@ -54,8 +54,10 @@ class Slots:
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
+        # Zeros and not whatever the memory holds: the slot that belongs to no row attends to steps
+        # it never took, and one NaN among them would draw a token outside the vocabulary.
         def cache(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=decoder.dtype, device=device)
+            return torch.zeros(shape, dtype=decoder.dtype, device=device)
 
         self.prefix_keys = [cache(capacity.prefix, K, d) for _ in range(layers)]
         self.prefix_values = [cache(capacity.prefix, K, d) for _ in range(layers)]
