@@ -19,7 +19,7 @@ from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.masked_copies import Copy, Originals
 from counterpoise.credit.oar_p import importance
 from counterpoise.model.load import load_policy
-from counterpoise.model.scoring import packed
+from counterpoise.model.scoring import pack_rows
 
 ROWS = answered.rows()
 
@@ -36,7 +36,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_copies_look_at_their_past_the_prompt_and_what_they_keep(fused: None) -> None:
     policy = answered.policy()
-    originals = Originals(policy, packed(policy, ROWS))
+    originals = Originals(policy, pack_rows(policy, ROWS))
     assert not originals.pads
     some = [
         Copy(r, kept, ROWS[r].content.response_tokens[kept:-1] + 1)
@@ -51,7 +51,7 @@ def test_copies_look_at_their_past_the_prompt_and_what_they_keep(fused: None) ->
 
 def test_passes_without_padding_take_copies_as_they_come(fused: None) -> None:
     policy = answered.policy()
-    originals = Originals(policy, packed(policy, ROWS))
+    originals = Originals(policy, pack_rows(policy, ROWS))
     some = [Copy(1, kept, ROWS[1].content.response_tokens[kept:-1]) for kept in (0, 5, 2, 9)]
     assert [len(copy.tokens) for copy in some] == [20, 15, 18, 11]
     assert list(originals.batches(some, 5)) == [[0, 1], [2, 3]]  # at most 40 tokens
@@ -76,7 +76,7 @@ def test_oar_p_without_padding(compare: str, fused: None, monkeypatch: pytest.Mo
 def test_on_a_gpu_the_kernel_is_near_padded() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
     rows = [replace(row, advantage=1.0) for row in tiny.rows(groups=3, size=4, longest=90)]
-    originals = Originals(policy, packed(policy, rows))
+    originals = Originals(policy, pack_rows(policy, rows))
     some = [
         Copy(r, kept, row.content.response_tokens[kept:-1])
         for r, row in enumerate(rows)

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from counterpoise.batch.plan_file import rows_from_file
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 A, B = [5, 6, 7], [5, 6, 8]  # prompts
 
@@ -46,7 +46,7 @@ def test_with_a_tokenizer_there_are_texts(tmp_path: Path) -> None:
     export(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
     assert lines[0]["prompt"] == tokenizer.decode(A, skip_special_tokens=True)
     assert lines[0]["response"] == tokenizer.decode([11, 12], skip_special_tokens=True)
 

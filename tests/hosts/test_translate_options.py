@@ -123,7 +123,7 @@ def test_choices_that_are_honoured_have_a_translation(engine: str) -> None:
 def test_a_template_with_ends_of_its_own_is_refused(engine: str) -> None:
     """By its name, so that a new template has to be thought of."""
     honoured = TABLES[engine]["model.template"].values
-    ending = {name for name, template in TEMPLATES.items() if template.ends}
+    ending = {name for name, template in TEMPLATES.items() if template.end_tokens}
     assert set(honoured) == {AUTO, *TEMPLATES} - ending
     (fault,) = refused(with_option("model.template", "qwen-math"), TABLES[engine])
     assert "ends no response" in fault

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.load import as_policy
+from counterpoise.model.load import wrap_model
 from counterpoise.model.packing import Packing, pack, pack_prompts
 from counterpoise.types import Ints
 
@@ -251,6 +251,6 @@ def test_a_model_without_an_end_is_refused() -> None:
     model = tiny.policy().model
     model.generation_config.eos_token_id = None
     with pytest.raises(PoiseError, match="no end token"):
-        as_policy("endless", model, Endless())
+        wrap_model("endless", model, Endless())
     with pytest.raises(PoiseError, match="no chat template"):
-        as_policy("plain", model, tiny.Words(), template="chat")
+        wrap_model("plain", model, tiny.Words(), template="chat")

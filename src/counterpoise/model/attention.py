@@ -15,29 +15,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from counterpoise.model.flash import Segments, flash_forward, segments, takes
-from counterpoise.model.kernels import fused
+from counterpoise.model.flash import PackedSegments, find_segments, flash_forward, supports_head_dim
+from counterpoise.model.kernels import uses_kernels
 from counterpoise.model.packing import Packing
 
 
 class PackedAttention:
     """An `attend` for `Decoder`: causal within each sequence, blind to its neighbours."""
 
-    def __init__(self, packing: Packing, at: Segments | None = None) -> None:
-        """`at`: the segments, where they are not to be read off the packing."""
+    def __init__(self, packing: Packing, known_segments: PackedSegments | None = None) -> None:
+        """`known_segments`: the segments, where they are not to be read off the packing."""
         self.packing = packing
-        if at is not None:
-            self.segments = at
+        if known_segments is not None:
+            self.segments = known_segments
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if fused(q) and takes(q.shape[-1]) and self.segments is not None:
+        if uses_kernels(q) and supports_head_dim(q.shape[-1]) and self.segments is not None:
             return flash_forward(q, k, v, self.segments)[0]
         return self._padded(layer, q, k, v)
 
     @cached_property
-    def segments(self) -> Segments | None:
+    def segments(self) -> PackedSegments | None:
         """For flash attention; None where the packing does not suit it."""
-        return segments(self.packing)
+        return find_segments(self.packing)
 
     @cached_property
     def _padded(self) -> PaddedAttention:
@@ -81,16 +81,16 @@ class PaddedAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        q_P, k_P, v_P = (rows_at(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
+        q_P, k_P, v_P = (gather_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
         mixed = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
         if self.has_responses:
-            q_R = rows_at(q, self.response_slots)
-            k_R, v_R = (rows_at(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
+            q_R = gather_rows(q, self.response_slots)
+            k_R, v_R = (gather_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
             mixed = torch.cat((mixed, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
         return mixed.index_select(0, self.back_N)
 
 
-def rows_at(x: Tensor, slots: Tensor) -> Tensor:
+def gather_rows(x: Tensor, slots: Tensor) -> Tensor:
     """x[slots]; index_select has the quicker backward."""
     return x.index_select(0, slots.flatten()).view(*slots.shape, *x.shape[1:])
 

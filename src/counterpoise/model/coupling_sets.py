@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
+TokenIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sets:
+class CouplingSets:
     """
     Example:
         >>> found = lay_out(np.array([7, 5, 7, 9, 7]), base=2, most=4)
@@ -27,28 +27,30 @@ class Sets:
         [[[1, 3]], [[0, 2, 4]]]
     """
 
-    blocks: tuple[Places, ...]  # [B, w] each; a row holds whole sets
-    large: tuple[Places, ...]  # [n] each: a set with more than `most` tokens
+    blocks: tuple[TokenIndices, ...]  # [B, w] each; a row holds whole sets
+    large_sets: tuple[TokenIndices, ...]  # [n] each: a set with more than `most` tokens
 
 
-def lay_out(key_N: NDArray[np.int64], *, base: int, most: int) -> Sets:
+def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> CouplingSets:
     order = np.argsort(key_N, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(key_N[order]) != 0]) if len(order) else order
     ends = np.r_[starts[1:], len(order)] if len(order) else order
     sizes = ends - starts
-    shared = sizes <= base
-    blocks = [_side_by_side(order[np.repeat(shared, sizes)], sizes[shared], base, len(key_N))]
-    width = base
-    while width < most:
-        width = min(2 * width, most)
+    shared = sizes <= row_width
+    blocks = [_side_by_side(order[np.repeat(shared, sizes)], sizes[shared], row_width, len(key_N))]
+    width = row_width
+    while width < max_size:
+        width = min(2 * width, max_size)
         alone = (sizes <= width) & ~shared
         shared |= alone
         blocks.append(_rows(order, starts[alone], ends[alone], len(key_N)))
     large = [order[a:b] for a, b in zip(starts[~shared], ends[~shared], strict=True)]
-    return Sets(tuple(block for block in blocks if block.size), tuple(large))
+    return CouplingSets(tuple(block for block in blocks if block.size), tuple(large))
 
 
-def _side_by_side(order: Places, sizes: Places, width: int, nobody: int) -> Places:
+def _side_by_side(
+    order: TokenIndices, sizes: TokenIndices, width: int, nobody: int
+) -> TokenIndices:
     """Consecutive whole sets in each row, as many as fit."""
     ends = np.cumsum(sizes)
     cuts = [0]
@@ -57,7 +59,9 @@ def _side_by_side(order: Places, sizes: Places, width: int, nobody: int) -> Plac
     return _rows(order, np.array(cuts[:-1]), np.array(cuts[1:]), nobody)
 
 
-def _rows(order: Places, starts: Places, ends: Places, nobody: int) -> Places:
+def _rows(
+    order: TokenIndices, starts: TokenIndices, ends: TokenIndices, nobody: int
+) -> TokenIndices:
     """[B, w]: a row for each stretch of `order`, as wide as the longest of them."""
     if not len(starts):
         return np.empty((0, 0), np.int64)

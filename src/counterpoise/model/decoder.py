@@ -22,14 +22,23 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.flash import Segments, takes
-from counterpoise.model.kernels import on_gpu
-from counterpoise.model.layer import Layer, Shape, parameters
-from counterpoise.model.layer_parts import gate, heads, lay_side_by_side, product, rms_norm
+from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.kernels import is_half_on_gpu
+from counterpoise.model.layer import FusedLayer, LayerShape, layer_parameters
+from counterpoise.model.layer_parts import (
+    apply_gate,
+    join_weights,
+    joint_linear,
+    rms_norm,
+    split_heads,
+)
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+AttendFunction = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-BY_LENGTH = ("dynamic", "longrope")  # angles that change with a sequence's length: no one table
+LENGTH_DEPENDENT_ROPE = (
+    "dynamic",
+    "longrope",
+)  # angles that change with a sequence's length: no one table
 
 
 class Decoder:
@@ -41,14 +50,14 @@ class Decoder:
         self.config = config
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
-        lay_side_by_side(self.layers)
+        join_weights(self.layers)
         self.norm: Any = model.model.norm
         self.head: nn.Linear = model.lm_head
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon: float = config.rms_norm_eps
-        self.shape = Shape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
+        self.shape = LayerShape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
         self._rotary: nn.Module = model.model.rotary_emb
         self._angles: tuple[Tensor, Tensor] | None = None
         modules = self.embedding, self.layers, self.norm, self.head
@@ -72,7 +81,7 @@ class Decoder:
         self,
         tokens_N: Tensor,
         positions_N: Tensor,
-        attend: Attend,
+        attend: AttendFunction,
         *,
         checkpoint: bool = False,
         embedded_N: Tensor | None = None,
@@ -103,32 +112,32 @@ class Decoder:
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        attend: Attend,
+        attend: AttendFunction,
         only_n: Tensor | None = None,
     ) -> Tensor:
         layer = self.layers[index]
         at = self._segments(x, attend) if only_n is None else None
         if at is not None:
-            z: Tensor = Layer.apply(x, cos, sin, at, self.shape, *parameters(layer))
+            z: Tensor = FusedLayer.apply(x, cos, sin, at, self.shape, *layer_parameters(layer))
             return z
         H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, epsilon)
-        qkv = product(h, (attention.q_proj, attention.k_proj, attention.v_proj))
+        qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
         norms = None
         if self.config.model_type == "qwen3":  # normalises queries and keys head by head
             norms = attention.q_norm.weight, attention.k_norm.weight
-        q, k, v = heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
         if only_n is not None:
             x, q = x.index_select(0, only_n), q.index_select(0, only_n)
         mixed = attend(index, q, k, v).reshape(-1, H * d)
         y = _added(x, attention.o_proj, mixed)
         m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
-        return _added(y, mlp.down_proj, gate(product(m, (mlp.gate_proj, mlp.up_proj))))
+        return _added(y, mlp.down_proj, apply_gate(joint_linear(m, (mlp.gate_proj, mlp.up_proj))))
 
-    def _segments(self, x: Tensor, attend: Attend) -> Segments | None:
+    def _segments(self, x: Tensor, attend: AttendFunction) -> PackedSegments | None:
         """Where a layer written out takes over: for gradients, where flash attention can run."""
-        able = torch.is_grad_enabled() and on_gpu(x) and takes(self.head_dim)
+        able = torch.is_grad_enabled() and is_half_on_gpu(x) and supports_head_dim(self.head_dim)
         return attend.segments if able and isinstance(attend, PackedAttention) else None
 
     def reserve(self, length: int) -> None:
@@ -147,7 +156,7 @@ class Decoder:
         self._angles = (cos[0], sin[0])
 
     @property
-    def angles(self) -> tuple[Tensor, Tensor]:
+    def rotary_table(self) -> tuple[Tensor, Tensor]:
         """cos and sin [L, d]: a table of the model's own rotary embedding."""
         if self._angles is None:
             self.reserve(1)
@@ -155,13 +164,13 @@ class Decoder:
         return self._angles
 
     @property
-    def addresses(self) -> tuple[int, ...]:
+    def tensor_addresses(self) -> tuple[int, ...]:
         """Where what a pass reads lies in memory: captured work remembers addresses, not names."""
-        return tuple(tensor.data_ptr() for tensor in (*self.angles, *self._parameters))
+        return tuple(tensor.data_ptr() for tensor in (*self.rotary_table, *self._parameters))
 
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, d]"""
-        cos_L, sin_L = self.angles
+        cos_L, sin_L = self.rotary_table
         return cos_L[positions_N], sin_L[positions_N]
 
 
@@ -177,7 +186,7 @@ def check_architecture(config: Any) -> None:
             "models with sliding-window attention are not supported: full attention only"
         )
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in BY_LENGTH:
+    if rope in LENGTH_DEPENDENT_ROPE:
         raise PoiseError(
             f"models with {rope} rotary embedding are not supported: their angles follow the length"
         )

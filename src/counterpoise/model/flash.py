@@ -28,24 +28,26 @@ from counterpoise.model.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
+class PackedSegments:
     """Where sequences begin and end among the packed tokens, as flash attention wants it."""
 
     prompt_tokens: int  # they come first
-    every: Tensor  # int32 bounds of all prompts and responses
-    longest: int
-    prompts: Tensor  # bounds of the prompts
+    all_bounds: Tensor  # int32 bounds of all prompts and responses
+    longest_segment: int
+    prompt_bounds: Tensor  # bounds of the prompts
     longest_prompt: int
-    readers: Tensor | None  # bounds of the responses of each prompt, counted from the first of them
+    reader_bounds: (
+        Tensor | None
+    )  # bounds of the responses of each prompt, counted from the first of them
     longest_reader: int
 
 
-def takes(head_dim: int) -> bool:
+def supports_head_dim(head_dim: int) -> bool:
     """Heads that torch's flash attention has kernels for."""
     return head_dim % 8 == 0 and head_dim <= 256
 
 
-def segments(packing: Packing) -> Segments | None:
+def find_segments(packing: Packing) -> PackedSegments | None:
     """None where the responses of a prompt are not side by side, prompt after prompt."""
     if any(a > b for a, b in zip(packing.parents, packing.parents[1:], strict=False)):
         return None
@@ -53,13 +55,13 @@ def segments(packing: Packing) -> Segments | None:
     responses = [length for _, length in packing.responses]
     read = np.bincount(packing.parents, weights=responses, minlength=len(prompts)).astype(int)
     device = packing.tokens_N.device
-    return Segments(
+    return PackedSegments(
         prompt_tokens=sum(prompts),
-        every=_bounds([*prompts, *(length for length in responses if length)], device),
-        longest=max((*prompts, *responses)),
-        prompts=_bounds(prompts, device),
+        all_bounds=_bounds([*prompts, *(length for length in responses if length)], device),
+        longest_segment=max((*prompts, *responses)),
+        prompt_bounds=_bounds(prompts, device),
         longest_prompt=max(prompts),
-        readers=_bounds(read.tolist(), device) if sum(responses) else None,
+        reader_bounds=_bounds(read.tolist(), device) if sum(responses) else None,
         longest_reader=int(read.max()),
     )
 
@@ -69,16 +71,16 @@ def _bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, at: Segments
+    q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """q [N, H, d], k and v [N, K, d] -> (o [N, H, d], l [H, N], what the backward wants again)"""
     from counterpoise.model.kernels.merge import merge
 
-    P = at.prompt_tokens
-    out, lse, state = _forward(q, k, v, *_itself(at))
-    if at.readers is None:
+    P = segments.prompt_tokens
+    out, lse, state = _forward(q, k, v, *_itself(segments))
+    if segments.reader_bounds is None:
         return out, lse, state
-    beside, lse_beside, _ = _forward(q[P:], k[:P], v[:P], *_prompt(at))
+    beside, lse_beside, _ = _forward(q[P:], k[:P], v[:P], *_prompt(segments))
     joined = lse.clone()
     merge(out[P:], lse[:, P:], beside, lse_beside, into=joined[:, P:])
     return out, joined, state
@@ -86,30 +88,39 @@ def flash_forward(
 
 def flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    state: tuple[Tensor, Tensor], at: Segments,
+    state: tuple[Tensor, Tensor], segments: PackedSegments,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
-    P = at.prompt_tokens
-    dq, dk, dv = _backward(grad, q, k, v, out, lse, *_itself(at), state)
-    if at.readers is not None:
+    P = segments.prompt_tokens
+    dq, dk, dv = _backward(grad, q, k, v, out, lse, *_itself(segments), state)
+    if segments.reader_bounds is not None:
         more = _backward(
-            grad[P:], q[P:], k[:P], v[:P], out[P:], lse[:, P:].contiguous(), *_prompt(at), state
+            grad[P:],
+            q[P:],
+            k[:P],
+            v[:P],
+            out[P:],
+            lse[:, P:].contiguous(),
+            *_prompt(segments),
+            state,
         )
         for whole, part in ((dq[P:], more[0]), (dk[:P], more[1]), (dv[:P], more[2])):
             whole += part
     return dq, dk, dv
 
 
-Call = tuple[Tensor, Tensor, int, int, bool]  # bounds of queries and keys, longest of each, causal
+AttentionCall = tuple[
+    Tensor, Tensor, int, int, bool
+]  # bounds of queries and keys, longest of each, causal
 
 
-def _itself(at: Segments) -> Call:
-    return at.every, at.every, at.longest, at.longest, True
+def _itself(at: PackedSegments) -> AttentionCall:
+    return at.all_bounds, at.all_bounds, at.longest_segment, at.longest_segment, True
 
 
-def _prompt(at: Segments) -> Call:
-    assert at.readers is not None
-    return at.readers, at.prompts, at.longest_reader, at.longest_prompt, False
+def _prompt(at: PackedSegments) -> AttentionCall:
+    assert at.reader_bounds is not None
+    return at.reader_bounds, at.prompt_bounds, at.longest_reader, at.longest_prompt, False
 
 
 def _forward(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.model.kernels import fused
+from counterpoise.model.kernels import uses_kernels
 
 CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
 CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
@@ -32,14 +32,14 @@ def token_logprobs(
     return logprobs, entropies
 
 
-def chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
+def token_chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
     """Tokens whose logits are held at once, in so many tensors."""
     elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
     n, size = len(hidden), max(1, elements // len(unembedding))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
     """In float32 at least."""
     if logits.dtype != torch.float64:
         logits = logits.float()
@@ -50,11 +50,11 @@ def _summarise(
     logits: Tensor, targets: Tensor, temperature: float, out: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Fill (log pi(o), entropy, logsumexp), each [n], from the logits of a chunk [n, V]."""
-    if fused(logits):
+    if uses_kernels(logits):
         from counterpoise.model.kernels.head import summarise
 
         return summarise(logits, targets, temperature, out)
-    z = at_temperature(logits, temperature)
+    z = scale_logits(logits, temperature)
     logprobs_all = torch.log_softmax(z, dim=-1)
     logprobs, entropies, lse = out
     torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
@@ -70,7 +70,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
-        for chunk in chunks(hidden, unembedding):
+        for chunk in token_chunks(hidden, unembedding):
             out = (logprobs[chunk], entropies[chunk], lse[chunk])
             _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
         ctx.save_for_backward(hidden, unembedding, targets, lse)
@@ -85,7 +85,7 @@ class _Head(torch.autograd.Function):
         wanted_h, wanted_w = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wanted_h else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
-        for chunk in chunks(hidden, unembedding):
+        for chunk in token_chunks(hidden, unembedding):
             logits = hidden[chunk] @ unembedding.T
             error = _pushed(logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature)
             if grad_hidden is not None:
@@ -101,7 +101,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, None]:
         hidden, unembedding, targets = ctx.saved_tensors
         moved = []
-        for chunk in chunks(hidden, unembedding):
+        for chunk in token_chunks(hidden, unembedding):
             error = _errors(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
             pushed = torch.zeros_like(error)
             if hidden_t is not None:
@@ -116,14 +116,14 @@ def _pushed(
     logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
 ) -> Tensor:
     """(e_o - pi) * grad / temperature for every token of a chunk: [n, V]."""
-    if fused(logits):
-        from counterpoise.model.kernels.head import error_
+    if uses_kernels(logits):
+        from counterpoise.model.kernels.head import logit_gradient_
 
-        return error_(logits, targets, lse, grad.contiguous(), temperature)
+        return logit_gradient_(logits, targets, lse, grad.contiguous(), temperature)
     return _errors(logits, targets, temperature).mul_(grad[:, None] / temperature)
 
 
 def _errors(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """e_o - pi for every token of a chunk: [n, V]."""
-    error = torch.softmax(at_temperature(logits, temperature), dim=-1).neg_()
+    error = torch.softmax(scale_logits(logits, temperature), dim=-1).neg_()
     return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.model.head import at_temperature, chunks
+from counterpoise.model.head import scale_logits, token_chunks
 
-HELD = 8  # tensors of a chunk's size at once, float32 where logits are half of that
+TENSORS_PER_CHUNK = 8  # tensors of a chunk's size at once, float32 where logits are half of that
 
 
-def divergences(
+def token_divergences(
     hidden_N: Tensor, teacher_N: Tensor, unembedding_V: Tensor, temperature: float = 1.0
 ) -> Tensor:
     """KL [N] for hidden states [N, D] of student and teacher, in float32 (float64 stays)."""
@@ -37,7 +37,7 @@ class _Divergence(torch.autograd.Function):
     ) -> Tensor:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         found = hidden.new_empty(len(hidden), dtype=dtype)
-        for part in chunks(hidden, unembedding, HELD):
+        for part in token_chunks(hidden, unembedding, TENSORS_PER_CHUNK):
             p, d = _compared(hidden[part], teacher[part], unembedding, temperature)
             found[part] = (p * d).sum(dim=-1)
         ctx.save_for_backward(hidden, unembedding, teacher, found)
@@ -50,7 +50,7 @@ class _Divergence(torch.autograd.Function):
         wanted_h, wanted_w = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wanted_h else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
-        for part in chunks(hidden, unembedding, HELD):
+        for part in token_chunks(hidden, unembedding, TENSORS_PER_CHUNK):
             p, d = _compared(hidden[part], teacher[part], unembedding, ctx.temperature)
             scale = grad[part, None] / ctx.temperature
             pushed = p.mul_(d.sub_(found[part, None])).mul_(scale).to(hidden.dtype)
@@ -66,8 +66,8 @@ def _compared(
     hidden: Tensor, teacher: Tensor, unembedding: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """(p, log p - log q) of a chunk, each [n, V]."""
-    log_p = torch.log_softmax(at_temperature(hidden @ unembedding.T, temperature), dim=-1)
+    log_p = torch.log_softmax(scale_logits(hidden @ unembedding.T, temperature), dim=-1)
     change = hidden - teacher
-    z = at_temperature(change @ unembedding.T, temperature)
+    z = scale_logits(change @ unembedding.T, temperature)
     apart = torch.logsumexp(log_p - z, dim=-1, keepdim=True)
     return log_p.exp_(), z + apart

@@ -21,30 +21,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from counterpoise.model.flash import Segments, flash_backward, flash_forward
+from counterpoise.model.flash import PackedSegments, flash_backward, flash_forward
 from counterpoise.model.layer_parts import (
-    gate,
+    apply_gate,
     gate_backward,
-    heads,
-    heads_backward,
-    matrix,
+    joint_weight,
     rms_norm,
     rms_norm_backward,
+    split_heads,
+    split_heads_backward,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LayerShape:
     heads: int
     kv_heads: int
     head_dim: int
     epsilon: float
 
 
-Parameters = tuple[Tensor | None, ...]
+LayerParameters = tuple[Tensor | None, ...]
 
 
-def parameters(layer: Any) -> Parameters:
+def layer_parameters(layer: Any) -> LayerParameters:
     """The layer's parameters in the order of `Layer`; None where the architecture has none."""
     attention, mlp = layer.self_attn, layer.mlp
     q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
@@ -59,28 +59,34 @@ def parameters(layer: Any) -> Parameters:
     )  # fmt: skip
 
 
-class Layer(torch.autograd.Function):
+class FusedLayer(torch.autograd.Function):
     """(x [N, D], cos, sin [N, d], where, shape, *parameters) -> z [N, D]"""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, at: Segments, shape: Shape, *given: Tensor
+        ctx: Any,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        at: PackedSegments,
+        shape: LayerShape,
+        *given: Tensor,
     ) -> Tensor:
         norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = given
         H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
         norms = None if nq is None else (nq, nk)
         of_qkv = None if bq is None else torch.cat((bq, bk, bv))
-        joint = F.linear(rms_norm(x, norm_x, epsilon), matrix((wq, wk, wv)), of_qkv)
+        joint = F.linear(rms_norm(x, norm_x, epsilon), joint_weight((wq, wk, wv)), of_qkv)
         qkv = joint.view(-1, H + 2 * K, d)
-        q, k, v = heads(qkv, norms, cos, sin, H, K, epsilon)
+        q, k, v = split_heads(qkv, norms, cos, sin, H, K, epsilon)
         o, lse, state = flash_forward(q, k, v, at)
         y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
         of_u = None if bg is None else torch.cat((bg, bu))
-        u = F.linear(rms_norm(y, norm_y, epsilon), matrix((wg, wu)), of_u)
+        u = F.linear(rms_norm(y, norm_y, epsilon), joint_weight((wg, wu)), of_u)
         raw = q if norms is None else qkv  # only norms look at it again
         ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
         ctx.at, ctx.shape = at, shape
-        return torch.addmm(y if bd is None else y + bd, gate(u), wd.T)
+        return torch.addmm(y if bd is None else y + bd, apply_gate(u), wd.T)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
@@ -90,19 +96,19 @@ class Layer(torch.autograd.Function):
         norms = None if nq is None else (nq, nk)
         trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
 
-        du, gated = gate_backward(dz @ wd, u, trained=trained)
+        du, gated = gate_backward(dz @ wd, u, weight_grads=trained)
         dwd = None if gated is None else dz.T @ gated
-        dm = du @ matrix((wg, wu))
-        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, trained=trained)
+        dm = du @ joint_weight((wg, wu))
+        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, weight_grads=trained)
         dwg, dwu = (None, None) if m is None else (du.T @ m).chunk(2)
 
         do = (dy @ wo).view_as(o)
         dwo = dy.T @ o.view(N, -1) if trained else None
         dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
-        dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
+        dqkv, dnorms = split_heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
         joint = dqkv.view(N, -1)
-        dh = joint @ matrix((wq, wk, wv))
-        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, trained=trained)
+        dh = joint @ joint_weight((wq, wk, wv))
+        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, weight_grads=trained)
         sizes = [len(wq), len(wk), len(wv)]
         dwq, dwk, dwv = (None, None, None) if h is None else (joint.T @ h).split(sizes)
         biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)

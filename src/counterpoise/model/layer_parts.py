@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from counterpoise.model.kernels import fused
+from counterpoise.model.kernels import uses_kernels
 
 
 def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
     that h need not be kept between the passes. Where no weight is trained, neither h nor dw is
     wanted.
     """
-    if fused(x) and x.dim() == 2:
+    if uses_kernels(x) and x.dim() == 2:
         from counterpoise.model.kernels import norm
 
         return norm.forward(x, w, epsilon)
@@ -31,19 +31,25 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
 
 def rms_norm_backward(
-    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor, *, trained: bool = True
+    grad: Tensor,
+    x: Tensor,
+    w: Tensor,
+    epsilon: float,
+    residual_grad: Tensor,
+    *,
+    weight_grads: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(beside + dx [N, D], h [N, D], dw [D])"""
-    if fused(x):
+    if uses_kernels(x):
         from counterpoise.model.kernels import norm
 
-        return norm.backward(grad, x, w, epsilon, beside, trained=trained)
+        return norm.backward(grad, x, w, epsilon, residual_grad, weight_grads=weight_grads)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon)
     unit, pulled = x * scale, grad * w
     dx = scale * (pulled - unit * (pulled * unit).mean(dim=-1, keepdim=True))
-    if not trained:
-        return beside + dx, None, None
-    return beside + dx, unit * w, (grad * unit).sum(dim=0)
+    if not weight_grads:
+        return residual_grad + dx, None, None
+    return residual_grad + dx, unit * w, (grad * unit).sum(dim=0)
 
 
 # The gated activation of the MLP: silu(a) * b, a and b side by side in one tensor.
@@ -51,9 +57,9 @@ def rms_norm_backward(
 # With s = sigmoid(a):     da = g b s (1 + a (1 - s))        db = g a s
 
 
-def gate(joint: Tensor) -> Tensor:
+def apply_gate(joint: Tensor) -> Tensor:
     """[N, 2 I] -> [N, I]"""
-    if fused(joint):
+    if uses_kernels(joint):
         from counterpoise.model.kernels import gate as kernel
 
         return kernel.forward(joint)
@@ -62,17 +68,17 @@ def gate(joint: Tensor) -> Tensor:
 
 
 def gate_backward(
-    grad: Tensor, joint: Tensor, *, trained: bool = True
+    grad: Tensor, joint: Tensor, *, weight_grads: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """(gradient of `joint`, gate(joint) once more for the weight after it: it need not be kept)"""
-    if fused(joint):
+    if uses_kernels(joint):
         from counterpoise.model.kernels import gate as kernel
 
-        return kernel.backward(grad, joint, trained=trained)
+        return kernel.backward(grad, joint, weight_grads=weight_grads)
     a, b = joint.chunk(2, dim=-1)
     s = a.sigmoid()
     found = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
-    return found, a * s * b if trained else None
+    return found, a * s * b if weight_grads else None
 
 
 # Queries and keys of each head: normed (Qwen3 does), then turned by their position.
@@ -83,14 +89,14 @@ def gate_backward(
 # turns back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
 # end.
 
-Norms = tuple[Tensor, Tensor] | None  # weights of the norm of queries and of keys
+HeadNorms = tuple[Tensor, Tensor] | None  # weights of the norm of queries and of keys
 
 
-def heads(
-    qkv: Tensor, norms: Norms, cos: Tensor, sin: Tensor, H: int, K: int, epsilon: float
+def split_heads(
+    qkv: Tensor, norms: HeadNorms, cos: Tensor, sin: Tensor, H: int, K: int, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """qkv [N, H + 2K, d], cos and sin [N, d] -> q [N, H, d], k and v [N, K, d]"""
-    if fused(qkv):
+    if uses_kernels(qkv):
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.forward(qkv, norms, cos, sin, H, K, epsilon)
@@ -100,12 +106,12 @@ def heads(
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-def heads_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, norms: Norms,
+def split_heads_backward(
+    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, norms: HeadNorms,
     cos: Tensor, sin: Tensor, epsilon: float,
-) -> tuple[Tensor, Norms]:  # fmt: skip
+) -> tuple[Tensor, HeadNorms]:  # fmt: skip
     """(gradient of qkv [N, H + 2K, d], of the norms' weights); qkv is looked at for norms only."""
-    if fused(dq):
+    if uses_kernels(dq):
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.backward(dq, dk, dv, qkv, norms, cos, sin, epsilon)
@@ -128,10 +134,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] + turned * sin[:, None]
 
 
-def lay_side_by_side(layers: Any) -> None:
+def join_weights(layers: Any) -> None:
     """Linear layers that read the same input as one matrix product: q, k, v; gate, up.
 
-    `lay_side_by_side` moves their weights into one block of memory, once, when a policy is made.
+    `join_weights` moves their weights into one block of memory, once, when a policy is made.
     Each stays a parameter of its own, under its own name, for the optimizer and for checkpoints; a
     sampler, which needs no gradient, sees the block as one matrix, and so does a layer whose
     backward pass is written out (`model/layer.py`). Where autograd is to hand every parameter its
@@ -149,15 +155,15 @@ def _join(parts: Sequence[nn.Linear]) -> None:
         part.weight.data = view
 
 
-def product(x: Tensor, parts: Sequence[nn.Linear]) -> Tensor:
+def joint_linear(x: Tensor, parts: Sequence[nn.Linear]) -> Tensor:
     """[N, sum of the parts' widths]"""
     biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
     return F.linear(
-        x, matrix([part.weight for part in parts]), torch.cat(biases) if biases else None
+        x, joint_weight([part.weight for part in parts]), torch.cat(biases) if biases else None
     )
 
 
-def matrix(weights: Sequence[Tensor]) -> Tensor:
+def joint_weight(weights: Sequence[Tensor]) -> Tensor:
     """The weights above one another; no copy where they lie so and nothing is differentiated."""
     if not torch.is_grad_enabled() and _adjacent(weights):
         rows, width = sum(len(w) for w in weights), weights[0].shape[1]

@@ -18,11 +18,11 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import replacing
 from counterpoise.model import templates
 from counterpoise.model.decoder import Decoder, check_architecture
-from counterpoise.model.shapes import PREFIX, random_model, shape_config
+from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints
 
-EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
+EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
 
 
@@ -47,24 +47,24 @@ class Policy:
 
     def encode(self, problem: str) -> Ints:
         """A problem as the tokens of a prompt that asks for its solution."""
-        ids = templates.encode(self.template, self.tokenizer, problem)
+        ids = templates.encode_prompt(self.template, self.tokenizer, problem)
         return np.array(ids, dtype=np.int32)
 
-    def reply(self, text: str) -> Ints:
+    def encode_reply(self, text: str) -> Ints:
         """What someone says to a finished response, as the tokens between its end and the next."""
-        ids = templates.reply(self.template, self.tokenizer, text, self.end_tokens)
+        ids = templates.encode_reply(self.template, self.tokenizer, text, self.end_tokens)
         return np.array(ids, dtype=np.int32)
 
-    def pieces(self) -> list[str]:
+    def vocabulary_texts(self) -> list[str]:
         """The text of every token of the vocabulary by itself; a cut character shows as U+FFFD."""
         size = len(self.decoder.unembedding)
         texts: list[str] = self.tokenizer.batch_decode([[i] for i in range(size)])
         return texts
 
     def decode(self, tokens: Sequence[int] | Ints) -> str:
-        return self.texts([tokens])[0]
+        return self.decode_rows([tokens])[0]
 
-    def texts(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
+    def decode_rows(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
         """Rows of tokens as texts, special tokens left out."""
         ids = [np.asarray(row).tolist() for row in rows]
         backend = self.tokenizer.backend_tokenizer  # all rows in one call: three times as quick
@@ -78,9 +78,9 @@ def load_policy(config: ModelConfig) -> Policy:
 
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    if config.name.startswith(PREFIX):
+    if config.name.startswith(SHAPE_PREFIX):
         return _shaped(config, device, dtype)
-    source = find_folder(config.name)
+    source = find_model_folder(config.name)
     if not Path(source).exists() and not HUB_ID.fullmatch(source):
         raise PoiseError(
             f"no model '{config.name}': no such folder; give 'embedded', 'smollm2', a folder, or a "
@@ -88,7 +88,7 @@ def load_policy(config: ModelConfig) -> Policy:
         )
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise PoiseError(f"{source} holds no model: config.json is missing")
-    quiet()
+    silence_libraries()
     try:
         check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -106,15 +106,15 @@ def load_policy(config: ModelConfig) -> Policy:
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
-    return as_policy(config.name, model.to(device), tokenizer, config.template)
+    return wrap_model(config.name, model.to(device), tokenizer, config.template)
 
 
-def find_folder(name: str) -> str:
+def find_model_folder(name: str) -> str:
     """Where a model that has a name of ours lies; any other name is its own place."""
     if name == "embedded":
-        return str(EMBEDDED)
+        return str(EMBEDDED_FOLDER)
     if name == "smollm2":
-        quiet()
+        silence_libraries()
         return str(smollm2_folder())
     return name
 
@@ -123,11 +123,11 @@ def _shaped(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Po
     """Random weights in a published shape, behind the embedded model's tokenizer."""
     from transformers import AutoTokenizer
 
-    quiet()
+    silence_libraries()
     shape = shape_config(config.name)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    return as_policy(config.name, random_model(shape, device, dtype), tokenizer, config.template)
+    return wrap_model(config.name, random_model(shape, device, dtype), tokenizer, config.template)
 
 
 def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> None:
@@ -135,7 +135,7 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
 
     Another dtype is that of the folder alone: the policy goes on with the weights it has.
     """
-    quiet()
+    silence_libraries()
     model: Any = policy.model
     if dtype not in (None, policy.decoder.dtype):
         model = deepcopy(model).to(dtype)
@@ -144,7 +144,7 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
         policy.tokenizer.save_pretrained(temporary)
 
 
-def quiet() -> None:
+def silence_libraries() -> None:
     """stderr is for our one line: no progress bars, no reports of the libraries underneath."""
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
@@ -154,11 +154,11 @@ def quiet() -> None:
     hub.set_verbosity_error()
 
 
-def as_policy(
+def wrap_model(
     name: str, model: nn.Module, tokenizer: Any, template: str = templates.AUTO
 ) -> Policy:
     """Wrap a transformers model that is already in memory."""
-    chosen = templates.resolve(template, tokenizer, name)
+    chosen = templates.resolve_template(template, tokenizer, name)
     model.eval()  # no dropout: the policy that is trained is the policy that was sampled
     ends = templates.end_tokens(chosen, tokenizer, _end_tokens(model, tokenizer))
     return Policy(name, model, tokenizer, Decoder(model), chosen, ends)

@@ -25,7 +25,7 @@ from torch import Tensor
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Ints
 
-Told = Sequence[tuple[int, Ints]]  # tokens read before which token of a response, in order
+Observations = Sequence[tuple[int, Ints]]  # tokens read before which token of a response, in order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ def pack(
     prompts: Sequence[Ints],
     responses: Sequence[Ints],
     device: torch.device,
-    told: Sequence[Told] | None = None,
+    observations: Sequence[Observations] | None = None,
 ) -> Packing:
     """Pack rows (prompt tokens, response tokens); equal prompts are shared."""
     _check("prompt", prompts)
@@ -69,10 +69,10 @@ def pack(
     response_spans: list[tuple[int, int]] = []
     predictors: list[np.ndarray] = []
     longest = 0
-    told = [()] * len(prompts) if told is None else told
-    for parent, response, said in zip(parents, responses, told, strict=True):
+    observations = [()] * len(prompts) if observations is None else observations
+    for parent, response, said in zip(parents, responses, observations, strict=True):
         prompt_start, prompt_length = prompt_spans[parent]
-        whole, own = woven(response, said)
+        whole, own = insert_observations(response, said)
         kept = len(whole) - 1
         response_spans.append((start, kept))
         tokens.append(whole[:-1])
@@ -103,14 +103,18 @@ def prompt_key(prompt: Ints) -> bytes:
     return np.asarray(prompt, dtype=np.int64).tobytes()
 
 
-def woven(response: Ints, told: Told) -> tuple[Ints, np.ndarray | slice]:
+def insert_observations(
+    response: Ints, observations: Observations
+) -> tuple[Ints, np.ndarray | slice]:
     """A response with what was told in it, and the places of its own tokens there."""
-    if not told:
+    if not observations:
         return response, slice(None)
-    before = np.concatenate([np.full(len(tokens), place) for place, tokens in told])
-    whole = np.insert(response, before, np.concatenate([tokens for _, tokens in told]))
+    before = np.concatenate([np.full(len(tokens), place) for place, tokens in observations])
+    whole = np.insert(response, before, np.concatenate([tokens for _, tokens in observations]))
     lengths = np.zeros(len(response), dtype=np.int64)
-    np.add.at(lengths, [place for place, _ in told], [len(tokens) for _, tokens in told])
+    np.add.at(
+        lengths, [place for place, _ in observations], [len(tokens) for _, tokens in observations]
+    )
     return whole, np.arange(len(response)) + np.cumsum(lengths)
 
 

@@ -10,12 +10,12 @@ from counterpoise.model.load import Policy
 from counterpoise.types import Ints
 
 
-def pieces_of(policy: Policy, responses: Sequence[Ints]) -> list[list[str]]:
+def split_into_pieces(policy: Policy, responses: Sequence[Ints]) -> list[list[str]]:
     """The text of every token by itself; special tokens have none. Each token is read once."""
     if not responses:
         return []
     known, place_N = np.unique(np.concatenate(responses), return_inverse=True)
-    texts = np.array(policy.texts([[token] for token in known.tolist()]), dtype=object)
+    texts = np.array(policy.decode_rows([[token] for token in known.tolist()]), dtype=object)
     ends = np.cumsum([len(response) for response in responses])
     return [part.tolist() for part in np.split(texts[place_N], ends[:-1])]
 

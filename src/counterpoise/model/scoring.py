@@ -18,7 +18,7 @@ from counterpoise.types import Floats, Row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forward:
+class ForwardOutputs:
     """One micro-batch's pass. M: response tokens, flat in the order of the rows."""
 
     logprobs_M: Tensor
@@ -27,12 +27,12 @@ class Forward:
     lengths: tuple[int, ...]
 
 
-OnePass = Callable[[Policy, Sequence[Row], float], Forward]  # without gradients
-Cut = Callable[[Sequence[Row], int], Iterator[list[int]]]  # rows -> those of each pass
+ForwardPass = Callable[[Policy, Sequence[Row], float], ForwardOutputs]  # without gradients
+RowSplitter = Callable[[Sequence[Row], int], Iterator[list[int]]]  # rows -> those of each pass
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class TokenScores:
     """What passes found. It stays where the policy is until the host asks for it, and waits."""
 
     rows: Sequence[Row]
@@ -43,23 +43,23 @@ class Read:
     @cached_property
     def logprobs(self) -> list[Floats]:
         """Per row [T]."""
-        return by_row(self.values_2N[0], self.order, self.rows)
+        return split_by_row(self.values_2N[0], self.order, self.rows)
 
     @cached_property
     def entropies(self) -> list[Floats]:
-        return by_row(self.values_2N[1], self.order, self.rows)
+        return split_by_row(self.values_2N[1], self.order, self.rows)
 
 
 def forward(
     policy: Policy, rows: Sequence[Row], temperature: float, *, checkpointing: bool = False
-) -> Forward:
+) -> ForwardOutputs:
     """`checkpointing`: the backward pass computes each layer again instead of keeping it."""
-    packing = packed(policy, rows)
+    packing = pack_rows(policy, rows)
     attend = PackedAttention(packing)
-    return through(policy, packing, attend, temperature, checkpointing=checkpointing)
+    return forward_packed(policy, packing, attend, temperature, checkpointing=checkpointing)
 
 
-def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
+def pack_rows(policy: Policy, rows: Sequence[Row]) -> Packing:
     contents = [row.content for row in rows]
     packing = pack(
         [c.prompt_tokens for c in contents],
@@ -71,21 +71,21 @@ def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
     return packing
 
 
-def through(
+def forward_packed(
     policy: Policy,
     packing: Packing,
     attend: PackedAttention,
     temperature: float,
     *,
     checkpointing: bool = False,
-) -> Forward:
+) -> ForwardOutputs:
     """The pass itself: it reads tensors and weights, and nothing else."""
     decoder = policy.decoder
     hidden_M = _body(policy, packing, attend, checkpointing)
     logprobs, entropies = token_logprobs(
         hidden_M, decoder.unembedding, packing.targets_M, temperature
     )
-    return Forward(logprobs, entropies, hidden_M, packing.lengths)
+    return ForwardOutputs(logprobs, entropies, hidden_M, packing.lengths)
 
 
 def _body(
@@ -98,10 +98,10 @@ def _body(
     return hidden_N.index_select(0, packing.predictors_M)
 
 
-def states(policy: Policy, rows: Sequence[Row]) -> Tensor:
+def hidden_states(policy: Policy, rows: Sequence[Row]) -> Tensor:
     """One pass without gradients and without the head: what predicts the response tokens [M, D]."""
     with torch.no_grad():
-        packing = packed(policy, rows)
+        packing = pack_rows(policy, rows)
         return _body(policy, packing, PackedAttention(packing))
 
 
@@ -141,60 +141,64 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
         yield batch
 
 
-def once(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+def forward_without_grad(policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
     """One pass without gradients."""
     with torch.no_grad():
         return forward(policy, rows, temperature)
 
 
-def read(
+def score_tokens(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
     micro_tokens: int | MicroBatch,
-    one_pass: OnePass = once,
-    cut: Cut = micro_batches,
-) -> Read:
+    forward_pass: ForwardPass = forward_without_grad,
+    split_rows: RowSplitter = micro_batches,
+) -> TokenScores:
     """What the policy as it is now makes of every response token.
 
     A `MicroBatch` is made smaller when the pass does not fit in memory.
     """
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass, cut), rows)
+        return micro_tokens.run_rows(
+            lambda n: score_tokens(policy, rows, temperature, n, forward_pass, split_rows), rows
+        )
     if not rows:
-        return Read([], [], torch.empty(2, 0), [])
+        return TokenScores([], [], torch.empty(2, 0), [])
     order: list[int] = []
     seen: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
-    for batch in cut(rows, micro_tokens):
-        found = one_pass(policy, [rows[i] for i in batch], temperature)
+    for batch in split_rows(rows, micro_tokens):
+        found = forward_pass(policy, [rows[i] for i in batch], temperature)
         order += batch
         seen.append(torch.stack((found.logprobs_M, found.entropies_M)))
         hidden |= dict(zip(batch, found.hidden_M.split(found.lengths), strict=True))
-    return Read(rows, order, torch.cat(seen, dim=1), [hidden[i] for i in range(len(rows))])
+    return TokenScores(rows, order, torch.cat(seen, dim=1), [hidden[i] for i in range(len(rows))])
 
 
-def score(
+def score_logprobs(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
     micro_tokens: int | MicroBatch,
-    one_pass: OnePass = once,
+    forward_pass: ForwardPass = forward_without_grad,
 ) -> list[Floats]:
     """Log-probability of every response token under the policy as it is now, per row [T]."""
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda n: score(policy, rows, temperature, n, one_pass), rows)
+        return micro_tokens.run_rows(
+            lambda n: score_logprobs(policy, rows, temperature, n, forward_pass), rows
+        )
     if not rows:
         return []
     order: list[int] = []
     seen: list[Tensor] = []  # hidden states are not kept: those of a large batch are large
     for batch in micro_batches(rows, micro_tokens):
-        seen.append(one_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
+        seen.append(forward_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
         order += batch
-    return by_row(torch.cat(seen), order, rows)
+    return split_by_row(torch.cat(seen), order, rows)
 
 
-def by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
+def split_by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
     """Tokens of the rows as they were walked in `order` -> per row [T], in one copy to the host."""
     host_N = values_N.detach().float().cpu().numpy()
     parts: list[Floats] = [host_N] * len(rows)

@@ -15,8 +15,8 @@ from torch import nn
 
 from counterpoise.errors import unknown
 
-PREFIX = "shape:"
-STD = 0.02
+SHAPE_PREFIX = "shape:"
+WEIGHT_STD = 0.02
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True}
 QWEN3 = {"model_type": "qwen3", "hidden_act": "silu", "tie_word_embeddings": True}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def shape_config(name: str) -> Any:
     """The transformers config of `shape:NAME`."""
     from transformers import AutoConfig
 
-    key = name.removeprefix(PREFIX)
+    key = name.removeprefix(SHAPE_PREFIX)
     if key not in SHAPES:
         raise unknown("shape", key, SHAPES)
     sizes = dict(SHAPES[key])
@@ -71,5 +71,5 @@ def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: in
             elif name.endswith("bias"):
                 weight.zero_()
             else:
-                weight.normal_(0.0, STD, generator=generator)
+                weight.normal_(0.0, WEIGHT_STD, generator=generator)
     return model

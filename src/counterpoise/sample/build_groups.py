@@ -9,12 +9,12 @@ import numpy as np
 from counterpoise.types import Floats, Group, Ints, Prompt, Response, Rollout
 
 
-def gather(
+def build_groups(
     prompts: Sequence[tuple[Prompt, Ints]],
     responses_PG: Sequence[Sequence[Response]],
     rewards: Sequence[float],
-    now: int,
-    further_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
+    iteration: int,
+    extra_rewards_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
     anchors: int = 0,
 ) -> list[Group]:
     """Rewards come prompt after prompt, in the order of the responses; the last `anchors` of a
@@ -22,12 +22,12 @@ def gather(
     says nothing of them after the prompt.
     """
     remaining = iter(rewards)
-    if further_PG is None:
-        further_PG = [[{}] * len(responses) for responses in responses_PG]
+    if extra_rewards_PG is None:
+        extra_rewards_PG = [[{}] * len(responses) for responses in responses_PG]
     return [
         Group(
-            key=f"{now}:{prompt.id}",
-            iteration=now,
+            key=f"{iteration}:{prompt.id}",
+            iteration=iteration,
             rollouts=tuple(
                 Rollout(
                     prompt_id=prompt.id,
@@ -50,7 +50,7 @@ def gather(
             ),
         )
         for (prompt, tokens), responses, further_G in zip(
-            prompts, responses_PG, further_PG, strict=True
+            prompts, responses_PG, extra_rewards_PG, strict=True
         )
     ]
 

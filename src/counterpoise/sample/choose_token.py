@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 
-def choose(
+def choose_tokens(
     logits_RV: Tensor, uniforms_R: Tensor, temperature: float, top_p: float, top_k: int
 ) -> tuple[Tensor, Tensor]:
     """(tokens [R], their log-probabilities [R]) for float32 logits."""
     if temperature != 1.0:
         logits_RV = logits_RV / temperature
     logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
-    weights_RV = truncated(logprobs_RV.exp(), top_p, top_k)
+    weights_RV = truncate_distribution(logprobs_RV.exp(), top_p, top_k)
     cumulative = weights_RV.cumsum(dim=-1)
     total = cumulative[:, -1:]
     # u * total may round up to total itself, which no cumulative sum exceeds
@@ -31,7 +31,7 @@ def choose(
     return tokens.squeeze(1), logprobs_RV.gather(1, tokens).squeeze(1)
 
 
-def truncated(probabilities: Tensor, top_p: float, top_k: int) -> Tensor:
+def truncate_distribution(probabilities: Tensor, top_p: float, top_k: int) -> Tensor:
     """Zero outside the k likeliest tokens, then outside the smallest set with top_p of the rest.
 
     Tokens as likely as the last of a set are all in it: none is dropped for its number.

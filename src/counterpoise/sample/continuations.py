@@ -17,30 +17,33 @@ import torch
 from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
 from counterpoise.sample.kv_cache import prefill
-from counterpoise.sample.native import Fork, decode, rows_at_once
+from counterpoise.sample.native import Fork, decode_forks, max_rows_at_once
 from counterpoise.types import Ints, Response
 
 PREFILL_TOKENS = 16384  # of the sequences whose keys and values are kept at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ContinuationStart:
     """Where continuations begin.
 
     Example:
-        Start(sequence=3, length=61, seeds=(7, 8), limit=51)
+        ContinuationStart(sequence=3, length=61, seeds=(7, 8), limit=51)
     """
 
     sequence: int  # which of the sequences
     length: int  # tokens of it that are kept, at least 1
     seeds: tuple[int, ...]  # one continuation each
-    limit: int  # new tokens at most, at least 1
-    without: int | None = None  # a token the first draw leaves out: the others, renormalised
+    max_new_tokens: int  # new tokens at most, at least 1
+    excluded_token: int | None = None  # a token the first draw leaves out: the others, renormalised
 
 
 @torch.no_grad()
-def fork(
-    policy: Policy, sequences: Sequence[Ints], starts: Sequence[Start], config: SampleConfig
+def sample_continuations(
+    policy: Policy,
+    sequences: Sequence[Ints],
+    starts: Sequence[ContinuationStart],
+    config: SampleConfig,
 ) -> list[list[Response]]:
     """The responses of every start, one for each of its seeds; prefixes are not repeated in them.
 
@@ -48,10 +51,12 @@ def fork(
     """
     if not starts:
         return []
-    check(sequences, starts)
-    longest = max(s.length for s in starts) + max(s.limit for s in starts)  # rows run on together
+    check_starts(sequences, starts)
+    longest = max(s.length for s in starts) + max(
+        s.max_new_tokens for s in starts
+    )  # rows run on together
     policy.decoder.reserve(max(longest, *map(len, sequences)))
-    at_once = rows_at_once(policy, longest)
+    at_once = max_rows_at_once(policy, longest)
     responses: list[list[Response]] = [[] for _ in starts]
     for part in _parts(sequences, starts):
         done = prefill(policy.decoder, [sequences[s] for s in part])
@@ -62,27 +67,30 @@ def fork(
         for i in mine:
             at = starts[i]
             where = place[at.sequence]
-            rows += [(i, Fork(where, at.length, seed, at.limit, at.without)) for seed in at.seeds]
+            rows += [
+                (i, Fork(where, at.length, seed, at.max_new_tokens, at.excluded_token))
+                for seed in at.seeds
+            ]
         for first in range(0, len(rows), at_once):
             batch = rows[first : first + at_once]
-            drawn = decode(policy, done, [row for _, row in batch], config)
+            drawn = decode_forks(policy, done, [row for _, row in batch], config)
             for (i, _), response in zip(batch, drawn, strict=True):
                 responses[i].append(response)
     return responses
 
 
-def check(sequences: Sequence[Ints], starts: Sequence[Start]) -> None:
+def check_starts(sequences: Sequence[Ints], starts: Sequence[ContinuationStart]) -> None:
     for start in starts:
         if not 1 <= start.length <= len(sequences[start.sequence]):
             raise ValueError(
                 f"a start after {start.length} tokens is outside its sequence of "
                 f"{len(sequences[start.sequence])}"
             )
-        if start.limit < 1:
+        if start.max_new_tokens < 1:
             raise ValueError("a start needs room for at least one new token")
 
 
-def _parts(sequences: Sequence[Ints], starts: Sequence[Start]) -> Iterator[list[int]]:
+def _parts(sequences: Sequence[Ints], starts: Sequence[ContinuationStart]) -> Iterator[list[int]]:
     """The sequences that are started from, PREFILL_TOKENS at a time, one at least."""
     part: list[int] = []
     tokens = 0

@@ -22,47 +22,49 @@ from torch import Tensor
 from counterpoise.config import SampleConfig
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import Policy
-from counterpoise.sample.choose_token import choose
-from counterpoise.sample.kv_budget import budget, token_bytes
+from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
 from counterpoise.sample.kv_cache import Prefill
-from counterpoise.sample.kv_slots import Capacity, Slots
+from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
 
-LOOK_EVERY = 16  # tokens between looks at which rows have finished: a look waits for the GPU
-ROUND_PREFIX, ROUND_ROOM = 4096, 64  # capacities are rounded up, so that they seldom change
+FINISH_CHECK_INTERVAL = (
+    16  # tokens between looks at which rows have finished: a look waits for the GPU
+)
+PREFIX_MULTIPLE, ROOM_MULTIPLE = 4096, 64  # capacities are rounded up, so that they seldom change
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DrawSettings:
     """How a token is drawn: part of what a graph has captured."""
 
     temperature: float
     top_p: float
     top_k: int
-    ends: tuple[int, ...]
+    end_tokens: tuple[int, ...]
 
 
-class Graphs:
+class DecodeGraphs:
     """The slots of one decoder, and a graph for each size of batch and way of drawing."""
 
-    def __init__(self, decoder: Decoder, capacity: Capacity) -> None:
-        self.slots = Slots(decoder, capacity)
-        self.weights = decoder.addresses
-        self._graphs: dict[tuple[int, Drawing], torch.cuda.CUDAGraph] = {}
+    def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
+        self.slots = DecodeSlots(decoder, capacity)
+        self.weight_addresses = decoder.tensor_addresses
+        self._graphs: dict[tuple[int, DrawSettings], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        self._ends: dict[Drawing, Tensor] = {}
+        self._ends: dict[DrawSettings, Tensor] = {}
 
-    def step(self, decoder: Decoder, batch: int, how: Drawing) -> None:
+    def step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         """Decode the current token of the first `batch` places and draw the next."""
-        key = (batch, how)
+        key = (batch, settings)
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
             return
-        self._compute(decoder, batch, how)
+        self._compute(decoder, batch, settings)
         if decoder.device.type == "cuda":
-            self._graphs[key] = self._captured(decoder, batch, how)
+            self._graphs[key] = self._captured(decoder, batch, settings)
 
-    def _captured(self, decoder: Decoder, batch: int, how: Drawing) -> torch.cuda.CUDAGraph:
+    def _captured(self, decoder: Decoder, batch: int, how: DrawSettings) -> torch.cuda.CUDAGraph:
         """Records a step and computes nothing. One is replayed at a time, so all share a pool."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -71,77 +73,83 @@ class Graphs:
             self._compute(decoder, batch, how)
         return graph
 
-    def _compute(self, decoder: Decoder, batch: int, how: Drawing) -> None:
+    def _compute(self, decoder: Decoder, batch: int, how: DrawSettings) -> None:
         slots = self.slots
         hidden = decoder(slots.current[:batch], slots.positions(batch), slots)
-        self.draw(hidden @ decoder.unembedding.T, how, offset=1)
+        self.draw_tokens(hidden @ decoder.unembedding.T, how, offset=1)
         slots.step += 1
 
-    def draw(self, logits_RV: Tensor, how: Drawing, *, offset: int) -> None:
+    def draw_tokens(self, logits_RV: Tensor, settings: DrawSettings, *, offset: int) -> None:
         """Token `step + offset` of every row of the batch, and its books."""
         slots, R = self.slots, len(logits_RV)
         rows, current, running = slots.rows[:R], slots.current[:R], slots.running[:R]
-        if how not in self._ends:
-            self._ends[how] = torch.tensor(how.ends, device=logits_RV.device)
-        ends = self._ends[how]
+        if settings not in self._ends:
+            self._ends[settings] = torch.tensor(settings.end_tokens, device=logits_RV.device)
+        ends = self._ends[settings]
         if logits_RV.is_cuda:
-            from counterpoise.sample.kernels.draw import draw
+            from counterpoise.sample.kernels.draw import draw_tokens
 
-            draw(
+            draw_tokens(
                 logits_RV, rows, slots.uniforms, slots.step, ends, slots.limits,
                 slots.tokens, slots.logprobs, current, running,
-                temperature=how.temperature, top_p=how.top_p, top_k=how.top_k, offset=offset,
+                temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k, offset=offset,
             )  # fmt: skip
             return
         t = slots.step + offset
         uniforms = slots.uniforms[rows, t]
-        tokens, logprobs = choose(
-            logits_RV.float(), uniforms, how.temperature, how.top_p, how.top_k
+        tokens, logprobs = choose_tokens(
+            logits_RV.float(), uniforms, settings.temperature, settings.top_p, settings.top_k
         )
         slots.tokens[rows, t], slots.logprobs[rows, t] = tokens, logprobs
         current.copy_(tokens)
         running &= ~torch.isin(tokens, ends) & (t + 1 < slots.limits[rows])
 
 
-_GRAPHS: WeakKeyDictionary[Decoder, Graphs] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[Decoder, DecodeGraphs] = WeakKeyDictionary()
 
 
-def graphs_for(decoder: Decoder, needed: Capacity) -> Graphs:
+def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
     """The decoder's graphs, made anew when they are too small or its weights have moved.
 
     New ones have room for what the old ones had too, as far as memory allows: few long rows after
     many short ones would otherwise make room for many long ones.
     """
     kept = _GRAPHS.get(decoder)
-    if kept and kept.slots.capacity.holds(needed) and kept.weights == decoder.addresses:
+    if (
+        kept
+        and kept.slots.capacity.holds(needed)
+        and kept.weight_addresses == decoder.tensor_addresses
+    ):
         return kept
-    needed = rounded(needed)
+    needed = round_up_capacity(needed)
     if kept:
         both = needed.with_room_for(kept.slots.capacity)
-        if both.tokens * token_bytes(decoder) <= budget(decoder, bytes_held(decoder)):
+        if both.total_tokens * kv_bytes_per_token(decoder) <= kv_bytes_allowed(
+            decoder, kv_bytes_held(decoder)
+        ):
             needed = both
-        release(decoder)
+        release_graphs(decoder)
         del kept
-    made = _GRAPHS[decoder] = Graphs(decoder, needed)
+    made = _GRAPHS[decoder] = DecodeGraphs(decoder, needed)
     return made
 
 
-def release(decoder: Decoder) -> None:
+def release_graphs(decoder: Decoder) -> None:
     """Give the memory of slots and graphs back."""
     _GRAPHS.pop(decoder, None)
 
 
-def bytes_held(decoder: Decoder) -> int:
+def kv_bytes_held(decoder: Decoder) -> int:
     """Of keys and values."""
     kept = _GRAPHS.get(decoder)
-    return kept.slots.capacity.tokens * token_bytes(decoder) if kept else 0
+    return kept.slots.capacity.total_tokens * kv_bytes_per_token(decoder) if kept else 0
 
 
-def rounded(capacity: Capacity) -> Capacity:
-    return Capacity(
+def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
+    return SlotCapacity(
         rows=batch_size(capacity.rows),
-        room=-(-capacity.room // ROUND_ROOM) * ROUND_ROOM,
-        prefix=-(-capacity.prefix // ROUND_PREFIX) * ROUND_PREFIX,
+        new_tokens=-(-capacity.new_tokens // ROOM_MULTIPLE) * ROOM_MULTIPLE,
+        prefix_tokens=-(-capacity.prefix_tokens // PREFIX_MULTIPLE) * PREFIX_MULTIPLE,
     )
 
 
@@ -160,24 +168,24 @@ def batch_size(rows: int) -> int:
 
 @torch.no_grad()
 def decode_rows(
-    policy: Policy, done: Prefill, sequences: Sequence[int], lengths: Sequence[int],
+    policy: Policy, prefilled: Prefill, sequences: Sequence[int], lengths: Sequence[int],
     limits: Sequence[int], uniforms_RT: Tensor, first_logits_RV: Tensor, config: SampleConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(tokens [R, T], log-probabilities [R, T]); what follows a row's end means nothing."""
     R, room = uniforms_RT.shape
-    graphs = graphs_for(policy.decoder, Capacity(R, room, len(done.hidden_N)))
+    graphs = graphs_for(policy.decoder, SlotCapacity(R, room, len(prefilled.hidden_N)))
     slots = graphs.slots
-    slots.fill(done, sequences, lengths, limits, uniforms_RT)
-    how = Drawing(config.temperature, config.top_p, config.top_k, policy.end_tokens)
-    graphs.draw(first_logits_RV, how, offset=0)
+    slots.fill(prefilled, sequences, lengths, limits, uniforms_RT)
+    how = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
+    graphs.draw_tokens(first_logits_RV, how, offset=0)
     batch = batch_size(R)
     for t in range(1, room):
-        if t % LOOK_EVERY == 0:
+        if t % FINISH_CHECK_INTERVAL == 0:
             left = int(slots.running[:batch].sum())
             if left == 0:
                 break
             if batch_size(left) < batch:
-                slots.leave(batch)
+                slots.drop_finished(batch)
                 batch = batch_size(left)
         graphs.step(policy.decoder, batch, how)
     return slots.tokens[:R, :room], slots.logprobs[:R, :room]

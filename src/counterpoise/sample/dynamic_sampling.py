@@ -24,10 +24,10 @@ from counterpoise.types import Group, Ints, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Refilled:
+class RefilledBatch:
     """
     Example:
-        Refilled(groups=[g0, g5, g2], dropped=[g1, g3], rounds=2)
+        RefilledBatch(groups=[g0, g5, g2], dropped=[g1, g3], rounds=2)
     """
 
     groups: list[Group]  # of the batch; one that came later stands where its predecessor stood
@@ -39,13 +39,15 @@ def has_spread(group: Group) -> bool:
     return bool(np.ptp(group.rewards_G) > 0)
 
 
-def refill(groups: Sequence[Group], more: Callable[[int], list[Group]], rounds: int) -> Refilled:
-    """`more(n)` draws groups of n further prompts, or of as many as are left."""
+def refill_groups(
+    groups: Sequence[Group], draw_more: Callable[[int], list[Group]], max_refills: int
+) -> RefilledBatch:
+    """`draw_more(n)` draws groups of n further prompts, or of as many as are left."""
     kept, drawn = list(groups), 1
     dropped: list[Group] = []
-    for _ in range(rounds):
+    for _ in range(max_refills):
         places = [i for i, group in enumerate(kept) if not has_spread(group)]
-        arrived = more(len(places)) if places else []
+        arrived = draw_more(len(places)) if places else []
         if not arrived:
             break
         drawn += 1
@@ -54,13 +56,16 @@ def refill(groups: Sequence[Group], more: Callable[[int], list[Group]], rounds: 
             dropped.append(kept[i])
             kept[i] = group
         dropped += [group for group in arrived if not has_spread(group)]
-    return Refilled(kept, dropped, drawn)
+    return RefilledBatch(kept, dropped, drawn)
 
 
-def further_prompts(
-    train_set: Sequence[tuple[Prompt, Ints]], asked: Sequence[Prompt], seed: int, now: int
+def replacement_prompts(
+    train_set: Sequence[tuple[Prompt, Ints]],
+    used_prompts: Sequence[Prompt],
+    seed: int,
+    iteration: int,
 ) -> Iterator[tuple[Prompt, Ints]]:
-    """All that iteration `now` did not ask for, in the order in which they may be."""
-    known = {prompt.id for prompt in asked}
-    order = rng_for(seed, "refill", now).permutation(len(train_set))
+    """All that iteration `iteration` did not ask for, in the order in which they may be."""
+    known = {prompt.id for prompt in used_prompts}
+    order = rng_for(seed, "refill", iteration).permutation(len(train_set))
     return (train_set[i] for i in order if train_set[i][0].id not in known)

@@ -11,20 +11,20 @@ import torch
 
 from counterpoise.model.decoder import Decoder
 
-CACHE_BYTES = 4 << 30
+CPU_CACHE_BYTES = 4 << 30
 
 
-def token_bytes(decoder: Decoder) -> int:
+def kv_bytes_per_token(decoder: Decoder) -> int:
     """Of one token's keys and values."""
     numbers = 2 * len(decoder.layers) * decoder.kv_heads * decoder.head_dim
     return numbers * decoder.unembedding.element_size()
 
 
-def budget(decoder: Decoder, held: int) -> int:
-    """Bytes for the keys and values of all rows; `held` of them are allocated now."""
+def kv_bytes_allowed(decoder: Decoder, bytes_held: int) -> int:
+    """Bytes for the keys and values of all rows; `bytes_held` of them are allocated now."""
     device = decoder.device
     if device.type != "cuda":
-        return CACHE_BYTES
+        return CPU_CACHE_BYTES
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free: int = torch.cuda.mem_get_info(device)[0]
-    return (free + unused + held) // 2
+    return (free + unused + bytes_held) // 2

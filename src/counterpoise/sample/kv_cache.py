@@ -23,7 +23,7 @@ from counterpoise.model.packing import pack_prompts
 from counterpoise.types import Ints
 
 
-class Recorded:
+class RecordingAttention:
     """Wraps an `attend` and keeps the keys and values that pass through it."""
 
     def __init__(self, attend: PackedAttention) -> None:
@@ -41,7 +41,7 @@ class Recorded:
 class Prefill:
     """Sequences side by side, computed once."""
 
-    firsts: tuple[int, ...]  # where each sequence begins among the N tokens
+    starts: tuple[int, ...]  # where each sequence begins among the N tokens
     hidden_N: Tensor  # [N, D]
     keys: list[Tensor]  # per layer [N, K, d]
     values: list[Tensor]
@@ -49,13 +49,13 @@ class Prefill:
 
 def prefill(decoder: Decoder, sequences: Sequence[Ints]) -> Prefill:
     packing = pack_prompts(sequences, decoder.device)
-    recorded = Recorded(PackedAttention(packing))
+    recorded = RecordingAttention(PackedAttention(packing))
     hidden_N = decoder(packing.tokens_N, packing.positions_N, recorded)
     firsts = tuple(first for first, _ in packing.prompts)
     return Prefill(firsts, hidden_N, recorded.keys, recorded.values)
 
 
-class Cache:
+class KVCache:
     """An `attend` for `Decoder` that decodes one token per row and call."""
 
     def __init__(self, done: Prefill, firsts_R: Tensor, lengths_R: Tensor, room: int) -> None:
@@ -64,11 +64,11 @@ class Cache:
         offset = torch.arange(S, device=device)[None] - (S - lengths_R)[:, None]  # < 0: padding
         slots = firsts_R[:, None] + offset.clamp(min=0)  # [R, S]
         real = offset >= 0
-        self.used = S
-        self.real: Tensor | None = None  # [R, 1, 1, L] or None when nothing is padded
+        self.length = S
+        self.is_token: Tensor | None = None  # [R, 1, 1, L] or None when nothing is padded
         if not bool(real.all()):
             tail = torch.ones(len(real), room, dtype=torch.bool, device=device)
-            self.real = torch.cat((real, tail), dim=1)[:, None, None]
+            self.is_token = torch.cat((real, tail), dim=1)[:, None, None]
         self.keys = [self._filled(k, slots, room) for k in done.keys]
         self.values = [self._filled(v, slots, room) for v in done.values]
 
@@ -83,24 +83,24 @@ class Cache:
 
     def advance(self) -> None:
         """Make room for the next token of every row; call before each decoding pass."""
-        self.used += 1
+        self.length += 1
 
-    def keep(self, rows: Tensor) -> None:
+    def keep_rows(self, rows: Tensor) -> None:
         """Let the other rows leave."""
         self.keys = [k.index_select(0, rows) for k in self.keys]
         self.values = [v.index_select(0, rows) for v in self.values]
-        if self.real is not None:
-            self.real = self.real.index_select(0, rows)
+        if self.is_token is not None:
+            self.is_token = self.is_token.index_select(0, rows)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values, L = self.keys[layer], self.values[layer], self.used
+        keys, values, L = self.keys[layer], self.values[layer], self.length
         keys[:, :, L - 1] = k
         values[:, :, L - 1] = v
         R, H, d = q.shape
         folded = q.view(
             R, keys.shape[1], -1, d
         )  # query heads of one key head side by side: no repeats
-        mask = None if self.real is None else self.real[..., :L]
+        mask = None if self.is_token is None else self.is_token[..., :L]
         return F.scaled_dot_product_attention(
             folded, keys[:, :, :L], values[:, :, :L], attn_mask=mask
         ).reshape(R, H, d)

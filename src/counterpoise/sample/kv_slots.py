@@ -21,33 +21,39 @@ from counterpoise.sample.kv_cache import Prefill
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class SlotCapacity:
     """What the slots have room for."""
 
     rows: int
-    room: int  # tokens drawn in a row
-    prefix: int  # tokens of all prefixes together
+    new_tokens: int  # tokens drawn in a row
+    prefix_tokens: int  # tokens of all prefixes together
 
     @property
-    def tokens(self) -> int:
+    def total_tokens(self) -> int:
         """Whose keys and values have a place; one slot belongs to nobody."""
-        return (self.rows + 1) * self.room + self.prefix
+        return (self.rows + 1) * self.new_tokens + self.prefix_tokens
 
-    def holds(self, other: Capacity) -> bool:
-        return other.rows <= self.rows and other.room <= self.room and other.prefix <= self.prefix
+    def holds(self, other: SlotCapacity) -> bool:
+        return (
+            other.rows <= self.rows
+            and other.new_tokens <= self.new_tokens
+            and other.prefix_tokens <= self.prefix_tokens
+        )
 
-    def with_room_for(self, other: Capacity) -> Capacity:
-        return Capacity(
-            max(self.rows, other.rows), max(self.room, other.room), max(self.prefix, other.prefix)
+    def with_room_for(self, other: SlotCapacity) -> SlotCapacity:
+        return SlotCapacity(
+            max(self.rows, other.rows),
+            max(self.new_tokens, other.new_tokens),
+            max(self.prefix_tokens, other.prefix_tokens),
         )
 
 
-class Slots:
+class DecodeSlots:
     """An `attend` for `Decoder`, and the books of the rows. Sizes and addresses never change."""
 
-    def __init__(self, decoder: Decoder, capacity: Capacity) -> None:
+    def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.capacity = capacity
-        self.nobody = capacity.rows  # the slot that belongs to no row
+        self.spare_slot = capacity.rows  # the slot that belongs to no row
         device, slots = decoder.device, capacity.rows + 1
         K, d, layers = decoder.kv_heads, decoder.head_dim, len(decoder.layers)
 
@@ -57,14 +63,18 @@ class Slots:
         def cache(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=decoder.dtype, device=device)
 
-        self.prefix_keys = [cache(capacity.prefix, K, d) for _ in range(layers)]
-        self.prefix_values = [cache(capacity.prefix, K, d) for _ in range(layers)]
-        self.keys = [cache(slots, K, capacity.room, d) for _ in range(layers)]
-        self.values = [cache(slots, K, capacity.room, d) for _ in range(layers)]
-        self.firsts, self.lengths, self.limits = numbers(slots), numbers(slots), numbers(slots)
-        self.tokens = numbers(slots, capacity.room)
-        self.logprobs = torch.zeros(slots, capacity.room, device=device)
-        self.uniforms = torch.zeros(slots, capacity.room, device=device)
+        self.prefix_keys = [cache(capacity.prefix_tokens, K, d) for _ in range(layers)]
+        self.prefix_values = [cache(capacity.prefix_tokens, K, d) for _ in range(layers)]
+        self.response_keys = [cache(slots, K, capacity.new_tokens, d) for _ in range(layers)]
+        self.response_values = [cache(slots, K, capacity.new_tokens, d) for _ in range(layers)]
+        self.prefix_starts, self.prefix_lengths, self.limits = (
+            numbers(slots),
+            numbers(slots),
+            numbers(slots),
+        )
+        self.tokens = numbers(slots, capacity.new_tokens)
+        self.logprobs = torch.zeros(slots, capacity.new_tokens, device=device)
+        self.uniforms = torch.zeros(slots, capacity.new_tokens, device=device)
         self.rows, self.current = numbers(slots), numbers(slots)  # by place in the batch
         self.running = torch.zeros(slots, dtype=torch.bool, device=device)
         self.step = numbers(1)  # tokens every row has behind it, the current one not counted
@@ -80,48 +90,48 @@ class Slots:
         ):  # fmt: skip
             for static, new in zip(to, computed, strict=True):
                 static[:N] = new
-        firsts = [done.firsts[s] for s in sequences]
+        firsts = [done.starts[s] for s in sequences]
         for column, values in (
-            (self.firsts, firsts),
-            (self.lengths, lengths),
+            (self.prefix_starts, firsts),
+            (self.prefix_lengths, lengths),
             (self.limits, limits),
         ):
             column[:R] = torch.tensor(values, device=device)
             column[R:] = 0
         self.uniforms[:R, : uniforms_RT.shape[1]] = uniforms_RT
         self.step.zero_()
-        self.take(torch.arange(R, device=device))
+        self.set_batch(torch.arange(R, device=device))
 
-    def take(self, rows: Tensor, current: Tensor | None = None) -> None:
+    def set_batch(self, rows: Tensor, current: Tensor | None = None) -> None:
         """The batch is these slots from now on; the places after them are filled up with nobody."""
         n = len(rows)
         self.rows[:n] = rows
-        self.rows[n:] = self.nobody
+        self.rows[n:] = self.spare_slot
         if current is not None:
             self.current[:n] = current
         self.running[:n] = True
         self.running[n:] = False
 
-    def leave(self, batch: int) -> None:
+    def drop_finished(self, batch: int) -> None:
         """Drop the rows of the first `batch` places that have finished."""
         going = self.running[:batch].nonzero().squeeze(1)
-        self.take(self.rows[going], self.current[going])
+        self.set_batch(self.rows[going], self.current[going])
 
     def positions(self, batch: int) -> Tensor:
-        return self.lengths[self.rows[:batch]] + self.step
+        return self.prefix_lengths[self.rows[:batch]] + self.step
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
-        own = self.keys[layer], self.values[layer]
-        where = self.rows[: len(q)], self.firsts, self.lengths, self.step
+        own = self.response_keys[layer], self.response_values[layer]
+        where = self.rows[: len(q)], self.prefix_starts, self.prefix_lengths, self.step
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
 
             return decode_attention(q, k, v, prefix, own, *where)
-        return attention(q, k, v, prefix, own, *where)
+        return reference_attention(q, k, v, prefix, own, *where)
 
 
-def attention(
+def reference_attention(
     q: Tensor, k: Tensor, v: Tensor, prefix: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor],
     slots: Tensor, firsts: Tensor, lengths: Tensor, step: Tensor,
 ) -> Tensor:  # fmt: skip

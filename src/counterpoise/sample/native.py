@@ -11,15 +11,15 @@ from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample.choose_token import choose
-from counterpoise.sample.decode_graphs import bytes_held, decode_rows
-from counterpoise.sample.kv_budget import budget, token_bytes
-from counterpoise.sample.kv_cache import Cache, Prefill, prefill
+from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.decode_graphs import decode_rows, kv_bytes_held
+from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
+from counterpoise.sample.kv_cache import KVCache, Prefill, prefill
 from counterpoise.types import Ints, Response
 
-ROWS_AT_ONCE = 512  # rows decoded together on the CPU; more only lengthen the queue
-ROWS_AT_ONCE_CUDA = 4096  # where a step costs nearly the same for few rows as for many
-LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
+MAX_ROWS_CPU = 512  # rows decoded together on the CPU; more only lengthen the queue
+MAX_ROWS_CUDA = 4096  # where a step costs nearly the same for few rows as for many
+COMPACTION_DIVISOR = 8  # the cache is compacted once one row in this many has finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Fork:
     sequence: int  # index into what was prefilled
     length: int
     seed: int
-    limit: int  # new tokens at most
-    without: int | None = None  # a token that the first draw leaves out
+    max_new_tokens: int  # new tokens at most
+    excluded_token: int | None = None  # a token that the first draw leaves out
 
 
-class Native:
+class NativeSampler:
     """`sample` as a `Sampler`: nothing to start, nothing to close."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
@@ -72,7 +72,7 @@ def sample(
     room = config.max_new_tokens
     longest = max(map(len, prompts)) + room
     policy.decoder.reserve(longest)
-    at_once = max(1, rows_at_once(policy, longest) // copies)
+    at_once = max(1, max_rows_at_once(policy, longest) // copies)
     responses: list[list[Response]] = []
     for start in range(0, len(prompts), at_once):
         part = prompts[start : start + at_once]
@@ -81,17 +81,17 @@ def sample(
             for p, prompt in enumerate(part)
             for seed in seeds_PG[start + p]
         ]
-        flat = decode(policy, prefill(policy.decoder, part), forks, config)
+        flat = decode_forks(policy, prefill(policy.decoder, part), forks, config)
         responses += [flat[i : i + copies] for i in range(0, len(flat), copies)]
     return responses
 
 
-def decode(
+def decode_forks(
     policy: Policy, done: Prefill, forks: Sequence[Fork], config: SampleConfig
 ) -> list[Response]:
     """One response a fork, all decoded together: the caller sees to it that the cache fits."""
-    device, room = policy.device, max(fork.limit for fork in forks)
-    firsts_R = torch.tensor([done.firsts[fork.sequence] for fork in forks], device=device)
+    device, room = policy.device, max(fork.max_new_tokens for fork in forks)
+    firsts_R = torch.tensor([done.starts[fork.sequence] for fork in forks], device=device)
     lengths_R = torch.tensor([fork.length for fork in forks], device=device)
     logits = done.hidden_N[firsts_R + lengths_R - 1] @ policy.decoder.unembedding.T
     _leave_out(logits, forks)
@@ -99,16 +99,16 @@ def decode(
     if device.type == "cuda":
         tokens, logprobs = decode_rows(
             policy, done, [fork.sequence for fork in forks], [fork.length for fork in forks],
-            [fork.limit for fork in forks], uniforms, logits, config,
+            [fork.max_new_tokens for fork in forks], uniforms, logits, config,
         )  # fmt: skip
     else:
-        cache = Cache(done, firsts_R, lengths_R, room)
+        cache = KVCache(done, firsts_R, lengths_R, room)
         tokens, logprobs = _decode(policy, cache, lengths_R, uniforms, logits, config)
     return _responses(policy, forks, tokens, logprobs)
 
 
 def _decode(
-    policy: Policy, cache: Cache, positions_R: Tensor, uniforms: Tensor, logits: Tensor,
+    policy: Policy, cache: KVCache, positions_R: Tensor, uniforms: Tensor, logits: Tensor,
     config: SampleConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """One token a row and pass; rows leave once enough of them have finished."""
@@ -120,7 +120,7 @@ def _decode(
     alive = torch.arange(R, device=device)  # rows still in the batch, by their place in the output
     running = torch.ones(R, dtype=torch.bool, device=device)  # of those, the ones not finished
     for t in range(room):
-        chosen, chosen_logprobs = choose(
+        chosen, chosen_logprobs = choose_tokens(
             logits.float(), uniforms[alive, t], config.temperature, config.top_p, config.top_k
         )
         tokens[alive, t] = chosen
@@ -129,9 +129,9 @@ def _decode(
         left = int(running.sum())
         if left == 0 or t == room - 1:
             break
-        if len(running) - left >= max(1, len(running) // LEAVE_SHARE):
+        if len(running) - left >= max(1, len(running) // COMPACTION_DIVISOR):
             rows = running.nonzero().squeeze(1)
-            cache.keep(rows)
+            cache.keep_rows(rows)
             alive, positions_R, chosen, running = (
                 alive[rows],
                 positions_R[rows],
@@ -144,12 +144,12 @@ def _decode(
     return tokens, logprobs
 
 
-def rows_at_once(policy: Policy, longest: int) -> int:
+def max_rows_at_once(policy: Policy, longest: int) -> int:
     """As many rows as their keys and values have room for, and no more than are of use."""
     decoder = policy.decoder
-    most = ROWS_AT_ONCE_CUDA if policy.device.type == "cuda" else ROWS_AT_ONCE
-    per_row = longest * token_bytes(decoder)
-    return max(1, min(most, budget(decoder, bytes_held(decoder)) // per_row))
+    most = MAX_ROWS_CUDA if policy.device.type == "cuda" else MAX_ROWS_CPU
+    per_row = longest * kv_bytes_per_token(decoder)
+    return max(1, min(most, kv_bytes_allowed(decoder, kv_bytes_held(decoder)) // per_row))
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
@@ -159,7 +159,11 @@ def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
 
 def _leave_out(logits_RV: Tensor, forks: Sequence[Fork]) -> None:
     """Rows that must not draw a token draw from the others, renormalised."""
-    out = [(row, fork.without) for row, fork in enumerate(forks) if fork.without is not None]
+    out = [
+        (row, fork.excluded_token)
+        for row, fork in enumerate(forks)
+        if fork.excluded_token is not None
+    ]
     if out:
         rows, tokens = torch.tensor(out, device=logits_RV.device).T
         logits_RV[rows, tokens] = -torch.inf
@@ -169,12 +173,12 @@ def _responses(
     policy: Policy, forks: Sequence[Fork], tokens: Tensor, logprobs: Tensor
 ) -> list[Response]:
     """Cut every row after its first end token, or at its limit; the rest is dropped."""
-    limits = np.array([fork.limit for fork in forks])
+    limits = np.array([fork.max_new_tokens for fork in forks])
     drawn, drawn_logprobs = tokens.cpu().numpy(), logprobs.cpu().numpy()
     within = np.arange(drawn.shape[1])[None] < limits[:, None]
     ended = np.isin(drawn, policy.end_tokens) & within
     finished = np.asarray(ended.any(axis=1))
     lengths = np.where(finished, ended.argmax(axis=1) + 1, limits)
     kept = [row[:n].astype(np.int32) for row, n in zip(drawn, lengths, strict=True)]
-    parts = zip(kept, drawn_logprobs, policy.texts(kept), finished, strict=True)
+    parts = zip(kept, drawn_logprobs, policy.decode_rows(kept), finished, strict=True)
     return [Response(row, lp[: len(row)].copy(), text, bool(done)) for row, lp, text, done in parts]

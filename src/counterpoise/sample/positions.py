@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from counterpoise.model.load import Policy
 
 
-def beyond(prompt: int, room: int, positions: int) -> str:
+def describe_overflow(prompt: int, room: int, positions: int) -> str:
     """What is wrong with a prompt and `room` new tokens, and what to do; "" where they fit.
 
     A prompt of 0 tokens is one that nobody has read yet.
@@ -53,7 +53,7 @@ def check_positions(
     """Before anything is drawn: one line where the longest prompt leaves too few positions."""
     longest = max(len(tokens) for _, tokens in prompts)
     positions = policy.decoder.config.max_position_embeddings
-    fault = beyond(longest, config.max_new_tokens, positions)
+    fault = describe_overflow(longest, config.max_new_tokens, positions)
     if fault and config.engine == "vllm":
         raise PoiseError(f"sample.engine=vllm: {fault}")
     if fault:

@@ -13,7 +13,7 @@ from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Response
 
-Sample = Callable[
+SampleFunction = Callable[
     [Policy, Sequence[Ints], Sequence[Sequence[int]], SampleConfig], list[list[Response]]
 ]
 

@@ -26,29 +26,31 @@ from torch import Tensor
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.model.load import Policy
-from counterpoise.sample.kv_budget import CACHE_BYTES
-from counterpoise.sample.vllm_heads import widened, widened_config, width_for
-from counterpoise.sample.vllm_host import process_as_it_was, require
+from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
+from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
+from counterpoise.sample.vllm_host import import_vllm, restored_thread_settings
 from counterpoise.types import Ints, Response
 
-ROWS_CPU = 256  # rows for whose keys and values there is room on a CPU, if memory allows
-BLOCK_CPU = 32  # tokens of a shared block: vLLM's 128 is longer than many a prompt
-TOKENS_CPU = 4096  # of one pass
+CPU_CACHE_ROWS = 256  # rows for whose keys and values there is room on a CPU, if memory allows
+CPU_BLOCK_TOKENS = 32  # tokens of a shared block: vLLM's 128 is longer than many a prompt
+CPU_PASS_TOKENS = 4096  # of one pass
 
 
-class VLLM:
+class VLLMSampler:
     """A `Sampler`: one engine on the policy's device, and only one at a time in a process."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
-        vllm = require()
+        vllm = import_vllm()
         self._params = vllm.SamplingParams
-        self._width = width_for(policy.decoder.head_dim, policy.device.type, _type(policy))
+        self._width = supported_head_width(
+            policy.decoder.head_dim, policy.device.type, _type(policy)
+        )
         self._longest = min(
             config.sample.max_prompt_tokens + config.sample.max_new_tokens,
             policy.decoder.config.max_position_embeddings,
         )
         self._before_temperature = config.sample.temperature == 1
-        with tempfile.TemporaryDirectory() as folder, process_as_it_was():
+        with tempfile.TemporaryDirectory() as folder, restored_thread_settings():
             self._describe(policy, folder)
             try:
                 self._engine: Any = vllm.LLM(folder, **self._arguments(policy, config.sample))
@@ -108,7 +110,7 @@ class VLLM:
         config.architectures = [type(policy.model).__name__]
         config.tie_word_embeddings = False
         if self._width != policy.decoder.head_dim:
-            widened_config(config, policy.decoder.head_dim, self._width)
+            widen_config(config, policy.decoder.head_dim, self._width)
         config.save_pretrained(folder)
 
     def _arguments(self, policy: Policy, config: SampleConfig) -> dict[str, Any]:
@@ -128,8 +130,8 @@ class VLLM:
         return common | {
             "enforce_eager": True,  # compiling takes longer than most runs on a CPU
             "enable_chunked_prefill": False,  # with seeds vLLM 0.32 fails on a prompt cut in two
-            "max_num_batched_tokens": max(TOKENS_CPU, self._longest),
-            "block_size": BLOCK_CPU,
+            "max_num_batched_tokens": max(CPU_PASS_TOKENS, self._longest),
+            "block_size": CPU_BLOCK_TOKENS,
             "kv_cache_memory_bytes": self._cache_bytes(policy),
         }
 
@@ -137,8 +139,8 @@ class VLLM:
         """Room for some hundred rows within the native sampler's limit, and at least for two."""
         decoder = policy.decoder
         token = 2 * len(decoder.layers) * decoder.kv_heads * self._width * decoder.dtype.itemsize
-        row = token * (self._longest + 2 * BLOCK_CPU)
-        return max(2 * row, min(ROWS_CPU * row, CACHE_BYTES))
+        row = token * (self._longest + 2 * CPU_BLOCK_TOKENS)
+        return max(2 * row, min(CPU_CACHE_ROWS * row, CPU_CACHE_BYTES))
 
     def _take_weights(self, policy: Policy) -> None:
         """The trainer's weights as they are, in memory, and nothing kept of those before."""
@@ -151,7 +153,7 @@ class VLLM:
     def _weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]]:
         d = policy.decoder.head_dim
         for name, weight in policy.model.named_parameters():
-            yield name, widened(name, weight.detach(), d, self._width)
+            yield name, widen_weight(name, weight.detach(), d, self._width)
         if policy.decoder.config.tie_word_embeddings:
             yield "lm_head.weight", policy.decoder.unembedding.detach()
 
@@ -183,7 +185,7 @@ def _responses(policy: Policy, found: Sequence[Any], known: bool) -> list[Respon
         for one in drawn
     ]
     finished = [int(row[-1]) in policy.end_tokens for row in tokens]
-    parts = zip(tokens, logprobs, policy.texts(tokens), finished, strict=True)
+    parts = zip(tokens, logprobs, policy.decode_rows(tokens), finished, strict=True)
     return [Response(*part) for part in parts]
 
 

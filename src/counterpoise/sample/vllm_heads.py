@@ -17,14 +17,14 @@ from torch import Tensor
 
 from counterpoise.errors import PoiseError
 
-ON_A_CPU = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32
+CPU_HEAD_WIDTHS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # vLLM 0.32
 
 
-def width_for(head_dim: int, device: str, model_type: str) -> int:
+def supported_head_width(head_dim: int, device: str, model_type: str) -> int:
     """D for d; on a GPU vLLM's kernels take what they get."""
-    if device != "cpu" or head_dim in ON_A_CPU:
+    if device != "cpu" or head_dim in CPU_HEAD_WIDTHS:
         return head_dim
-    wider = [width for width in ON_A_CPU if width > head_dim]
+    wider = [width for width in CPU_HEAD_WIDTHS if width > head_dim]
     if model_type != "qwen3" or not wider:
         raise PoiseError(
             f"vLLM has no attention for {model_type} heads of {head_dim} on a CPU: "
@@ -33,13 +33,13 @@ def width_for(head_dim: int, device: str, model_type: str) -> int:
     return wider[0]
 
 
-def widened_config(config: Any, d: int, D: int) -> None:
+def widen_config(config: Any, d: int, D: int) -> None:
     """Of a transformers model: heads of D, of which the first d numbers are rotated."""
     config.head_dim = D
     config.rope_parameters = {**config.rope_parameters, "partial_rotary_factor": (d + 0.5) / D}
 
 
-def widened(name: str, weight: Tensor, d: int, D: int) -> Tensor:
+def widen_weight(name: str, weight: Tensor, d: int, D: int) -> Tensor:
     """The weight of this name with heads of D; weights without heads stay as they are."""
     part = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
     if d == D or part not in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"):

@@ -10,7 +10,7 @@ from hosts.importing.foreign import read_lines
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.choose_page import write_report
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_trl_run(tmp_path: Path) -> None:
         return [0.5 * (i % 2) for i in range(len(completions))]
 
     trl.GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER),
         reward_funcs=[correct, form],
         args=trl.GRPOConfig(
             output_dir=str(tmp_path / "run"),
@@ -51,7 +51,7 @@ def test_trl_run(tmp_path: Path) -> None:
             num_completions_to_print=0,
             disable_tqdm=True,
         ),
-        processing_class=AutoTokenizer.from_pretrained(EMBEDDED),
+        processing_class=AutoTokenizer.from_pretrained(EMBEDDED_FOLDER),
         train_dataset=Dataset.from_dict({"prompt": [f"Ana has {i} pens." for i in range(4)]}),
     ).train()
     made = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")

@@ -17,7 +17,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.update.step import accumulate
 
 
@@ -137,7 +137,7 @@ def small_trainer(
     )  # fmt: skip
     prompts = Dataset.from_dict({"prompt": [f"What is {i} + 1?" for i in range(8)]})
     return PoiseGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32),
         reward_funcs=reward or by_sum(2),
         args=args,
         train_dataset=dataset(prompts) if dataset else prompts,

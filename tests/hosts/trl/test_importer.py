@@ -15,7 +15,7 @@ from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.hosts.trl.import_groups import group_rows
 from counterpoise.hosts.trl.import_rewards import as_named, choose_columns
 from counterpoise.hosts.trl.importer import as_text
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 
 def imported(folder: Path, out: Path, **options: str) -> list[str]:
@@ -33,7 +33,7 @@ def test_rollouts_keep_their_texts_rewards_and_steps(tmp_path: Path) -> None:
     assert groups[0] == groups[1] != groups[2] == groups[3]
     assert all(group.startswith("12:trl/") for group in groups)
     assert "finished" not in lines[0]
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
     encode = [tokenizer.encode(t, add_special_tokens=False) for t in ("3", "4 pens", "5")]
     assert [line["response_tokens"] for line in lines] == [*encode, [tokenizer.eos_token_id]]
     tokens = sum(map(len, encode)) + 1

@@ -16,7 +16,7 @@ import torch
 
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.hosts.trl import host
-from counterpoise.model.load import Policy, as_policy, load_policy
+from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.types import Rollout, Row
 from counterpoise.update.step import accumulate
 
@@ -65,7 +65,7 @@ def policy_at(step: dict[str, Any], dtype: torch.dtype | None = None) -> Policy:
     policy = load_policy(ModelConfig(device="cpu", dtype="float32"))
     policy.model.to(dtype or step["weights"]["model.norm.weight"].dtype)
     policy.model.load_state_dict(step["weights"], strict=False)  # the unembedding is tied
-    return as_policy("embedded", policy.model, policy.tokenizer)
+    return wrap_model("embedded", policy.model, policy.tokenizer)
 
 
 def gradients(

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from counterpoise.credit.view import View
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.task.word_problems import problem
 from counterpoise.trl import PoiseConfig, PoiseGRPOTrainer
 from counterpoise.types import Floats
@@ -169,7 +169,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     host = GRPOTrainer if stock else PoiseGRPOTrainer
     kind = type("Watched", (Watching, host), {"passes": [], "given": [], "scored": []})
     dtype = torch.float64 if double else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=dtype)
     notes = Gradients()
     trainer = kind(
         model=model, reward_funcs=by_sum(modulus), args=args,

@@ -18,15 +18,15 @@ def load_tokenizer(name: str) -> Any:
     """'embedded', 'smollm2', a folder, or a hub id: what model.name takes."""
     from transformers import AutoTokenizer
 
-    from counterpoise.model.load import HUB_ID, find_folder, quiet
+    from counterpoise.model.load import HUB_ID, find_model_folder, silence_libraries
 
-    source = find_folder(name)
+    source = find_model_folder(name)
     if not Path(source).exists() and not HUB_ID.fullmatch(source):
         raise PoiseError(
             f"no tokenizer '{name}': no such folder; give a folder, or a hub id like "
             "Qwen/Qwen3-0.6B"
         )
-    quiet()
+    silence_libraries()
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as fault:  # transformers and tokenizers raise as they please

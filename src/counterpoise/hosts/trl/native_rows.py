@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.decoder import check_architecture
-from counterpoise.model.load import Policy, as_policy
+from counterpoise.model.load import Policy, wrap_model
 
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
@@ -42,6 +42,6 @@ def check_whole(trainer: PoiseGRPOTrainer, option: str, remedy: str) -> None:
 def native(trainer: PoiseGRPOTrainer) -> Policy:
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     training = model.training
-    policy = as_policy("trl", model, trainer.processing_class)
+    policy = wrap_model("trl", model, trainer.processing_class)
     model.train(training)  # as_policy turns dropout off; TRL keeps its own mode
     return policy

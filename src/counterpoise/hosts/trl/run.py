@@ -24,7 +24,7 @@ from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.run_options import arguments, checked
 from counterpoise.hosts.trl.samples import Sample
 from counterpoise.loop import conclude, encode
-from counterpoise.model.fit_memory import NO_MEMORY, explained
+from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run.state import State, new_state, restore
 from counterpoise.run.trackers.sending import tracked
@@ -86,7 +86,7 @@ def train(
         )
         with tracked(folder, config.track.to if main else [], watch.say):
             try:
-                with explained(NO_MEMORY):
+                with explain_out_of_memory(GENERAL_REMEDY):
                     watch.started(config, policy.num_parameters, state.iteration)
                     recorder.judge()
                     if state.iteration < config.loop.iterations:
@@ -195,7 +195,7 @@ def _take_up(trainer: Any, state: State) -> None:
 def _write_head(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     folder.write_config(config)
     if config.store.report or config.store.tokens:
-        folder.write_vocabulary(policy.pieces())
+        folder.write_vocabulary(policy.vocabulary_texts())
     told = {"schema": 1, "engine": "trl", "version": version("trl")}
     with folder.replacing("engine.json") as temporary:
         temporary.write_text(json.dumps(told), encoding="utf-8")

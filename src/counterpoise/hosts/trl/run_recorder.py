@@ -34,7 +34,7 @@ from counterpoise.run.interrupts import postponed
 from counterpoise.run.state import State, check_finite, refill_buffer, save
 from counterpoise.run.watch import Watch
 from counterpoise.run.write_iteration import write_iteration
-from counterpoise.sample.collect import Encoded, pick_prompts
+from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Floats, Group, Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
@@ -68,7 +68,7 @@ class Run:
     """What a run is made of, for whoever records it."""
 
     config: RunConfig
-    train_set: Sequence[Encoded]
+    train_set: Sequence[EncodedPrompt]
     heldout: Sequence[Prompt]
     verifier: Verifier
     folder: RunFolder
@@ -92,7 +92,11 @@ class Recorder(StepMonitor):
         self.open = Opened(now, waiting=self._buffered())
 
     def sampled(
-        self, asked: Sequence[Encoded], samples: Sequence[Sample], scores: Scores, judged: float
+        self,
+        asked: Sequence[EncodedPrompt],
+        samples: Sequence[Sample],
+        scores: Scores,
+        judged: float,
     ) -> None:
         assert self.open is not None
         clock, G = self.open.clock, len(samples) // len(asked)
@@ -101,7 +105,7 @@ class Recorder(StepMonitor):
         self.open.scores = scores
         if not self.main:
             return
-        texts = self.state.policy.texts([s.completion_T.tolist() for s in samples])
+        texts = self.state.policy.decode_rows([s.completion_T.tolist() for s in samples])
         rollouts = [
             self._rollout(sample, asked[i // G][0], text, reward)
             for i, (sample, text, reward) in enumerate(

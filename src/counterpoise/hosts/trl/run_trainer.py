@@ -26,8 +26,8 @@ from counterpoise.hosts.trl.samples import Batch, Sample
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED
 from counterpoise.model.load import Policy
-from counterpoise.model.templates import TEMPLATES, written
-from counterpoise.sample.collect import Encoded, pick_prompts
+from counterpoise.model.templates import TEMPLATES, fill_template
+from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores, Verifier, verified
@@ -42,7 +42,9 @@ class Judge:
 
     __name__ = "reward"  # TRL logs it by this
 
-    def __init__(self, policy: Policy, verifier: Verifier, train_set: Sequence[Encoded]) -> None:
+    def __init__(
+        self, policy: Policy, verifier: Verifier, train_set: Sequence[EncodedPrompt]
+    ) -> None:
         self.policy, self.verifier = policy, verifier
         self.prompts = {prompt.id: prompt for prompt, _ in train_set}
         self.scores = Scores([])
@@ -53,7 +55,7 @@ class Judge:
     ) -> list[float]:
         start = time.perf_counter()
         asked = [self.prompts[name] for name in problem]
-        self.scores = verified(self.verifier, self.policy.texts(completion_ids), asked)
+        self.scores = verified(self.verifier, self.policy.decode_rows(completion_ids), asked)
         self.seconds = time.perf_counter() - start
         return self.scores.rewards
 
@@ -65,7 +67,7 @@ class RunTrainer(PoiseGRPOTrainer):
     """
 
     def __init__(
-        self, run: RunConfig, train_set: Sequence[Encoded], recorder: Recorder, **given: Any
+        self, run: RunConfig, train_set: Sequence[EncodedPrompt], recorder: Recorder, **given: Any
     ) -> None:
         super().__init__(**given)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
@@ -130,7 +132,7 @@ class RunTrainer(PoiseGRPOTrainer):
         self.recorder.sampled(asked, samples, scores, judge.seconds)
         return samples, rewards_R
 
-    def _check(self, samples: Sequence[Sample], asked: Sequence[Encoded]) -> None:
+    def _check(self, samples: Sequence[Sample], asked: Sequence[EncodedPrompt]) -> None:
         """TRL writes prompts by itself: it must come to the tokens of the native engine."""
         for sample, (prompt, tokens) in zip(samples[:: self.num_generations], asked, strict=True):
             if sample.prompt_S.tolist() != tokens.tolist():
@@ -160,7 +162,7 @@ class RunTrainer(PoiseGRPOTrainer):
 def example(prompt: Prompt, policy: Policy) -> dict[str, Any]:
     """A row of TRL's dataset: a conversation, or the plain text of `Policy.encode`, and the
     problem's id, by which the judge finds the rest."""
-    text = written(policy.template, prompt.problem)
+    text = fill_template(policy.template, prompt.problem)
     chat = TEMPLATES[policy.template].chat
     return {"prompt": [{"role": "user", "content": text}] if chat else text, "problem": prompt.id}
 

@@ -86,7 +86,7 @@ class Record:
         with self.folder.replacing(IMPORTED) as temporary:
             temporary.write_text(json.dumps(head(trainer), indent=1), encoding="utf-8")
         if trainer.monitor:
-            self.folder.write_vocabulary(trainer.policy.pieces())
+            self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
 
     def begin(self, now: int) -> None:
         self.close()

@@ -25,7 +25,7 @@ from counterpoise.hosts.verl.run_options import (
     ROLLOUT,
     checked,
 )
-from counterpoise.model.load import find_folder
+from counterpoise.model.load import find_model_folder
 from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.run.estimate import shape_of
 
@@ -78,7 +78,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
         "reward.num_workers": config.verify.workers,
         f"+{REWARD}.reward_kwargs.verifier": config.verify.name,
         f"+{REWARD}.reward_kwargs.timeout_seconds": config.verify.timeout_seconds,
-        "actor_rollout_ref.model.path": find_folder(config.model.name),
+        "actor_rollout_ref.model.path": find_model_folder(config.model.name),
     }
     if not TEMPLATES[asked(config)].chat:  # the data files hold the whole prompt
         found["actor_rollout_ref.model.custom_chat_template"] = "{{ messages[0]['content'] }}"

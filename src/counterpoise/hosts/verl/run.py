@@ -22,7 +22,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.command import asked, command
 from counterpoise.hosts.verl.run_options import checked
-from counterpoise.model.templates import written
+from counterpoise.model.templates import fill_template
 from counterpoise.plugins import is_own
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
@@ -57,7 +57,7 @@ def table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
     rows: list[dict[str, Any]] = [
         {
             "data_source": config.task.name,
-            "prompt": [{"role": "user", "content": written(asked(config), prompt.problem)}],
+            "prompt": [{"role": "user", "content": fill_template(asked(config), prompt.problem)}],
             "reward_model": {"style": "rule", "ground_truth": prompt.answer},
             "extra_info": {"id": prompt.id, **_further(prompt, config)},
         }

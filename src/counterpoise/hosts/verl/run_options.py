@@ -22,7 +22,7 @@ from counterpoise.hosts.translate_options import (
     section,
     to,
 )
-from counterpoise.model.shapes import PREFIX
+from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -150,7 +150,7 @@ def checked(config: RunConfig, table: Table = OPTIONS) -> list[str]:
         )
     if len(config.evaluate.settings) > 1:
         more.append(f"evaluate.settings={config.evaluate.settings} (verl judges one way)")
-    if config.model.name == "scratch" or config.model.name.startswith(PREFIX):
+    if config.model.name == "scratch" or config.model.name.startswith(SHAPE_PREFIX):
         more.append(f"model.name={config.model.name} (verl loads a folder or a hub id)")
     check(config, table, "verl", more)
     told = [f"verl has {note}" for note in notes(config, table)]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 
-def fused(x: Tensor) -> bool:
+def uses_kernels(x: Tensor) -> bool:
     """Whether kernels run in place of torch's operations. They have no derivative of their own."""
-    return not torch.is_grad_enabled() and on_gpu(x)
+    return not torch.is_grad_enabled() and is_half_on_gpu(x)
 
 
-def on_gpu(x: Tensor) -> bool:
+def is_half_on_gpu(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)

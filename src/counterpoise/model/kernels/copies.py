@@ -20,25 +20,25 @@ from torch import Tensor
 
 from counterpoise.model.transfer import to_device
 
-ROWS, KEYS = 64, 64  # of a block
+BLOCK_ROWS, BLOCK_KEYS = 64, 64  # of a block
 LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class CopyBlocks:
     """Which rows each program takes."""
 
     blocks: Tensor  # int32 [B, 2]: a copy, and its first row in the block
     spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, what is kept
 
 
-def blocks_of(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> Blocks:
+def make_copy_blocks(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> CopyBlocks:
     """`group`: query heads of a key head. The last query of a copy is at its last own key."""
-    counts_C = -(-group * spans_C8[:, 1] // ROWS)
+    counts_C = -(-group * spans_C8[:, 1] // BLOCK_ROWS)
     copy_B = np.repeat(np.arange(len(spans_C8)), counts_C)
     nth_B = np.arange(len(copy_B)) - np.repeat(np.cumsum(counts_C) - counts_C, counts_C)
-    blocks = np.stack((copy_B, ROWS * nth_B), axis=1)
-    return Blocks(to_device(blocks, device, np.int32), to_device(spans_C8, device, np.int32))
+    blocks = np.stack((copy_B, BLOCK_ROWS * nth_B), axis=1)
+    return CopyBlocks(to_device(blocks, device, np.int32), to_device(spans_C8, device, np.int32))
 
 
 @triton.jit
@@ -103,14 +103,16 @@ def _attend(
     tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, at: Blocks) -> Tensor:
+def attend_copies(
+    q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, at: CopyBlocks
+) -> Tensor:
     n, H, d = q.shape
     K = k.shape[1]
     out = q.new_empty(n, H, d)
     _attend[(len(at.blocks), K)](
         q, k, v, kept_k, kept_v, out, at.blocks, at.spans, LOG2_E / d**0.5,
         q.stride(0), k.stride(0), v.stride(0), kept_k.stride(0), kept_v.stride(0), d, H,
-        group=H // K, block_m=ROWS, block_n=KEYS, block_d=max(16, triton.next_power_of_2(d)),
+        group=H // K, block_m=BLOCK_ROWS, block_n=BLOCK_KEYS, block_d=max(16, triton.next_power_of_2(d)),
         num_warps=4, num_stages=2,
     )  # fmt: skip
     return out

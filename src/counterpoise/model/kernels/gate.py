@@ -41,14 +41,14 @@ def forward(joint: Tensor) -> Tensor:
     return out
 
 
-def backward(grad: Tensor, joint: Tensor, *, trained: bool) -> tuple[Tensor, Tensor | None]:
+def backward(grad: Tensor, joint: Tensor, *, weight_grads: bool) -> tuple[Tensor, Tensor | None]:
     N, width = grad.shape
-    out, again = torch.empty_like(joint), torch.empty_like(grad if trained else grad[:0])
+    out, again = torch.empty_like(joint), torch.empty_like(grad if weight_grads else grad[:0])
     block = _block(width)
     _backward[(N, triton.cdiv(width, block))](
-        grad, joint, out, again, width, trained=trained, block=block
+        grad, joint, out, again, width, trained=weight_grads, block=block
     )
-    return out, again if trained else None
+    return out, again if weight_grads else None
 
 
 def _block(width: int) -> int:

@@ -58,7 +58,7 @@ def summarise(
     )
 
 
-def error_(
+def logit_gradient_(
     logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
 ) -> Tensor:
     """The gradient with respect to the logits, in their place."""

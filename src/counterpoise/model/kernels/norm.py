@@ -57,17 +57,17 @@ def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
 
 def backward(
-    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor, *, trained: bool
+    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, residual_grad: Tensor, *, weight_grads: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     N, D = x.shape
-    programs = min(PROGRAMS, N) if trained else N
-    out, normed = torch.empty_like(x), torch.empty_like(x if trained else x[:0])
-    partial = torch.empty(programs if trained else 0, D, dtype=torch.float32, device=x.device)
+    programs = min(PROGRAMS, N) if weight_grads else N
+    out, normed = torch.empty_like(x), torch.empty_like(x if weight_grads else x[:0])
+    partial = torch.empty(programs if weight_grads else 0, D, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
-        grad, x, w, beside, out, normed, partial, N, D, epsilon, trained=trained,
+        grad, x, w, residual_grad, out, normed, partial, N, D, epsilon, trained=weight_grads,
         block=triton.next_power_of_2(D), num_warps=_warps(D),
     )  # fmt: skip
-    return (out, normed, partial.sum(dim=0).to(w.dtype)) if trained else (out, None, None)
+    return (out, normed, partial.sum(dim=0).to(w.dtype)) if weight_grads else (out, None, None)
 
 
 def _warps(D: int) -> int:

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-SPAN = 60.0  # a logit this far below the largest has no weight that float32 could add
-ROUNDS = 26  # of bisection: SPAN / 2^26 is below what tells two logits apart
+LOGIT_SPAN = 60.0  # a logit this far below the largest has no weight that float32 could add
+BISECTION_ROUNDS = 26  # of bisection: SPAN / 2^26 is below what tells two logits apart
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def _pick(
     tl.store(running + r, going)
 
 
-def draw(
+def draw_tokens(
     logits_RV: Tensor, slots: Tensor, uniforms: Tensor, step: Tensor, ends: Tensor, limits: Tensor,
     tokens: Tensor, logprobs: Tensor, current: Tensor, running: Tensor,
     *, temperature: float, top_p: float, top_k: int, offset: int,
@@ -147,8 +147,8 @@ def draw(
     _peaks[(R, blocks)](logits_RV, floors, most, mass, scale, V, blocks, cut=False, block=BLOCK)
     if cut:
         _floor[(R,)](
-            logits_RV, most, mass, floors, lse, scale, V, blocks, float(top_p), top_k, ROUNDS,
-            SPAN, block=2 * BLOCK, padded=padded, num_warps=8,
+            logits_RV, most, mass, floors, lse, scale, V, blocks, float(top_p), top_k, BISECTION_ROUNDS,
+            LOGIT_SPAN, block=2 * BLOCK, padded=padded, num_warps=8,
         )  # fmt: skip
         _peaks[(R, blocks)](logits_RV, floors, most, mass, scale, V, blocks, cut=True, block=BLOCK)
     _pick[(R,)](
