@@ -28,10 +28,11 @@ ROWS = answered.rows()
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies as on a GPU in half precision, the kernel written out."""
     by_hand = SimpleNamespace(
-        attend=copies_by_hand.attend, blocks_of=lambda spans_C8, group, device: spans_C8
+        attend_copies=copies_by_hand.attend,
+        make_copy_blocks=lambda spans_C8, group, device: spans_C8,
     )
     monkeypatch.setitem(sys.modules, "counterpoise.model.kernels.copies", by_hand)
-    monkeypatch.setattr(originals_module, "on_gpu", lambda x: True)
+    monkeypatch.setattr(originals_module, "is_half_on_gpu", lambda x: True)
 
 
 def test_copies_look_at_their_past_the_prompt_and_what_they_keep(fused: None) -> None:
@@ -65,7 +66,7 @@ def test_oar_p_without_padding(compare: str, fused: None, monkeypatch: pytest.Mo
     view = answered.view(policy, ROWS, 60)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
     found = dict(importance(view, boxes, compare, passes=3))
-    monkeypatch.setattr(originals_module, "on_gpu", lambda x: False)
+    monkeypatch.setattr(originals_module, "is_half_on_gpu", lambda x: False)
     expected = dict(importance(view, boxes, compare, passes=3))
     for i in boxes:
         np.testing.assert_allclose(found[i], expected[i], rtol=1e-5, atol=1e-8)

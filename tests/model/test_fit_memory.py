@@ -39,7 +39,7 @@ from counterpoise.update.step import take_step
 
 CONFIG = UpdateConfig(lr=0.01, weight_decay=0.1)
 KEYS: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
-WORK = {"least": 10, "most": 1_000_000}
+WORK = {"smallest": 10, "total": 1_000_000}
 
 
 class Tight(Decoder):

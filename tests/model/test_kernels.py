@@ -31,7 +31,7 @@ def test_heads(H: int, K: int, d: int, normed: bool) -> None:
     for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
     grads = random(N, H, d, seed=4), random(N, K, d, seed=5), random(N, K, d, seed=6)
-    grad, of_norms = split_heads_backward(*grads, qkv, norms, cos, sin, 1e-6)
+    grad, of_norms = split_heads_backward(grads, qkv, norms, cos, sin, 1e-6)
     grad_kernel, of_norms_kernel = kernel.backward(*grads, qkv, norms, cos, sin, 1e-6)
     torch.testing.assert_close(grad_kernel, grad, atol=1e-5, rtol=1e-4)
     for left, right in zip(of_norms_kernel or (), of_norms or (), strict=True):
@@ -169,8 +169,7 @@ def test_a_layer_of_kernels(
     nothing = torch.empty(0), (torch.empty(0), torch.empty(0))
     monkeypatch.setattr(layer, "flash_forward", lambda *x: (attend(0, *x[:3]), *nothing))
     monkeypatch.setattr(layer, "flash_backward", backward)
-    for module in (layer_parts, layer_parts, layer_parts):
-        monkeypatch.setattr(module, "fused", lambda x: not torch.is_grad_enabled())
+    monkeypatch.setattr(layer_parts, "uses_kernels", lambda x: not torch.is_grad_enabled())
     decoder = policy.decoder
     decoder.reserve(packing.longest)
     cos, sin = decoder._rotation(packing.positions_N)

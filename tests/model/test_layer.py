@@ -26,11 +26,11 @@ def packing() -> Packing:
 def plain_attention(monkeypatch: pytest.MonkeyPatch, packed: Packing) -> None:
     """Flash attention runs on GPUs only: padded attention and autograd in its place."""
 
-    def forward(q, k, v, at):
+    def forward(q, k, v, segments):
         o = PaddedAttention(packed)(0, q, k, v)
         return o.contiguous(), torch.empty(0), (torch.empty(0), torch.empty(0))
 
-    def backward(grad, q, k, v, out, lse, state, at):
+    def backward(grad, q, k, v, outputs, segments):
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             o = PaddedAttention(packed)(0, *leaves)
@@ -178,7 +178,7 @@ def test_when_a_layer_that_is_written_out_takes_over(
         calls.append(1)
         return apply(*args)
 
-    monkeypatch.setattr(decoding, "on_gpu", lambda x: True)
+    monkeypatch.setattr(decoding, "is_half_on_gpu", lambda x: True)
     monkeypatch.setattr(written.FusedLayer, "apply", noted)
     found = policy.decoder(*given)
     assert bool(calls) == taken

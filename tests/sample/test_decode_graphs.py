@@ -18,9 +18,8 @@ from counterpoise.sample.decode_graphs import (
     kv_bytes_held,
     release_graphs,
 )
-from counterpoise.sample.kv_cache import KVCache, prefill
+from counterpoise.sample.kv_cache import Fork, KVCache, prefill
 from counterpoise.sample.kv_slots import SlotCapacity
-from counterpoise.sample.native import Fork
 
 CONFIG = SampleConfig(temperature=0.8)
 
@@ -38,22 +37,18 @@ def forks(seed: int = 0, rows: int = 11) -> tuple[list[np.ndarray], list[Fork]]:
 
 def both(policy, sequences, rows, config):
     """(tokens, log-probabilities) by the cache of the CPU and by slots, whole rows."""
-    room = max(row.limit for row in rows)
+    max_new_tokens = max(row.max_new_tokens for row in rows)
     policy.decoder.reserve(64)
     with torch.no_grad():
-        done = prefill(policy.decoder, sequences)
-        firsts = torch.tensor([done.starts[row.sequence] for row in rows])
+        prefilled = prefill(policy.decoder, sequences)
+        starts = torch.tensor([prefilled.starts[row.sequence] for row in rows])
         lengths = torch.tensor([row.length for row in rows])
-        logits = done.hidden_N[firsts + lengths - 1] @ policy.decoder.unembedding.T
-        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], room))
-        plain = native._decode(
-            policy, KVCache(done, firsts, lengths, room), lengths, uniforms, logits, config
-        )
-        slotted = decode_rows(
-            policy, done, [row.sequence for row in rows], [row.length for row in rows],
-            [row.limit for row in rows], uniforms, logits, config,
-        )  # fmt: skip
-    return plain, slotted
+        logits = prefilled.hidden_N[starts + lengths - 1] @ policy.decoder.unembedding.T
+        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], max_new_tokens))
+        cache = KVCache(prefilled, starts, lengths, max_new_tokens)
+        cached = native._decode(policy, cache, lengths, uniforms, logits, config)
+        slotted = decode_rows(policy, prefilled, rows, uniforms, logits, config)
+    return cached, slotted
 
 
 def same(policy, rows, plain, slotted) -> None:

@@ -172,5 +172,5 @@ def test_a_reply_without_a_template_stands_between_lines() -> None:
 def test_a_template_without_earlier_responses_is_refused(policy: Policy) -> None:
     tokenizer = deepcopy(policy.tokenizer)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
-    with pytest.raises(PoiseError, match="it takes no second turn"):
+    with pytest.raises(PoiseError, match="there is no second turn"):
         replace(policy, tokenizer=tokenizer).encode_reply("It is more.")

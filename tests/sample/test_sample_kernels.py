@@ -7,7 +7,7 @@ import torch
 from kernel_device import DEVICE
 
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.kv_slots import reference_attention
+from counterpoise.sample.kv_slots import SlotAddresses, reference_attention
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -28,9 +28,9 @@ def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
     prefix = random(100, K, d, seed=1), random(100, K, d, seed=2)
     own = random(slots, K, room, d, seed=3), random(slots, K, room, d, seed=4)
     copied = own[0].clone(), own[1].clone()
-    where = rows, firsts, lengths, torch.tensor([step], device=DEVICE)
-    kernel = decode_attention(q, k, v, prefix, own, *where)
-    plain = reference_attention(q, k, v, prefix, copied, *where)
+    addresses = SlotAddresses(rows, firsts, lengths, torch.tensor([step], device=DEVICE))
+    kernel = decode_attention(q, k, v, prefix, own, addresses)
+    plain = reference_attention(q, k, v, prefix, copied, addresses)
     torch.testing.assert_close(kernel, plain, atol=1e-5, rtol=1e-4)
     for left, right in zip(own, copied, strict=True):
         torch.testing.assert_close(left, right, atol=0, rtol=0)

@@ -125,7 +125,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(rows))
         return real(policy, rows, *rest)
 
-    monkeypatch.setattr(old_logprobs, "score", score)
+    monkeypatch.setattr(old_logprobs, "score_logprobs", score)
     return sizes
 
 

@@ -239,7 +239,7 @@ class Originals:
                 to_device(np.repeat(begins, lengths) + within, device, np.int64),
                 attend,
                 embedded_N=embedded_n,
-                wanted_n=places(wanted, device),
+                output_indices_n=places(wanted, device),
             )
 
     def _shared(self, copies: Sequence[Copy]) -> NDArray[np.integer]:

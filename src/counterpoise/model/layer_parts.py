@@ -1,4 +1,7 @@
-"""The parts of a decoder layer: norms, gate, heads, and weights laid side by side."""
+"""The building blocks of a decoder layer: norm, gate, attention heads and joined linear layers.
+
+Each runs as one Triton kernel where `uses_kernels` says so, and in plain torch elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
         dx = (p - u mean(p u)) / sqrt(mean(x^2) + epsilon)          dw = sum_n dh u
 
-    It is given another gradient to add to dx (the residual stream's) and returns h once more, so
-    that h need not be kept between the passes. Where no weight is trained, neither h nor dw is
-    wanted.
+    The backward function also adds the residual stream's gradient to dx, and returns h again, so
+    that h need not be stored between the passes. If no weight is trained, it returns neither h nor
+    dw.
     """
     if uses_kernels(x) and x.dim() == 2:
         from counterpoise.model.kernels import norm
@@ -39,14 +42,14 @@ def rms_norm_backward(
     *,
     weight_grads: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(beside + dx [N, D], h [N, D], dw [D])"""
+    """(residual_grad + dx [N, D], h [N, D], dw [D])"""
     if uses_kernels(x):
         from counterpoise.model.kernels import norm
 
         return norm.backward(grad, x, w, epsilon, residual_grad, weight_grads=weight_grads)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon)
-    unit, pulled = x * scale, grad * w
-    dx = scale * (pulled - unit * (pulled * unit).mean(dim=-1, keepdim=True))
+    unit, weighted_grad = x * scale, grad * w
+    dx = scale * (weighted_grad - unit * (weighted_grad * unit).mean(dim=-1, keepdim=True))
     if not weight_grads:
         return residual_grad + dx, None, None
     return residual_grad + dx, unit * w, (grad * unit).sum(dim=0)
@@ -70,26 +73,26 @@ def apply_gate(joint: Tensor) -> Tensor:
 def gate_backward(
     grad: Tensor, joint: Tensor, *, weight_grads: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """(gradient of `joint`, gate(joint) once more for the weight after it: it need not be kept)"""
+    """(gradient of `joint`, gate(joint) again for the gradient of the weight after it)"""
     if uses_kernels(joint):
         from counterpoise.model.kernels import gate as kernel
 
         return kernel.backward(grad, joint, weight_grads=weight_grads)
     a, b = joint.chunk(2, dim=-1)
     s = a.sigmoid()
-    found = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
-    return found, a * s * b if weight_grads else None
+    grad_joint = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
+    return grad_joint, a * s * b if weight_grads else None
 
 
-# Queries and keys of each head: normed (Qwen3 does), then turned by their position.
+# Queries and keys of each head: normalised (in Qwen3), then rotated by their position.
 #
-#     (a, b) halves of a head:     a' = a cos - b sin        b' = b cos + a sin        v as it is
+#     (a, b) halves of a head:     a' = a cos - b sin        b' = b cos + a sin        v unchanged
 #
-# This is rotary embedding in the half-split layout that Llama, Qwen2 and Qwen3 share. Its transpose
-# turns back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
+# This is rotary embedding in the half-split layout of Llama, Qwen2 and Qwen3. Its transpose
+# rotates back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
 # end.
 
-HeadNorms = tuple[Tensor, Tensor] | None  # weights of the norm of queries and of keys
+HeadNorms = tuple[Tensor, Tensor] | None  # norm weights of queries and of keys; None: no norms
 
 
 def split_heads(
@@ -107,10 +110,18 @@ def split_heads(
 
 
 def split_heads_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, norms: HeadNorms,
-    cos: Tensor, sin: Tensor, epsilon: float,
-) -> tuple[Tensor, HeadNorms]:  # fmt: skip
-    """(gradient of qkv [N, H + 2K, d], of the norms' weights); qkv is looked at for norms only."""
+    grads: tuple[Tensor, Tensor, Tensor],
+    qkv: Tensor,
+    norms: HeadNorms,
+    cos: Tensor,
+    sin: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, HeadNorms]:
+    """(gradient of qkv [N, H + 2K, d], gradients of the norm weights).
+
+    `grads` are the gradients of q, k and v. `qkv` is read only if there are norms.
+    """
+    dq, dk, dv = grads
     if uses_kernels(dq):
         from counterpoise.model.kernels import heads as kernel
 
@@ -130,18 +141,18 @@ def split_heads_backward(
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x [N, H, d], cos and sin [N, d] -> [N, H, d]"""
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos[:, None] + turned * sin[:, None]
+    quarter_turn = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos[:, None] + quarter_turn * sin[:, None]
 
 
 def join_weights(layers: Any) -> None:
-    """Linear layers that read the same input as one matrix product: q, k, v; gate, up.
+    """Make linear layers with the same input one matrix product: q, k, v; gate, up.
 
-    `join_weights` moves their weights into one block of memory, once, when a policy is made.
-    Each stays a parameter of its own, under its own name, for the optimizer and for checkpoints; a
-    sampler, which needs no gradient, sees the block as one matrix, and so does a layer whose
-    backward pass is written out (`model/layer.py`). Where autograd is to hand every parameter its
-    part the weights are copied together, which costs next to nothing beside the product.
+    Their weights move into one block of memory, once, when a policy is made. Each stays a parameter
+    of its own, under its own name, for the optimizer and for checkpoints. Code that runs without
+    autograd (a sampler, or `model/layer.py` with its own backward pass) reads the block as one
+    matrix. Where autograd needs every parameter by itself the weights are concatenated, which costs
+    next to nothing beside the product.
     """
     for layer in layers:
         attention, mlp = layer.self_attn, layer.mlp
@@ -149,22 +160,25 @@ def join_weights(layers: Any) -> None:
         _join((mlp.gate_proj, mlp.up_proj))
 
 
-def _join(parts: Sequence[nn.Linear]) -> None:
-    block = torch.cat([part.weight.detach() for part in parts])
-    for part, view in zip(parts, block.split([len(part.weight) for part in parts]), strict=True):
-        part.weight.data = view
+def _join(linears: Sequence[nn.Linear]) -> None:
+    block = torch.cat([linear.weight.detach() for linear in linears])
+    views = block.split([len(linear.weight) for linear in linears])
+    for linear, view in zip(linears, views, strict=True):
+        linear.weight.data = view
 
 
-def joint_linear(x: Tensor, parts: Sequence[nn.Linear]) -> Tensor:
-    """[N, sum of the parts' widths]"""
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    return F.linear(
-        x, joint_weight([part.weight for part in parts]), torch.cat(biases) if biases else None
-    )
+def joint_linear(x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
+    """The concatenated outputs of several linear layers with the same input: [N, sum of widths]."""
+    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+    weight = joint_weight([linear.weight for linear in linears])
+    return F.linear(x, weight, torch.cat(biases) if biases else None)
 
 
 def joint_weight(weights: Sequence[Tensor]) -> Tensor:
-    """The weights above one another; no copy where they lie so and nothing is differentiated."""
+    """The weights stacked as one matrix; a view without copying if they are adjacent in memory.
+
+    With gradients enabled they are always copied, so that autograd reaches every parameter.
+    """
     if not torch.is_grad_enabled() and _adjacent(weights):
         rows, width = sum(len(w) for w in weights), weights[0].shape[1]
         return weights[0].as_strided((rows, width), (width, 1))
@@ -172,6 +186,7 @@ def joint_weight(weights: Sequence[Tensor]) -> Tensor:
 
 
 def _adjacent(weights: Sequence[Tensor]) -> bool:
+    """Whether each weight begins where the one before it ends, in the same storage."""
     end = weights[0].data_ptr()
     storage = weights[0].untyped_storage().data_ptr()
     for weight in weights:

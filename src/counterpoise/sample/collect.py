@@ -1,6 +1,6 @@
-"""Stages 1 and 2 bound to a run: an iteration's prompts, their responses, their groups.
+"""Collect an iteration's rollouts: pick prompts, sample responses, verify them, build groups.
 
-One round is the rule. With dynamic sampling (`sample/dynamic_sampling.py`) there may be more.
+Usually one round is enough; dynamic sampling (`sample/dynamic_sampling.py`) may add more.
 """
 
 from __future__ import annotations
@@ -28,43 +28,56 @@ EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
 
 @dataclass(frozen=True, slots=True)
 class SamplerBinding:
-    """Who draws, by which weights, and how much at once."""
+    """A sampler together with the policy it samples from and the limits it works under."""
 
     policy: Policy
-    prompts_per_draw: MicroBatch | None = None  # prompts; None: all of them until memory runs out
+    prompts_per_draw: MicroBatch | None = None  # None: all prompts until memory runs out
     sample: SampleFunction = native
-    episodes: EpisodePlayer | None = None  # who answers; None: nobody
+    episodes: EpisodePlayer | None = None  # None: single-turn responses, no environment
 
 
 class RolloutCollector:
-    """Draws and verifies the groups of one iteration, round after round, and keeps them all."""
+    """Samples and verifies the groups of one iteration, round by round, and keeps all of them."""
 
     def __init__(
-        self, sampler_binding: SamplerBinding, config: RunConfig, verifier: Verifier, end_stage: Callable[[str], None],
+        self,
+        sampler_binding: SamplerBinding,
+        config: RunConfig,
+        verifier: Verifier,
+        end_stage: Callable[[str], None],
         iteration: int,
-    ) -> None:  # fmt: skip
-        """`end_stage` is told when a stage has ended."""
+    ) -> None:
+        """`end_stage` is called with the name of a stage when it has finished (for timing)."""
         self.sampler_binding, self.config, self.verifier = sampler_binding, config, verifier
         self.end_stage, self.iteration = end_stage, iteration
-        self.collected_groups: list[Group] = []  # in the order they were drawn
+        self.collected_groups: list[Group] = []  # of all rounds, in sampling order
         self.scores = Scores([])
 
     def collect_groups(self, prompts: Sequence[EncodedPrompt]) -> list[Group]:
-        """Those of one round; none where there are no prompts."""
+        """Sample and verify one round; without prompts there are no groups."""
         if not prompts:
             return []
-        config, now = self.config, self.iteration
+        config, iteration = self.config, self.iteration
         G = config.sample.group_size
         responses_PG = draw_responses(
-            self.sampler_binding, prompts, config, now, prompts_before=len(self.collected_groups)
+            self.sampler_binding,
+            prompts,
+            config,
+            iteration,
+            prompts_before=len(self.collected_groups),
         )
         self.end_stage("sample")
         texts = [response.text for responses in responses_PG for response in responses]
-        asked = [prompt for prompt, _ in prompts for _ in range(G)]
-        scores = verified(self.verifier, texts, asked)
-        also_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
+        prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
+        scores = verified(self.verifier, texts, prompt_of_response)
+        extra_rewards_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
         groups = build_groups(
-            prompts, responses_PG, scores.rewards, now, also_PG, config.sample.anchors
+            prompts,
+            responses_PG,
+            scores.rewards,
+            iteration,
+            extra_rewards_PG,
+            config.sample.anchors,
         )
         self.end_stage("verify")
         self.collected_groups += groups
@@ -78,14 +91,14 @@ def sample_groups(
     config: RunConfig,
     iteration: int,
 ) -> RefilledBatch:
-    """The groups of iteration `iteration`, and those that were drawn and dropped on the way."""
+    """The groups of an iteration, and those that dynamic sampling dropped on the way."""
     prompts = pick_prompts(train_set, config, iteration)
-    others = replacement_prompts(
+    unused_prompts = replacement_prompts(
         train_set, [prompt for prompt, _ in prompts], config.loop.seed, iteration
     )
     return refill_groups(
         collector.collect_groups(prompts),
-        lambda missing: collector.collect_groups(list(islice(others, missing))),
+        lambda missing: collector.collect_groups(list(islice(unused_prompts, missing))),
         config.sample.refills,
     )
 
@@ -93,11 +106,12 @@ def sample_groups(
 def pick_prompts(
     train_set: Sequence[EncodedPrompt], config: RunConfig, iteration: int
 ) -> list[EncodedPrompt]:
-    """The prompts of iteration `iteration`: shuffled epochs, an incomplete last iteration left out."""
+    """The prompts of an iteration: shuffled epochs, each without its incomplete last batch."""
     P = config.sample.prompts
-    epoch, place = divmod(iteration - 1, len(train_set) // P)
+    epoch, iteration_of_epoch = divmod(iteration - 1, len(train_set) // P)
     order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
-    return [train_set[i] for i in order[place * P : (place + 1) * P]]
+    start = iteration_of_epoch * P
+    return [train_set[index] for index in order[start : start + P]]
 
 
 def draw_responses(
@@ -108,32 +122,37 @@ def draw_responses(
     *,
     prompts_before: int = 0,
 ) -> list[list[Response]]:
-    """G responses for every prompt, each from a seed of its own; a part at a time if need be.
+    """G responses for every prompt, in smaller batches of prompts where memory runs out.
 
-    `prompts_before` prompts of the iteration were drawn before these.
+    `prompts_before` prompts of the iteration were sampled in earlier rounds.
     """
     P, G = len(prompts), config.sample.group_size
+    # A seed depends only on the iteration and the response's place in it, never on how prompts are
+    # batched, so running out of memory changes no response.
     seeds_PG = [
-        [seed_for(config.loop.seed, "sample", iteration, p * G + g) for g in range(G)]
-        for p in range(prompts_before, prompts_before + P)
+        [
+            seed_for(config.loop.seed, "sample", iteration, prompt_index * G + response_index)
+            for response_index in range(G)
+        ]
+        for prompt_index in range(prompts_before, prompts_before + P)
     ]
 
-    def parts(size: int) -> list[list[Response]]:
-        drawn: list[list[Response]] = []
-        for start in range(0, P, size):
-            part = slice(start, start + size)
-            asked = (
+    def draw_in_batches(batch_size: int) -> list[list[Response]]:
+        responses: list[list[Response]] = []
+        for start in range(0, P, batch_size):
+            batch = slice(start, start + batch_size)
+            arguments = (
                 sampler_binding.policy,
-                prompts[part],
-                seeds_PG[part],
+                prompts[batch],
+                seeds_PG[batch],
                 config.sample,
                 sampler_binding.sample,
             )
             if config.sample.anchors:
-                drawn += sample_with_anchors(*asked)
+                responses += sample_with_anchors(*arguments)
             else:
-                drawn += sample_responses(*asked, sampler_binding.episodes)
-        return drawn
+                responses += sample_responses(*arguments, sampler_binding.episodes)
+        return responses
 
-    at_once = sampler_binding.prompts_per_draw or MicroBatch(P, caption=PROMPTS_CAPTION)
-    return at_once.run_fitting(parts, smallest=1, total=P, remedy=GENERAL_REMEDY)
+    prompts_per_draw = sampler_binding.prompts_per_draw or MicroBatch(P, caption=PROMPTS_CAPTION)
+    return prompts_per_draw.run_fitting(draw_in_batches, smallest=1, total=P, remedy=GENERAL_REMEDY)
