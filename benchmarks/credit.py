@@ -56,10 +56,10 @@ from counterpoise.lab.speed.clock import synchronize
 from counterpoise.lab.speed.machine_sizes import machine
 from counterpoise.lab.speed.tables import Bar, Part, make_console, show
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.model.pieces import pieces_of
-from counterpoise.model.scoring import score
+from counterpoise.model.pieces import split_into_pieces
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.run.state import State, new_state
-from counterpoise.sample.build_groups import gather
+from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.task.word_problems import problem
@@ -151,19 +151,19 @@ def rewarded(
         rewards = verifier.score([response.text for response in flat], answers).rewards
         verifier.close()
     encoded = [(prompt, state.policy.encode(prompt.problem)) for prompt in prompts]
-    return gather(encoded, responses_PG, rewards, now)
+    return build_groups(encoded, responses_PG, rewards, now)
 
 
 def planted(policy: Policy, response: Response) -> Response:
     r"""With \boxed{12} as its last tokens, and no more kinds of tokens than real text has."""
     box = np.array(policy.tokenizer.encode(" \\boxed{12}", add_special_tokens=False), np.int32)
     tokens = np.concatenate((KINDS + response.tokens[: -len(box)] % KINDS, box))
-    return replace(response, tokens=tokens.astype(np.int32), text=policy.texts([tokens])[0])
+    return replace(response, tokens=tokens.astype(np.int32), text=policy.decode_rows([tokens])[0])
 
 
 def boxed(policy: Policy, rows: Sequence[Row]) -> float:
     """The share of rows with an answer to look at."""
-    pieces = pieces_of(policy, [row.content.response_tokens for row in rows])
+    pieces = split_into_pieces(policy, [row.content.response_tokens for row in rows])
     return sum(locate(part) is not None for part in pieces) / max(1, len(rows))
 
 
@@ -205,7 +205,7 @@ def one_turn(
     read, temperature = state.passes.read, config.sample.temperature
 
     def forward() -> object:
-        return score(state.policy, signal, temperature, state.micro, read)
+        return score_logprobs(state.policy, signal, temperature, state.micro, read)
 
     times.add("forward", seconds_of(forward, device))
     times.add("update", seconds_of(lambda: loop.update(state, rows, plan, config), device))

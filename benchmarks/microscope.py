@@ -36,7 +36,7 @@ from counterpoise.microscope import prefixes
 from counterpoise.microscope.coupling import Coupling, decompose, decompose_errors
 from counterpoise.microscope.pairs import strongest
 from counterpoise.microscope.token_types import type_pulls
-from counterpoise.model.residuals import Errors
+from counterpoise.model.residuals import Residuals
 from counterpoise.types import Rollout, Row
 
 V, D, GROUP = 8192, 128, 512
@@ -220,11 +220,11 @@ def table_look() -> None:
     rows = [
         made_up_row(i // G, part) for i, part in enumerate(keys[0].int().numpy().reshape(-1, T))
     ]
-    errors = Errors(hidden, W, keys[0], precision=precision)
+    errors = Residuals(hidden, W, keys[0], precision=precision)
     watched, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
     coupling = decompose_errors(errors, *keys)
     pieces: dict[str, Callable[[], object]] = {
-        "errors": lambda: Errors(hidden, W, keys[0], precision=precision),
+        "errors": lambda: Residuals(hidden, W, keys[0], precision=precision),
         "decompose": lambda: decompose_errors(errors, *keys),
         "token types": lambda: type_pulls(hidden.float(), keys[0], logprobs, pulls),
         f"strongest pushes on {G * T:,}": lambda: strongest(errors, keys[1], watched),

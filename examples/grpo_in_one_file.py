@@ -1,4 +1,4 @@
-r"""GRPO in one file, with batches made on purpose. Read it from top to bottom.
+r"""GRPO in one file, with planned batches. Read it from top to bottom.
 
     python examples/grpo_in_one_file.py                        about a minute on two CPU cores
     python examples/grpo_in_one_file.py --composer shuffled    groups cut apart, as TRL does
@@ -6,21 +6,21 @@ r"""GRPO in one file, with batches made on purpose. Read it from top to bottom.
 
     sample -> verify -> advantages -> balance (RB) -> compose (QB) -> clipped loss -> AdamW
 
-Two of these stages are what Counterpoise is about. A group's advantages sum to zero, so what its
-right and wrong responses have in common cancels out of the gradient, but only where they share an
+Two of these stages are what Counterpoise is about. A group's advantages sum to zero, so whatever
+its right and wrong responses have in common cancels out of the gradient, but only if they share an
 optimizer step. QB (query-preserved mini-batches) keeps each group in one step; RB (reward balance)
 updates only on batches in which neither sign is rare.
 
 What is simplified, and where the library (src/counterpoise/) does better:
 
-    transformers' generate, finished rows carried along, one global seed     sample/, seeds.py
+    transformers' generate, finished rows still computed, one global seed    sample/, seeds.py
     a reward is an exact match of strings: good for whole numbers only       verify/math/verifier.py
     rows padded to the longest, prompts repeated for each response           model/packing.py
     all logits [R, L, V] in memory, each step one forward pass               model/head.py, update/
     plans balanced greedily; nothing checked, described, stored, resumed     batch/, store/
 
-Its gradient is the library's all the same: tests/test_examples.py compares the two. The next rung
-of the ladder is src/counterpoise/loop.py: these stages again, one file each.
+Its gradient still equals the library's: tests/test_examples.py compares the two. Read
+src/counterpoise/loop.py next: the same stages, one file each.
 
 Axes:  _P prompts   _G responses of one prompt   _R rows of a batch   _S tokens of one prompt
        _T tokens of one response   _L both   _N response tokens of a batch, flat   _V vocabulary
@@ -48,7 +48,7 @@ import counterpoise
 from counterpoise.task.word_problems import problem
 
 MODEL = Path(counterpoise.__file__).parent / "assets" / "embedded"  # a Qwen3 of 1.3 M parameters
-LEVELS = [1]  # two-step problems with small numbers: it solves about two thirds of them
+LEVELS = [1]  # two-step problems with small numbers; the model solves about two thirds
 PROMPTS = 12  # P, new ones in every iteration
 GROUP_SIZE = 8  # G
 MAX_NEW_TOKENS = 60  # a solution takes about 40
@@ -61,12 +61,12 @@ LEARNING_RATE = 1e-4  # for this small model; 1e-6 is usual for large ones
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One response with its credit: what batches are made of. No stage changes a row in place."""
+    """One response with its credit, the unit of a batch. No stage changes a row in place."""
 
-    group: int  # number of its problem; no number comes twice
+    group: int  # number of its problem; each number is used once
     born: int  # iteration that sampled it
     prompt_S: Tensor
-    response_T: Tensor  # with its end token, unless it was cut off
+    response_T: Tensor  # with its end token, unless it was truncated
     old_logprobs_T: Tensor  # by the policy that sampled it
     reward: float
     advantage: float  # of each of its tokens
@@ -94,15 +94,16 @@ def sample(
         max_new_tokens=MAX_NEW_TOKENS,
     )
     end = tokenizer.eos_token_id
-    responses = [until(end, tokens) for tokens in output_RL[:, prompts_PS.shape[1] :]]
+    responses = [trim_after(end, tokens) for tokens in output_RL[:, prompts_PS.shape[1] :]]
     responses_PG = [responses[r : r + GROUP_SIZE] for r in range(0, len(responses), GROUP_SIZE)]
-    return [row[real] for row, real in zip(prompts_PS, mask_PS, strict=True)], responses_PG
+    prompts_P = [tokens_S[mask_S] for tokens_S, mask_S in zip(prompts_PS, mask_PS, strict=True)]
+    return prompts_P, responses_PG
 
 
-def until(end: int, tokens: Tensor) -> Tensor:
-    """The tokens up to and with the first `end`; beyond it is padding."""
-    found = (tokens == end).nonzero()
-    return tokens[: int(found[0]) + 1] if len(found) else tokens
+def trim_after(end: int, tokens: Tensor) -> Tensor:
+    """The tokens up to and including the first `end`; the rest is padding."""
+    positions = (tokens == end).nonzero()
+    return tokens[: int(positions[0]) + 1] if len(positions) else tokens
 
 
 # -- 2  verify -----------------------------------------------------------------------------------
@@ -125,23 +126,24 @@ def advantages(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
 def balance(waiting: list[list[Row]], tau: float) -> tuple[list[Row], list[list[Row]]]:
     """A batch B with |B| = BATCH and min(N+, N-) >= tau |B|, and the groups that still wait.
 
-    Oldest groups first, until there are enough rows of either sign; none while there are not.
-    Surplus goes from the commoner sign, always where a group has most of it, so that no group
-    loses its last row of a sign. batch/buffer.py can choose whole groups, too.
+    Groups are taken oldest first until there are enough rows of each sign; the batch is empty while
+    there are not. Surplus rows are dropped from the more common sign, each time from the group that
+    has most of it, so that no group loses its last row of a sign. batch/buffer.py can also choose
+    whole groups.
     """
-    taken: list[list[Row]] = []
+    batch_groups: list[list[Row]] = []
     for group in waiting:
-        taken.append(list(group))
-        positive, negative = count(taken, +1), count(taken, -1)
+        batch_groups.append(list(group))
+        positive, negative = count(batch_groups, +1), count(batch_groups, -1)
         if positive + negative >= BATCH and min(positive, negative) >= tau * BATCH:
             break
     else:
         return [], waiting
     for _ in range(positive + negative - BATCH):
-        sign = +1 if count(taken, +1) > count(taken, -1) else -1
-        largest = max(reversed(taken), key=lambda group: count([group], sign))
+        sign = +1 if count(batch_groups, +1) > count(batch_groups, -1) else -1
+        largest = max(reversed(batch_groups), key=lambda group: count([group], sign))
         largest.remove([row for row in largest if row.advantage * sign > 0][-1])
-    return [row for group in taken for row in recentred(group)], waiting[len(taken) :]
+    return [row for group in batch_groups for row in recentred(group)], waiting[len(batch_groups) :]
 
 
 def recentred(group: Sequence[Row]) -> list[Row]:
@@ -157,36 +159,36 @@ def count(groups: Sequence[Sequence[Row]], sign: int) -> int:
 
 # -- 5  compose (QB) -----------------------------------------------------------------------------
 def grouped(rows: Sequence[Row], rng: np.random.Generator) -> list[list[int]]:
-    """QB: each group whole in one step. The heaviest group first, each to the lightest step.
+    """QB: every group stays within one step. Heaviest group first, each to the lightest step.
 
-    A plan is lists of row numbers, nothing else: it can be printed, checked and compared.
-    batch/grouped.py balances closer (Karmarkar-Karp), with equally many groups in every step.
+    A plan is just lists of row indices: it can be printed, checked and compared.
+    batch/grouped.py balances better (Karmarkar-Karp), with the same number of groups in each step.
     """
     members: dict[int, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)
     loads = {group: sum(len(rows[i].response_T) for i in members[group]) for group in members}
     steps: list[list[int]] = [[] for _ in range(STEPS)]
-    filled = [0] * STEPS
+    step_loads = [0] * STEPS
     for group in sorted(members, key=lambda group: -loads[group]):
-        lightest = int(np.argmin(filled))
+        lightest = int(np.argmin(step_loads))
         steps[lightest] += members[group]
-        filled[lightest] += loads[group]
+        step_loads[lightest] += loads[group]
     return steps
 
 
 def shuffled(rows: Sequence[Row], rng: np.random.Generator) -> list[list[int]]:
-    """A random permutation cut into equal steps, as TRL does: groups come apart."""
-    return [part.tolist() for part in np.array_split(rng.permutation(len(rows)), STEPS)]
+    """A random permutation cut into equal steps, as TRL does: groups are split."""
+    return [step.tolist() for step in np.array_split(rng.permutation(len(rows)), STEPS)]
 
 
 COMPOSERS = {"grouped": grouped, "shuffled": shuffled}
 
 
 def groups_cut(rows: Sequence[Row], plan: Sequence[Sequence[int]]) -> int:
-    """Groups with rows in more than one step; batch/describe.py measures what else a plan does."""
-    parts = {(rows[i].group, s) for s, step in enumerate(plan) for i in step}
-    return sum(steps > 1 for steps in Counter(group for group, _ in parts).values())
+    """Number of groups with rows in more than one step; batch/describe.py has more metrics."""
+    group_steps = {(rows[i].group, s) for s, step in enumerate(plan) for i in step}
+    return sum(steps > 1 for steps in Counter(group for group, _ in group_steps).values())
 
 
 # -- 6  the loss ---------------------------------------------------------------------------------
@@ -195,8 +197,8 @@ def logprobs(
 ) -> list[Tensor]:
     """log pi(o_t | q, o_<t) for every response token: [R][T].
 
-    Padding stands on the right, where causal attention does not look, and is cut off again at
-    once: no mask, here or later.
+    Padding is on the right, where causal attention does not look, and is cut off at once: no mask
+    is needed, here or later.
     """
     sequences = [torch.cat(pair) for pair in zip(prompts_R, responses_R, strict=True)]
     tokens_RL = pad_sequence(sequences, batch_first=True)
@@ -213,8 +215,8 @@ def logprobs(
 def clipped_loss(model: PreTrainedModel, rows: Sequence[Row]) -> Tensor:
     """L = -1/N sum_n min(rho_n A_n, clip(rho_n, 1 - low, 1 + high) A_n),  rho = pi / pi_old.
 
-    N counts the response tokens of the whole optimizer step. Here that is one forward pass, so a
-    mean will do; were it cut into micro-batches, N would have to stay the step's (update/step.py).
+    N is the number of response tokens of the whole optimizer step. Here a step is one forward pass,
+    so a mean will do; with micro-batches N would still have to be the step's (update/step.py).
     """
     prompts_R, responses_R = [row.prompt_S for row in rows], [row.response_T for row in rows]
     logprobs_N = torch.cat(logprobs(model, prompts_R, responses_R))
@@ -246,24 +248,26 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     waiting: list[list[Row]] = []  # groups not trained on yet, oldest first
     successes: list[float] = []
     print("iteration  success  rows +/-  waiting  groups cut  seconds")
-    for now in range(args.iterations):
+    for iteration in range(args.iterations):
         start = time.perf_counter()
-        numbers = range(now * PROMPTS, (now + 1) * PROMPTS)
+        numbers = range(iteration * PROMPTS, (iteration + 1) * PROMPTS)
         problems_P = [problem("train", number, LEVELS, args.seed) for number in numbers]
 
         groups: list[list[Row]] = []
-        prompts_P, responses_PG = sample(model, tokenizer, [each.problem for each in problems_P])
+        prompts_P, responses_PG = sample(model, tokenizer, [item.problem for item in problems_P])
         for p, responses_G in enumerate(responses_PG):
             texts_G = tokenizer.batch_decode(responses_G, skip_special_tokens=True)
             rewards_G = [reward(text, problems_P[p].answer) for text in texts_G]
             advantages_G = advantages(np.array(rewards_G)).tolist()
-            with torch.no_grad():  # by the trainer's own forward, before the policy changes
+            with torch.no_grad():  # scored by the trainer's own forward, before the policy changes
                 old_G = logprobs(model, [prompts_P[p]] * GROUP_SIZE, responses_G)
             content_G = zip(responses_G, old_G, rewards_G, advantages_G, strict=True)
-            groups.append([Row(numbers[p], now, prompts_P[p], *content) for content in content_G])
+            groups.append(
+                [Row(numbers[p], iteration, prompts_P[p], *content) for content in content_G]
+            )
 
         if args.tau > 0:
-            waiting = [group for group in waiting if now - group[0].born <= MAX_AGE]
+            waiting = [group for group in waiting if iteration - group[0].born <= MAX_AGE]
             waiting += [group for group in groups if any(row.advantage for row in group)]
             batch, waiting = balance(waiting, args.tau)
         else:
@@ -279,14 +283,17 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
         success = float(np.mean([row.reward for group in groups for row in group]))
         successes.append(success)
         print(
-            f"{now + 1:9}  {success:7.0%}  {count([batch], +1):4}/{count([batch], -1):<3}"
+            f"{iteration + 1:9}  {success:7.0%}  {count([batch], +1):4}/{count([batch], -1):<3}"
             f"  {sum(map(len, waiting)):7}  {groups_cut(batch, plan):10}"
             f"  {time.perf_counter() - start:7.1f}  {'#' * round(40 * success)}",
             flush=True,
         )
-    n = -(-len(successes) // 4)
-    first, last = np.mean(successes[:n]), np.mean(successes[-n:])
-    print(f"success on new problems: first {n} iterations {first:.0%}, last {n} {last:.0%}")
+    quarter = -(-len(successes) // 4)
+    first, last = np.mean(successes[:quarter]), np.mean(successes[-quarter:])
+    print(
+        f"success on new problems: first {quarter} iterations {first:.0%}, "
+        f"last {quarter} {last:.0%}"
+    )
     return successes
 
 

@@ -1,4 +1,4 @@
-"""Rewards and a composer of one's own: functions in a file, named by an option each.
+"""Your own rewards and composer: functions in a file, each named by an option.
 
     F=examples/own_reward_and_composer.py
     poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --dry-run
@@ -6,7 +6,7 @@
     poise plan out/own/rollouts/step_00001.jsonl --composer $F:easy_first
     poise train demo --set "verify.also=['$F:numbers_used=0.2']" --out out/beside  # with `math`
 
-In a run file, `name = "own_reward_and_composer.py:nearness"` is a file beside it.
+In a run file, `name = "own_reward_and_composer.py:nearness"` means a file in the same folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from counterpoise.verify.math.boxed import boxed
 def nearness(responses: list[str], answers: list[str]) -> list[float]:
     """r = 1 if the box holds the answer, else -|box - answer| / |answer|, -1 at the least.
 
-    Right is above 0, so success counts what it should; wrong answers differ, so a group of nothing
-    but those has signal too.
+    Only right answers are above 0, which is what the success rate counts. Wrong answers differ in
+    reward, so a group without a right one still has signal.
     """
     return [_nearness(boxed(r), float(a)) for r, a in zip(responses, answers, strict=True)]
 
@@ -38,17 +38,17 @@ def _nearness(box: str | None, answer: float) -> float:
 def numbers_used(prompts: list[str], completions: list[str], **_: object) -> list[float]:
     """r = share of the problem's numbers that the response writes down; 1 where it has none.
 
-    Called by the names of its parameters, as TRL calls rewards: it serves there, too.
+    The parameter names are TRL's, so the function also works as a reward of TRL's.
     """
     rewards = []
     for prompt, completion in zip(prompts, completions, strict=True):
-        given, used = (set(re.findall(r"\d+", text)) for text in (prompt, completion))
-        rewards.append(len(given & used) / len(given) if given else 1.0)
+        numbers, written = (set(re.findall(r"\d+", text)) for text in (prompt, completion))
+        rewards.append(len(numbers & written) / len(numbers) if numbers else 1.0)
     return rewards
 
 
 def easy_first(rows: list[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Whole groups, those with the largest share of positive rollouts in the first step."""
+    """Whole groups; those with the largest share of positive rollouts go into the first step."""
     members: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)

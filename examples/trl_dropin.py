@@ -13,7 +13,7 @@ r"""TRL's GRPOTrainer with whole groups and balanced batches: two imports, two o
     +     tau=0.25,            # RB: update only when neither sign is rare
       )
 
-Everything else is a TRL script as it stands. What it did, batch by batch and token by token:
+Everything else is an ordinary TRL script. To see what it did, batch by batch and token by token:
 
     python examples/trl_dropin.py --run-folder out/dropin --monitor-every 1
     poise report out/dropin
@@ -41,7 +41,7 @@ from counterpoise.trl import PoiseGRPOTrainer as GRPOTrainer
 from counterpoise.verify.exact import ExactVerifier
 
 MODEL = Path(counterpoise.__file__).parent / "assets" / "embedded"  # a Qwen3 of 1.3 M parameters
-SHOWN = {
+COLUMNS = {  # TRL's log -> title
     "reward": "success",
     "poise/split_groups": "cut groups",
     "poise/max_abs_group_advantage_sum": "|sum A|",
@@ -57,14 +57,14 @@ def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    parser = argparse.ArgumentParser(description="TRL with batches made on purpose")
+    parser = argparse.ArgumentParser(description="TRL with planned batches")
     parser.add_argument("--generations", type=int, default=6)
     parser.add_argument("--rows", type=int, default=16, help="rollouts per process and pass")
     parser.add_argument("--composer", default="grouped", help="'shuffled' is what TRL does")
     parser.add_argument("--tau", type=float, default=0.25)
     parser.add_argument("--monitor-every", type=int, default=0)
-    parser.add_argument("--run-folder", default="", help="kept for `poise report` and `poise look`")
-    given = parser.parse_args(argv)
+    parser.add_argument("--run-folder", default="", help="for `poise report` and `poise look`")
+    options = parser.parse_args(argv)
 
     problems = [problem("train", i, levels=[1]) for i in range(256)]
     dataset = Dataset.from_list(
@@ -74,22 +74,22 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         args = GRPOConfig(
             output_dir=out,
             learning_rate=1e-4,
-            per_device_train_batch_size=given.rows,
+            per_device_train_batch_size=options.rows,
             gradient_accumulation_steps=1,
             steps_per_generation=4,  # four optimizer steps share a generation
             num_generations=8,
             max_completion_length=60,
-            max_steps=4 * given.generations,
+            max_steps=4 * options.generations,
             logging_steps=4,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
             use_cpu=True,
             bf16=False,  # few CPUs have a fast half precision
-            composer=given.composer,  # QB
-            tau=given.tau,  # RB
-            monitor_every=given.monitor_every,
-            run_folder=given.run_folder,
+            composer=options.composer,  # QB
+            tau=options.tau,  # RB
+            monitor_every=options.monitor_every,
+            run_folder=options.run_folder,
         )
         trainer = GRPOTrainer(
             model=str(MODEL), reward_funcs=reward, args=args, train_dataset=dataset
@@ -102,9 +102,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 
 def show(history: list[dict[str, Any]]) -> None:
-    print("generation  " + "  ".join(f"{title:>10}" for title in SHOWN.values()))
+    """Print a line for each generation."""
+    print("generation  " + "  ".join(f"{title:>10}" for title in COLUMNS.values()))
     for number, line in enumerate(history, 1):
-        values = (line.get(name, float("nan")) for name in SHOWN)
+        values = (line.get(name, float("nan")) for name in COLUMNS)
         print(f"{number:10}  " + "  ".join(f"{value:10.3g}" for value in values))
 
 

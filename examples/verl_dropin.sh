@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# verl's GRPO with batches made on purpose: a stock verl command, and the four lines of `ours`.
+# verl's GRPO with planned batches: an ordinary verl command, and the four lines of `ours`.
 #
 #     TRAIN=train.parquet VAL=test.parquet examples/verl_dropin.sh      # one machine with 8 GPUs
 #     ... examples/verl_dropin.sh trainer.nnodes=2                      # more options are verl's
 #
-# 512 prompts of 8 rollouts make a batch; four optimizer steps share it. Stock verl deals the rollouts
-# out by length, so that most groups are cut; here every group stays whole, and an update waits until
-# a quarter of its rollouts is of the rarer sign. `ours=()` is the stock run.
+# A batch is 512 prompts with 8 rollouts each; four optimizer steps share it. Plain verl distributes
+# the rollouts by length, which splits most groups. Here every group stays whole, and an update waits
+# until the rarer sign has at least a quarter of its rollouts. `ours=()` is the plain run.
 set -euo pipefail
 
 ours=(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from counterpoise.config.load import from_tables, to_toml
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 SMALL = {
     "loop": {"iterations": 1},
@@ -87,7 +87,7 @@ def embedded_with(change: Callable[[Path], object]) -> Callable[[Path], None]:
     """A copy of the embedded model with something wrong with it."""
 
     def make(folder: Path) -> None:
-        shutil.copytree(EMBEDDED, folder)
+        shutil.copytree(EMBEDDED_FOLDER, folder)
         change(folder)
 
     return make

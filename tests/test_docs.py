@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from counterpoise.cli import app
 from counterpoise.config.load import find_run, load_config, options
-from counterpoise.hosts.translate_options import LACKS
+from counterpoise.hosts.translate_options import NOT_WRITTEN
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -211,7 +211,7 @@ def test_engines_md_names_every_option_that_an_engine_refuses() -> None:
         name
         for engine in (trl.OPTIONS, verl.OPTIONS)
         for name, option in engine.items()
-        if option.values or option.how == LACKS
+        if option.honoured_values or option.kind == NOT_WRITTEN
     }
     assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", table))
 

@@ -18,7 +18,7 @@ from counterpoise.batch.compose import check
 from counterpoise.batch.describe import describe
 from counterpoise.config import UpdateConfig
 from counterpoise.credit import advantages
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.step import accumulate
 from counterpoise.verify.exact import ExactVerifier
@@ -142,7 +142,7 @@ def test_logprobs_are_the_librarys(example: ModuleType) -> None:
         ours = example.logprobs(
             policy.model, [row.prompt_S for row in mine], [row.response_T for row in mine]
         )
-    for a, b in zip(ours, score(policy, rows, 1.0, 10_000), strict=True):
+    for a, b in zip(ours, score_logprobs(policy, rows, 1.0, 10_000), strict=True):
         np.testing.assert_allclose(a.numpy(), b, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from counterpoise.loop import train
 from counterpoise.report.panels.mosaic import compact
 from counterpoise.run.estimate import describe_run
 from counterpoise.run.try_plugins import check_loads, rehearse
-from counterpoise.sample.build_groups import gather
+from counterpoise.sample.build_groups import build_groups
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import config_to_resume
 from counterpoise.task.load import load_problems
@@ -427,7 +427,7 @@ def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, 
     tokens = np.array([1], dtype=np.int32)
     answered = Response(tokens, np.zeros(1, np.float32), "", finished=True)
     prompt = task.train[0]
-    (group,) = gather([(prompt, tokens)], [[answered] * 2], [0.0, 1.0], now=1)
+    (group,) = build_groups([(prompt, tokens)], [[answered] * 2], [0.0, 1.0], iteration=1)
     assert all(rollout.columns is prompt.columns for rollout in group.rollouts)
     assert group.rollouts[0].problem == prompt
 

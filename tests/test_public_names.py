@@ -15,7 +15,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_old_path_of_the_trl_adapter_works_and_names_the_new_one():
     code = (
         "import counterpoise.adapters.trl as old; from counterpoise.hosts import trl as new; "
-        "assert old.require is new.require"
+        "assert old.require_trl is new.require_trl"
     )
     result = run_python(code)
     assert result.returncode == 0, result.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from counterpoise.model.load import Policy, as_policy
+from counterpoise.model.load import Policy, wrap_model
 from counterpoise.types import Rollout, Row
 
 VOCABULARY = 97
@@ -46,7 +46,7 @@ def policy(architecture: str = "qwen3", seed: int = 0, **changes: object) -> Pol
         sizes["head_dim"] = 16
     config = AutoConfig.for_model(architecture, **{**sizes, **changes})
     torch.manual_seed(seed)
-    return as_policy(architecture, AutoModelForCausalLM.from_config(config).float(), Words())
+    return wrap_model(architecture, AutoModelForCausalLM.from_config(config).float(), Words())
 
 
 def rows(

@@ -28,7 +28,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import alone, check_alone
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.model.fit_memory import NO_MEMORY, explained
+from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import metrics
 from counterpoise.run.decline import describe_decline
@@ -40,9 +40,14 @@ from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_loads
 from counterpoise.run.watch import Watch
 from counterpoise.run.write_iteration import write_iteration
-from counterpoise.sample.anchors import check_generic
-from counterpoise.sample.collect import Asked, Drawer, Encoded, sample_groups
-from counterpoise.sample.episodes import episodes_of
+from counterpoise.sample.anchors import check_generic_texts
+from counterpoise.sample.collect import (
+    EncodedPrompt,
+    RolloutCollector,
+    SamplerBinding,
+    sample_groups,
+)
+from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.positions import check_positions
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
@@ -83,7 +88,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
-    check_generic(task.train, config.sample)
+    check_generic_texts(task.train, config.sample)
     prompts = encode(policy, task.train, config, watch)
     check_positions(policy, prompts, config.sample, watch.say)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
@@ -98,16 +103,16 @@ def train(
         else:
             state = new_state(policy, config)
         if config.store.report or config.store.tokens:
-            folder.write_vocabulary(policy.pieces())
+            folder.write_vocabulary(policy.vocabulary_texts())
         warn_of_overlap(task.train, benchmarks, folder, watch.say)
-        state.micro.tell = state.drawn.tell = watch.say
+        state.micro.notify = state.drawn.notify = watch.say
         state.sample = sampler
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
-        state.episodes = episodes_of(config.task, verifier)
+        state.episodes = make_episode_player(config.task, verifier)
         with tracked(folder, config.track.to, watch.say):
             try:
-                with explained(NO_MEMORY):
+                with explain_out_of_memory(GENERAL_REMEDY):
                     watch.started(config, policy.num_parameters, state.iteration)
                     evaluate(state, task.heldout, config, verifier, folder, watch)
                     while state.iteration < config.loop.iterations:
@@ -121,7 +126,7 @@ def train(
 
 def advance(
     state: State,
-    train_set: Sequence[Encoded],
+    train_set: Sequence[EncodedPrompt],
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
@@ -146,7 +151,7 @@ def advance(
 
 def iterate(
     state: State,
-    train_set: Sequence[Encoded],
+    train_set: Sequence[EncodedPrompt],
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
@@ -155,8 +160,8 @@ def iterate(
     now, seed = state.iteration + 1, config.loop.seed
     clock = metrics.Clock()
 
-    drawer = Drawer(state.policy, state.drawn, state.sample, state.episodes)
-    asked = Asked(drawer, config, verifier, clock.lap, now)
+    drawer = SamplerBinding(state.policy, state.drawn, state.sample, state.episodes)
+    asked = RolloutCollector(drawer, config, verifier, clock.lap, now)
     sampled = sample_groups(asked, train_set, config, now)
 
     reader = reader_of(state, config)
@@ -185,7 +190,7 @@ def iterate(
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
     made = metrics.Iteration(
-        now, asked.all, asked.scores, credited, batch, plan, description, results,
+        now, asked.collected_groups, asked.scores, credited, batch, plan, description, results,
         monitor.views if monitor else [], sampled.rounds, drops,
     )  # fmt: skip
     record = metrics.record(made, state.buffer, clock)
@@ -199,7 +204,7 @@ def iterate(
 
 def encode(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, watch: Watch
-) -> list[Encoded]:
+) -> list[EncodedPrompt]:
     """Training prompts with their tokens; those too long are left out, and that is said."""
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens

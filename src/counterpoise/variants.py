@@ -33,8 +33,8 @@ PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")
 SAMPLERS = Registry(
     "sampler",
     {
-        "native": "counterpoise.sample.native:Native",
-        "vllm": "counterpoise.sample.vllm:VLLM",
+        "native": "counterpoise.sample.native:NativeSampler",
+        "vllm": "counterpoise.sample.vllm:VLLMSampler",
     },
 )
 

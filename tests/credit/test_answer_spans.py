@@ -9,7 +9,7 @@ import pytest
 from counterpoise.config import ModelConfig
 from counterpoise.credit.answer_spans import Answer, answers, locate
 from counterpoise.model.load import load_policy
-from counterpoise.model.pieces import pieces_of
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.verify.math.boxed import boxed
 
 
@@ -71,7 +71,7 @@ def test_the_embedded_tokenizer() -> None:
     ]
     tokens = [np.array(policy.tokenizer.encode(t, add_special_tokens=False)) for t in texts]
     tokens = [np.append(t, policy.end_tokens[0]).astype(np.int32) for t in tokens]
-    for text, ids, pieces in zip(texts, tokens, pieces_of(policy, tokens), strict=True):
+    for text, ids, pieces in zip(texts, tokens, split_into_pieces(policy, tokens), strict=True):
         where = locate(pieces)
         if boxed(text) is None:
             assert where is None

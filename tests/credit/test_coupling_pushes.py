@@ -32,7 +32,7 @@ def slow(K: np.ndarray, coefficients: list[float], together) -> np.ndarray:
 def test_every_set(temperature: float, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     if large:  # groups are summed up by M, a few tokens at a time
-        monkeypatch.setitem(errors_module.MEMORY, "cpu", 97 * 4 * 8)
+        monkeypatch.setitem(errors_module.CHUNK_BYTES, "cpu", 97 * 4 * 8)
     coefficients = [row.advantage for row in ROWS]
     view = View(ROWS, Reader(policy, temperature))
     seen = pushed(view, coefficients, batch=True)

@@ -45,7 +45,7 @@ def log_of_the_asked(view):
 def passes(request, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two ways of a pass: the second is a GPU's in half precision."""
     if request.param == "packed":
-        monkeypatch.setattr(saliency_module, "on_gpu", lambda x: True)
+        monkeypatch.setattr(saliency_module, "is_half_on_gpu", lambda x: True)
 
 
 def dot(gradient: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from counterpoise.credit.view import Reader, View
-from counterpoise.model.load import as_policy
+from counterpoise.model.load import wrap_model
 from counterpoise.variants import TOKEN_WEIGHTS
 
 ROWS = one_by_one.with_advantages(
@@ -18,7 +18,7 @@ ROWS = one_by_one.with_advantages(
 
 @pytest.mark.parametrize("name", ["cancellation", "nthr", "thr", "high_entropy", "gtpo", "shear"])
 def test_bfloat16(name: str) -> None:
-    half = as_policy("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
+    half = wrap_model("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
     weights = TOKEN_WEIGHTS.load(name)
     found = np.concatenate(weights(View(ROWS, Reader(half, 0.9))))
     exact = np.concatenate(weights(View(ROWS, Reader(tiny.policy(), 0.9))))

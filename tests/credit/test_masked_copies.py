@@ -19,7 +19,7 @@ from counterpoise.credit.answer_spans import answers
 from counterpoise.credit.masked_copies import Copy, Originals
 from counterpoise.credit.oar_p import importance
 from counterpoise.model.load import load_policy
-from counterpoise.model.scoring import packed
+from counterpoise.model.scoring import pack_rows
 
 ROWS = answered.rows()
 
@@ -28,15 +28,16 @@ ROWS = answered.rows()
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies as on a GPU in half precision, the kernel written out."""
     by_hand = SimpleNamespace(
-        attend=copies_by_hand.attend, blocks_of=lambda spans_C8, group, device: spans_C8
+        attend_copies=copies_by_hand.attend,
+        make_copy_blocks=lambda spans_C8, group, device: spans_C8,
     )
     monkeypatch.setitem(sys.modules, "counterpoise.model.kernels.copies", by_hand)
-    monkeypatch.setattr(originals_module, "on_gpu", lambda x: True)
+    monkeypatch.setattr(originals_module, "is_half_on_gpu", lambda x: True)
 
 
 def test_copies_look_at_their_past_the_prompt_and_what_they_keep(fused: None) -> None:
     policy = answered.policy()
-    originals = Originals(policy, packed(policy, ROWS))
+    originals = Originals(policy, pack_rows(policy, ROWS))
     assert not originals.pads
     some = [
         Copy(r, kept, ROWS[r].content.response_tokens[kept:-1] + 1)
@@ -51,7 +52,7 @@ def test_copies_look_at_their_past_the_prompt_and_what_they_keep(fused: None) ->
 
 def test_passes_without_padding_take_copies_as_they_come(fused: None) -> None:
     policy = answered.policy()
-    originals = Originals(policy, packed(policy, ROWS))
+    originals = Originals(policy, pack_rows(policy, ROWS))
     some = [Copy(1, kept, ROWS[1].content.response_tokens[kept:-1]) for kept in (0, 5, 2, 9)]
     assert [len(copy.tokens) for copy in some] == [20, 15, 18, 11]
     assert list(originals.batches(some, 5)) == [[0, 1], [2, 3]]  # at most 40 tokens
@@ -65,7 +66,7 @@ def test_oar_p_without_padding(compare: str, fused: None, monkeypatch: pytest.Mo
     view = answered.view(policy, ROWS, 60)
     boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
     found = dict(importance(view, boxes, compare, passes=3))
-    monkeypatch.setattr(originals_module, "on_gpu", lambda x: False)
+    monkeypatch.setattr(originals_module, "is_half_on_gpu", lambda x: False)
     expected = dict(importance(view, boxes, compare, passes=3))
     for i in boxes:
         np.testing.assert_allclose(found[i], expected[i], rtol=1e-5, atol=1e-8)
@@ -76,7 +77,7 @@ def test_oar_p_without_padding(compare: str, fused: None, monkeypatch: pytest.Mo
 def test_on_a_gpu_the_kernel_is_near_padded() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
     rows = [replace(row, advantage=1.0) for row in tiny.rows(groups=3, size=4, longest=90)]
-    originals = Originals(policy, packed(policy, rows))
+    originals = Originals(policy, pack_rows(policy, rows))
     some = [
         Copy(r, kept, row.content.response_tokens[kept:-1])
         for r, row in enumerate(rows)

@@ -14,7 +14,7 @@ from counterpoise.credit.bilevel import reshape
 from counterpoise.credit.masked_copies import Copy, Originals
 from counterpoise.credit.oar_p import importance, spans_of, weights
 from counterpoise.errors import PoiseError
-from counterpoise.model.scoring import packed
+from counterpoise.model.scoring import pack_rows
 
 ROWS = answered.rows()
 
@@ -148,7 +148,7 @@ def test_no_more_passes_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_copies_go_on_from_what_is_kept() -> None:
     policy = answered.policy()
-    originals = Originals(policy, packed(policy, ROWS[:6]))
+    originals = Originals(policy, pack_rows(policy, ROWS[:6]))
     rng = np.random.default_rng(1)
     copies = [
         Copy(row, kept, rng.integers(1, 97, n).astype(np.int32))

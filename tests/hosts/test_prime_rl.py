@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from counterpoise.batch.plan_file import rows_from_file
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 A, B = [5, 6, 7], [5, 6, 8]  # prompts
 
@@ -27,7 +27,7 @@ def export(folder: Path, step: int = 0) -> Path:
 
 def test_tokens_logprobs_and_rewards_are_kept(tmp_path: Path) -> None:
     export(tmp_path / "run")
-    made = import_run(tmp_path / "run", tmp_path / "out")
+    result = import_run(tmp_path / "run", tmp_path / "out")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
     assert [line["response_tokens"] for line in lines] == [[11, 12], [13], [11, 13], [13]]
     assert [line["prompt_tokens"] for line in lines] == [A, B, A, B]
@@ -37,7 +37,7 @@ def test_tokens_logprobs_and_rewards_are_kept(tmp_path: Path) -> None:
     assert groups[0] == groups[2] != groups[1] == groups[3]
     assert groups[0].startswith("0:maths/")
     assert not {"prompt", "response", "finished"} & lines[0].keys()
-    assert (made.groups, made.tokens) == (2, 6)
+    assert (result.groups, result.tokens) == (2, 6)
     rows = rows_from_file(tmp_path / "out" / "rollouts" / "step_00000.jsonl", "dr_grpo")
     assert [row.advantage for row in rows] == [-0.5, 0.0, 0.5, 0.0]
 
@@ -46,7 +46,7 @@ def test_with_a_tokenizer_there_are_texts(tmp_path: Path) -> None:
     export(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
     assert lines[0]["prompt"] == tokenizer.decode(A, skip_special_tokens=True)
     assert lines[0]["response"] == tokenizer.decode([11, 12], skip_special_tokens=True)
 
@@ -75,9 +75,9 @@ def test_older_exports_have_a_step_only_and_null_is_no_logprob(tmp_path: Path) -
 def test_a_step_that_is_not_marked_whole_is_left_out(tmp_path: Path) -> None:
     (export(tmp_path / "run", 0) / "STABLE").touch()
     export(tmp_path / "run", 1)
-    made = import_run(tmp_path / "run", tmp_path / "out")
+    result = import_run(tmp_path / "run", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out" / "rollouts").iterdir()] == ["step_00000.jsonl"]
-    assert "not written to their end and left out: 1 step" in made.notes
+    assert "left out because they are incomplete: 1 step" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_step_that_is_not_marked_whole_is_left_out(tmp_path: Path) -> None:
         ({"rewards": [0.0, 0.0, 0.0, 1.0, 0.0]}, "differ in length"),
         ({"rewards": [0.0, 0.0, 0.0, 1.0]}, "rewards differ within the sequence"),
         ({"loss_mask": [False] * 4}, "no token was trained"),
-        ({"token_ids": [1, 2, 3, -4]}, "no token id"),
+        ({"token_ids": [1, 2, 3, -4]}, "something else than token ids"),
         ({"rewards": 1.0}, "must be lists"),
         ({"rewards": [[1.0]] * 4}, "is not a number"),
         ({"rewards": [10**400] * 4}, "is not finite"),

@@ -12,17 +12,17 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.translate_options import (
-    IDLE,
-    LACKS,
-    OURS,
-    TO,
-    Option,
-    check,
-    given,
-    idle,
-    notes,
-    only,
-    refused,
+    HANDLED_HERE,
+    NO_EFFECT,
+    NOT_WRITTEN,
+    PASSED_ON,
+    OptionSupport,
+    accept_only,
+    check_support,
+    iterate_options,
+    list_omissions,
+    list_refusals,
+    no_effect,
 )
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import command
@@ -30,7 +30,7 @@ from counterpoise.hosts.verl import run_options as verl
 from counterpoise.model.templates import AUTO, TEMPLATES
 
 TABLES = {"trl": trl.OPTIONS, "verl": verl.OPTIONS}
-NAMES = [name for name, _, _ in given(RunConfig())]
+NAMES = [name for name, _, _ in iterate_options(RunConfig())]
 OTHER: dict[str, Any] = {  # another value for what has no number or choice to change
     "model.name": "smollm2-folder", "task.path": "x.jsonl", "evaluate.settings": ["0.6/0.95"],
     "task.levels": [1], "task.benchmarks": ["b.jsonl"], "balance.tau": 0.5, "balance.target": 64,
@@ -66,9 +66,9 @@ def with_option(name: str, value: Any, config: RunConfig | None = None) -> RunCo
 
 def arguments(engine: str, config: RunConfig) -> dict[str, Any]:
     if engine == "verl":
-        return command.settings(config, Path("out"))
+        return command.verl_settings(config, Path("out"))
     cpu, half = config.model.device == "cpu", config.model.dtype == "bfloat16"
-    return trl.arguments(config, longest_prompt=60, half=half, cpu=cpu)
+    return trl.trainer_arguments(config, longest_prompt=60, half=half, cpu=cpu)
 
 
 @pytest.mark.parametrize("engine", TABLES)
@@ -76,15 +76,15 @@ def test_every_option_is_mapped_harmless_or_refused(engine: str) -> None:
     table = TABLES[engine]
     assert set(table) == set(NAMES)
     for name, option in table.items():
-        assert option.how in (TO, OURS, IDLE, LACKS)
-        assert bool(option.keys) == (option.how == TO), name
-        assert option.how == TO or option.why, name
-        assert option.why or not option.values, name
+        assert option.kind in (PASSED_ON, HANDLED_HERE, NO_EFFECT, NOT_WRITTEN)
+        assert bool(option.engine_options) == (option.kind == PASSED_ON), name
+        assert option.kind == PASSED_ON or option.reason, name
+        assert option.reason or not option.honoured_values, name
 
 
 @pytest.mark.parametrize("engine", TABLES)
 def test_a_run_of_defaults_is_honoured(engine: str) -> None:
-    assert refused(RunConfig(), TABLES[engine]) == []
+    assert list_refusals(RunConfig(), TABLES[engine]) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,7 +92,7 @@ def test_a_run_of_defaults_is_honoured(engine: str) -> None:
 def test_another_value_reaches_the_engine_or_stops(engine: str, name: str) -> None:
     """What is mapped changes the keys it names and no others; what is refused is named."""
     option = TABLES[engine][name]
-    values = {n: v for n, v, _ in given(RunConfig())}
+    values = {n: v for n, v, _ in iterate_options(RunConfig())}
     value = other(name, values[name])
     if name == "model.dtype":  # the one that 'auto' is not
         value = {"trl": "bfloat16", "verl": "float32"}[engine]
@@ -100,21 +100,21 @@ def test_another_value_reaches_the_engine_or_stops(engine: str, name: str) -> No
         config = with_option(name, value)
         before, after = arguments(engine, RunConfig()), arguments(engine, config)
         changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
-        if option.how == TO:
-            assert set(option.keys) & changed, (name, value)
+        if option.kind == PASSED_ON:
+            assert set(option.engine_options) & changed, (name, value)
         else:
             logged = {"learning_rate"} if name == "update.lr" else set()
             assert changed <= logged, (name, changed)
     else:
-        (fault,) = refused(with_option(name, value), TABLES[engine])
+        (fault,) = list_refusals(with_option(name, value), TABLES[engine])
         assert fault.startswith(f"{name}=")
-        assert option.why in fault
+        assert option.reason in fault
 
 
 @pytest.mark.parametrize("engine", TABLES)
 def test_choices_that_are_honoured_have_a_translation(engine: str) -> None:
-    for surrogate in TABLES[engine]["update.surrogate"].values:
-        for aggregate in TABLES[engine]["update.aggregate"].values:
+    for surrogate in TABLES[engine]["update.surrogate"].honoured_values:
+        for aggregate in TABLES[engine]["update.aggregate"].honoured_values:
             config = with_option("update.surrogate", surrogate)
             arguments(engine, with_option("update.aggregate", aggregate, config))
 
@@ -122,25 +122,32 @@ def test_choices_that_are_honoured_have_a_translation(engine: str) -> None:
 @pytest.mark.parametrize("engine", TABLES)
 def test_a_template_with_ends_of_its_own_is_refused(engine: str) -> None:
     """By its name, so that a new template has to be thought of."""
-    honoured = TABLES[engine]["model.template"].values
-    ending = {name for name, template in TEMPLATES.items() if template.ends}
+    honoured = TABLES[engine]["model.template"].honoured_values
+    ending = {name for name, template in TEMPLATES.items() if template.end_tokens}
     assert set(honoured) == {AUTO, *TEMPLATES} - ending
-    (fault,) = refused(with_option("model.template", "qwen-math"), TABLES[engine])
+    (fault,) = list_refusals(with_option("model.template", "qwen-math"), TABLES[engine])
     assert "ends no response" in fault
 
 
 def test_an_option_nobody_thought_of_is_refused_unless_at_its_default() -> None:
-    table: dict[str, Option] = {name: idle("-") for name in NAMES if name != "update.lr"}
-    assert refused(RunConfig(), table) == []
-    assert refused(with_option("update.lr", 1.0), table) == ["update.lr=1.0 (not known to it)"]
+    table: dict[str, OptionSupport] = {
+        name: no_effect("-") for name in NAMES if name != "update.lr"
+    }
+    assert list_refusals(RunConfig(), table) == []
+    assert list_refusals(with_option("update.lr", 1.0), table) == [
+        "update.lr=1.0 (not known to it)"
+    ]
 
 
 def test_faults_are_one_line_that_names_all() -> None:
-    table = {name: idle("-") for name in NAMES}
-    table |= {"loop.seed": only(0, why="no seeds"), "loop.threads": only(0, why="no threads")}
+    table = {name: no_effect("-") for name in NAMES}
+    table |= {
+        "loop.seed": accept_only(0, reason="no seeds"),
+        "loop.threads": accept_only(0, reason="no threads"),
+    }
     config = with_option("loop.threads", 4, with_option("loop.seed", 7))
     with pytest.raises(PoiseError) as fault:
-        check(config, table, "trl", ["a x b (odd)"])
+        check_support(config, table, "trl", ["a x b (odd)"])
     assert str(fault.value) == (
         "--engine trl cannot honour loop.seed=7 (no seeds); loop.threads=4 (no threads); "
         "a x b (odd): change them, or train with --engine native"
@@ -148,10 +155,10 @@ def test_faults_are_one_line_that_names_all() -> None:
 
 
 def test_what_is_not_written_is_said_and_refused_when_asked_for() -> None:
-    assert any("store.tokens" in note for note in notes(RunConfig(), verl.OPTIONS))
+    assert any("store.tokens" in note for note in list_omissions(RunConfig(), verl.OPTIONS))
     off = with_option("store.tokens", False)
-    assert not any("store.tokens" in note for note in notes(off, verl.OPTIONS))
-    assert refused(with_option("monitor.watch", 5), verl.OPTIONS) == [
+    assert not any("store.tokens" in note for note in list_omissions(off, verl.OPTIONS))
+    assert list_refusals(with_option("monitor.watch", 5), verl.OPTIONS) == [
         "monitor.watch=5 (no table of pushes)"
     ]
 
@@ -159,17 +166,17 @@ def test_what_is_not_written_is_said_and_refused_when_asked_for() -> None:
 @pytest.mark.parametrize("engine", [trl, verl])
 def test_a_composer_that_compares_tokens_is_refused(engine: Any) -> None:
     with pytest.raises(PoiseError, match=r"batch\.composer=coupled"):
-        engine.checked(with_option("batch.composer", "coupled"))
+        engine.check_options(with_option("batch.composer", "coupled"))
 
 
 @pytest.mark.parametrize("preset", ["qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b"])
 @pytest.mark.parametrize("engine", ["trl", "verl"])
 def test_the_papers_presets_are_honoured(preset: str, engine: str) -> None:
-    (trl if engine == "trl" else verl).checked(load_config(preset))
+    (trl if engine == "trl" else verl).check_options(load_config(preset))
 
 
 def test_the_page_names_what_is_refused() -> None:
     page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
     for table in TABLES.values():
         for name, option in table.items():
-            assert not option.values or f"`{name}`" in page, name
+            assert not option.honoured_values or f"`{name}`" in page, name

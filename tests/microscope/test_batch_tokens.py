@@ -11,14 +11,14 @@ import torch
 
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import errors, snapshot
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 
 
 def test_a_snapshot_is_in_the_order_of_the_rows_however_it_is_cut() -> None:
     policy, rows = tiny.policy(), tiny.rows()
     whole, cut = snapshot(policy, rows), snapshot(policy, rows, micro_tokens=20)
     lengths = [row.num_tokens for row in rows]
-    expected = np.concatenate(score(policy, rows, 1.0, 16384))
+    expected = np.concatenate(score_logprobs(policy, rows, 1.0, 16384))
     np.testing.assert_allclose(whole.logprobs, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(whole.hidden, cut.hidden, rtol=1e-4, atol=1e-5)
     assert whole.rows.tolist() == np.repeat(np.arange(len(rows)), lengths).tolist()

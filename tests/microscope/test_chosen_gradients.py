@@ -9,7 +9,7 @@ from counterpoise.microscope.batch_tokens import Snapshot, snapshot
 from counterpoise.microscope.chosen_gradients import first_tokens, gradient, logprob_at, plus
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward
-from counterpoise.model.swapped_weights import forward_with
+from counterpoise.model.swapped_weights import forward_with_weights
 from counterpoise.types import Row
 
 
@@ -56,7 +56,7 @@ def test_lent_weights_are_used_and_the_tables_keep_the_models_precision() -> Non
     assert found == pytest.approx(forward(moved, [rows[1]], 1.0).logprobs_M[2].item(), abs=1e-4)
     assert forward(policy, rows, 1.0).logprobs_M.dtype == torch.float32
     exact = {name: p.double() for name, p in policy.model.named_parameters()}
-    assert forward_with(policy, exact, rows).logprobs_M.dtype == torch.float64
+    assert forward_with_weights(policy, exact, rows).logprobs_M.dtype == torch.float64
 
 
 def test_cut_rows_have_the_same_log_probabilities(scene) -> None:

@@ -84,8 +84,8 @@ def test_any_chunking_gives_the_same(
     """Sets larger than a chunk, as large as it, and far smaller take different paths."""
     batch = made_up(300, 37, 16, 4)
     own, parts = by_the_book(*batch, eta=1.0)
-    monkeypatch.setitem(residuals.MEMORY, "cpu", chunk * 37 * 8)
-    monkeypatch.setitem(coupling_sums.BASE, "cpu", base)
+    monkeypatch.setitem(residuals.CHUNK_BYTES, "cpu", chunk * 37 * 8)
+    monkeypatch.setitem(coupling_sums.ROW_WIDTH, "cpu", base)
     assert worst(decompose(*batch), own, parts) < 1e-10
 
 

@@ -11,7 +11,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import NUMBERS, columns, numbers, pushes
-from counterpoise.model.load import Policy, as_policy
+from counterpoise.model.load import Policy, wrap_model
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
@@ -188,7 +188,7 @@ def test_on_a_gpu_half_precision_sees_the_same_to_a_few_per_cent() -> None:
     here = tiny.policy("llama", initializer_range=0.05, **sizes)
     here.model.bfloat16().float()  # both have the same weights
     there = tiny.policy("llama", initializer_range=0.05, **sizes)
-    there = as_policy("tiny", there.model.to("cuda", torch.bfloat16), there.tokenizer)
+    there = wrap_model("tiny", there.model.to("cuda", torch.bfloat16), there.tokenizer)
     views = []
     for policy in (here, there):
         monitor = Monitor(TEMPERATURE, 10_000, {"p0"})

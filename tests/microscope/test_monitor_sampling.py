@@ -15,7 +15,7 @@ from counterpoise.microscope.coupling import decompose, decompose_errors
 from counterpoise.microscope.monitor import Monitor, StepView
 from counterpoise.microscope.monitor_records import columns, numbers
 from counterpoise.microscope.monitor_sampling import draw, first_mixed
-from counterpoise.model.residuals import Errors
+from counterpoise.model.residuals import Residuals
 from counterpoise.model.scoring import micro_batches
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
@@ -44,7 +44,7 @@ def test_who_pushed_some_tokens_is_what_the_whole_says_of_them() -> None:
     groups = torch.arange(N) // 60
     whole = decompose(hidden, W, tokens, advantages, groups)
     of = np.array([3, 4, 5, 70, 299])  # parts of queries: the rest of these still pushes
-    some = decompose_errors(Errors(hidden, W, tokens), tokens, advantages, groups, of=of)
+    some = decompose_errors(Residuals(hidden, W, tokens), tokens, advantages, groups, of=of)
     for name in ("own", "total", "positive", "negative"):
         torch.testing.assert_close(getattr(some, name), getattr(whole, name)[of])
     for part, values in some.parts.items():

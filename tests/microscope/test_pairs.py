@@ -7,7 +7,7 @@ import torch
 from counterpoise.microscope.batch_tokens import Snapshot, errors, snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.pairs import kernel, norms, pairs, strongest
-from counterpoise.model.residuals import MEMORY, Errors
+from counterpoise.model.residuals import CHUNK_BYTES, Residuals
 
 N_TOKENS = 40
 
@@ -57,7 +57,7 @@ def test_two_words_alone_share_all_their_alternatives() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 5 * 9 * 8, 1 << 20])
 def test_kernel_is_the_product_of_both_factors(batch, chunk, monkeypatch) -> None:
-    monkeypatch.setitem(MEMORY, "cpu", chunk)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", chunk)
     hidden, W, tokens, _ = batch
     watched = torch.tensor([3, 0, 39, 3])
     K = kernel(hidden, W, tokens, watched)
@@ -78,10 +78,10 @@ def test_kernel_is_the_inner_product_of_output_layer_gradients(batch) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 5 * 9 * 8, 1 << 20])
 def test_strongest_are_those_of_the_sorted_row(batch, chunk, monkeypatch) -> None:
-    monkeypatch.setitem(MEMORY, "cpu", chunk)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", chunk)
     hidden, W, tokens, advantages = batch
     watched = torch.tensor([5, 17])
-    found = strongest(Errors(hidden, W, tokens), advantages, watched, top=4, eta=0.3)
+    found = strongest(Residuals(hidden, W, tokens), advantages, watched, top=4, eta=0.3)
     push = kernel(hidden, W, tokens, watched) * advantages * 0.3 / N_TOKENS
     for n, j in enumerate(watched.tolist()):
         others = [(push[n, k].item(), k) for k in range(N_TOKENS) if k != j]
@@ -95,14 +95,14 @@ def test_strongest_are_those_of_the_sorted_row(batch, chunk, monkeypatch) -> Non
 def test_all_pushes_of_a_token_add_up_to_its_coupling(batch) -> None:
     hidden, W, tokens, advantages = batch
     watched = torch.arange(N_TOKENS)
-    found = strongest(Errors(hidden, W, tokens), advantages, watched, top=N_TOKENS, eta=1.0)
+    found = strongest(Residuals(hidden, W, tokens), advantages, watched, top=N_TOKENS, eta=1.0)
     coupled = decompose(hidden, W, tokens, advantages, torch.zeros(N_TOKENS).long()).coupled
     torch.testing.assert_close(found.pushes.sum(dim=1), coupled)
 
 
 def test_a_token_alone_is_pushed_by_nobody(batch) -> None:
     hidden, W, tokens, advantages = (batch[0][:1], batch[1], batch[2][:1], batch[3][:1])
-    found = strongest(Errors(hidden, W, tokens), advantages, torch.tensor([0]))
+    found = strongest(Residuals(hidden, W, tokens), advantages, torch.tensor([0]))
     assert found.places.shape == found.pushes.shape == (1, 0)
 
 
@@ -117,8 +117,8 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_strongest_pushes_in_half_precision_are_the_same_pushes(batch) -> None:
     hidden, W, tokens, advantages = batch
     watched = torch.arange(0, N_TOKENS, 5)
-    exact = strongest(Errors(hidden, W, tokens), advantages, watched, top=3)
-    rough = Errors(hidden.float(), W.float(), tokens, precision=torch.float16)
+    exact = strongest(Residuals(hidden, W, tokens), advantages, watched, top=3)
+    rough = Residuals(hidden.float(), W.float(), tokens, precision=torch.float16)
     found = strongest(rough, advantages, watched, top=3)
     torch.testing.assert_close(found.pushes.double(), exact.pushes, rtol=0.02, atol=1e-4)
     assert float((found.places == exact.places).float().mean()) > 0.9

@@ -10,7 +10,7 @@ from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.displacement import by_sign
 from counterpoise.microscope.polarity import polarity, positive_only
 from counterpoise.model.load import Policy
-from counterpoise.model.swapped_weights import unchanged
+from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.types import Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
@@ -47,7 +47,7 @@ def test_weights_come_back_bit_by_bit_even_after_a_fault() -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     found = polarity(policy, rows, step(policy, 0.1, "adamw"))
     assert found.joint.abs().max() > 1e-3
-    with pytest.raises(RuntimeError), unchanged(policy.model):
+    with pytest.raises(RuntimeError), restored_weights(policy.model):
         spoil(policy)
     for p, was in zip(policy.model.parameters(), before, strict=True):
         assert torch.equal(p, was)

@@ -27,7 +27,7 @@ from counterpoise.microscope.variance import (
     success_gap,
     update_along,
 )
-from counterpoise.model.scoring import forward, score
+from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.types import Rollout, Row
 
 G = 8
@@ -191,7 +191,7 @@ def test_a_score_has_mean_zero() -> None:
         Row("q", 1.0, 1, rollout=Rollout("q", "q", "", "", 0.0, prompt, np.array([v]), np.zeros(1)))
         for v in range(tiny.VOCABULARY)
     ]
-    chances = np.exp([float(x[0]) for x in score(policy, rows, 1.0, 16384)])
+    chances = np.exp([float(x[0]) for x in score_logprobs(policy, rows, 1.0, 16384)])
     assert chances.sum() == pytest.approx(1, abs=1e-5)
     u = score_directions(policy, rows[3:7], {"u": np.ones(4)})["u"]
     X = rollout_scores(policy, rows, u)

@@ -17,7 +17,7 @@ import torch
 from counterpoise.config import ModelConfig
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.head import token_logprobs
-from counterpoise.model.load import Policy, as_policy, load_policy, save_policy
+from counterpoise.model.load import Policy, load_policy, save_policy, wrap_model
 from counterpoise.model.packing import pack
 from counterpoise.types import Ints
 
@@ -105,7 +105,7 @@ def test_a_folder_gives_back_what_was_saved(
     """Weights lie side by side in memory; on disk each is its own, and a tie is one tensor."""
     embedded = load_policy(ModelConfig(device="cpu"))
     made = random_policy(shape[0], vocab_size=len(embedded.tokenizer), **shape[1])
-    policy = as_policy("made", made.model, embedded.tokenizer)
+    policy = wrap_model("made", made.model, embedded.tokenizer)
     save_policy(policy, tmp_path / "model")
     loaded = load_policy(ModelConfig(name=str(tmp_path / "model"), device="cpu"))
     for name, weight in policy.model.state_dict().items():
@@ -116,7 +116,7 @@ def test_a_folder_gives_back_what_was_saved(
 def test_a_folder_of_another_type_leaves_the_policy_alone(tmp_path: Path) -> None:
     embedded = load_policy(ModelConfig(device="cpu"))
     made = random_policy("qwen3", vocab_size=len(embedded.tokenizer))
-    policy = as_policy("made", made.model, embedded.tokenizer)
+    policy = wrap_model("made", made.model, embedded.tokenizer)
     before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
     save_policy(policy, tmp_path / "model", torch.bfloat16)
     loaded = load_policy(ModelConfig(name=str(tmp_path / "model"), device="cpu"))
@@ -169,7 +169,7 @@ def compare(shape: tuple[str, dict[str, Any]], tied: bool, device: str, dtype: t
     changes = {"initializer_range": 0.1, "tie_word_embeddings": tied, **shape[1]}
     exact = random_policy(shape[0], **changes)
     wanted = gradients_of(exact, by_transformers=True)
-    policy = as_policy("other", exact.model.to(device, dtype), exact.tokenizer)
+    policy = wrap_model("other", exact.model.to(device, dtype), exact.tokenizer)
     yardstick = gradients_of(policy, by_transformers=True)
     ours = gradients_of(policy, by_transformers=False)
     assert wanted.keys() == ours.keys()

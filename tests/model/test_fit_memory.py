@@ -20,12 +20,17 @@ from counterpoise.config.load import from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.fit_memory import PROMPTS, MicroBatch, explained, out_of_memory
+from counterpoise.model.fit_memory import (
+    PROMPTS_CAPTION,
+    MicroBatch,
+    explain_out_of_memory,
+    is_out_of_memory,
+)
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.run.state import new_state, restore, save
 from counterpoise.run.watch import Watch
-from counterpoise.sample.collect import Drawer, draw
+from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt, Rollout, Row
@@ -34,7 +39,7 @@ from counterpoise.update.step import take_step
 
 CONFIG = UpdateConfig(lr=0.01, weight_decay=0.1)
 KEYS: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
-WORK = {"least": 10, "most": 1_000_000}
+WORK = {"smallest": 10, "total": 1_000_000}
 
 
 class Tight(Decoder):
@@ -66,25 +71,25 @@ def weights(policy: Policy) -> Tensor:
 
 def test_the_size_is_halved_remembered_and_told() -> None:
     said: list[str] = []
-    micro = MicroBatch(16384, tell=said.append)
+    micro = MicroBatch(16384, notify=said.append)
 
     def attempt(size: int) -> int:
         if size > 5000:
             raise torch.OutOfMemoryError
         return size
 
-    assert micro.fitting(attempt, **WORK) == 4096
+    assert micro.run_fitting(attempt, **WORK) == 4096
     assert said == [
         "micro-batches of 8,192 tokens from now on: out of memory at 16,384",
         "micro-batches of 4,096 tokens from now on: out of memory at 8,192",
     ]
-    assert micro.fitting(attempt, **WORK) == micro.size == 4096
+    assert micro.run_fitting(attempt, **WORK) == micro.size == 4096
     assert len(said) == 2
 
 
 def test_a_size_above_all_the_work_is_no_smaller_piece() -> None:
     said: list[str] = []
-    micro = MicroBatch(16384, tell=said.append, what="{:,} rows at once")
+    micro = MicroBatch(16384, notify=said.append, caption="{:,} rows at once")
     tried: list[int] = []
 
     def attempt(size: int) -> int:
@@ -93,7 +98,7 @@ def test_a_size_above_all_the_work_is_no_smaller_piece() -> None:
             raise torch.OutOfMemoryError
         return size
 
-    assert micro.fitting(attempt, least=1, most=100) == 50
+    assert micro.run_fitting(attempt, smallest=1, total=100) == 50
     assert tried == [16384, 50]
     assert said == ["50 rows at once from now on: out of memory at 100"]
 
@@ -109,7 +114,7 @@ def test_the_smallest_piece_is_tried_before_giving_up() -> None:
     with pytest.raises(
         PoiseError, match=r"micro-batches of 25 tokens, the smallest possible: shorten"
     ):
-        micro.fitting(attempt, least=25, most=1000, remedy="shorten")
+        micro.run_fitting(attempt, smallest=25, total=1000, remedy="shorten")
     assert tried == [64, 32, 25]
 
 
@@ -118,18 +123,21 @@ def test_what_is_no_lack_of_memory_goes_through() -> None:
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        MicroBatch(64).fitting(attempt, **WORK)
-    with pytest.raises(RuntimeError, match="shapes"), explained("buy more"):
+        MicroBatch(64).run_fitting(attempt, **WORK)
+    with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory("buy more"):
         attempt(0)
-    assert not out_of_memory(KeyError("x"))
+    assert not is_out_of_memory(KeyError("x"))
 
 
 def test_the_cpu_runs_out_of_memory_for_real() -> None:
     """More than any address space holds: torch's own allocator says so."""
     micro = MicroBatch(1 << 48)
-    found = micro.fitting(lambda size: torch.empty(16 * size), least=1, most=1 << 48)
+    found = micro.run_fitting(lambda size: torch.empty(16 * size), smallest=1, total=1 << 48)
     assert found.numel() == 16 * micro.size < 16 << 48
-    with pytest.raises(PoiseError, match="out of memory: buy more"), explained("buy more"):
+    with (
+        pytest.raises(PoiseError, match="out of memory: buy more"),
+        explain_out_of_memory("buy more"),
+    ):
         torch.empty(1 << 52)
 
 
@@ -138,8 +146,8 @@ def test_the_cpu_runs_out_of_memory_for_real() -> None:
 def test_a_gpu_runs_out_of_memory_for_real() -> None:
     free, _ = torch.cuda.mem_get_info()
     micro = MicroBatch(4 * free)
-    found = micro.fitting(
-        lambda size: torch.empty(size, dtype=torch.uint8, device="cuda"), least=1, most=4 * free
+    found = micro.run_fitting(
+        lambda size: torch.empty(size, dtype=torch.uint8, device="cuda"), smallest=1, total=4 * free
     )
     assert found.numel() == micro.size <= free
 
@@ -167,7 +175,7 @@ def test_a_step_that_did_not_fit_is_the_step_of_smaller_passes() -> None:
         policy = tight(room)
         optimizer = Optimizer(policy.model, CONFIG)
         take_step(policy, optimizer, first, CONFIG, micro=MicroBatch(30), **KEYS)  # moments exist
-        micro = MicroBatch(found, tell=said.append)
+        micro = MicroBatch(found, notify=said.append)
         result = take_step(policy, optimizer, rows, CONFIG, micro=micro, **KEYS)
         found = micro.size
         ends.append((weights(policy), optimizer.state(), result))
@@ -222,9 +230,11 @@ def test_a_rollout_too_long_for_memory_is_one_line_and_harms_nothing() -> None:
 def test_scores_fit_too_and_the_monitor_with_them() -> None:
     rows = tiny.rows(groups=5)
     micro = MicroBatch(10_000)
-    found = score(tight(45), rows, 1.0, micro)
+    found = score_logprobs(tight(45), rows, 1.0, micro)
     assert micro.size <= 45
-    for ours, theirs in zip(found, score(tiny.policy(), rows, 1.0, micro.size), strict=True):
+    for ours, theirs in zip(
+        found, score_logprobs(tiny.policy(), rows, 1.0, micro.size), strict=True
+    ):
         assert ours.tobytes() == theirs.tobytes()
     policy, micro = tight(45), MicroBatch(10_000)
     monitor = Monitor(1.0, micro, set())
@@ -237,7 +247,11 @@ def test_scores_fit_too_and_the_monitor_with_them() -> None:
 
 
 def test_no_rows_take_no_pass() -> None:
-    assert score(tiny.policy(), [], 1.0, MicroBatch(10)) == score(tiny.policy(), [], 1.0, 10) == []
+    assert (
+        score_logprobs(tiny.policy(), [], 1.0, MicroBatch(10))
+        == score_logprobs(tiny.policy(), [], 1.0, 10)
+        == []
+    )
 
 
 # -- sampling -----------------------------------------------------------------------------------
@@ -252,14 +266,16 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
         for i, row in enumerate(tiny.rows(groups=4, size=1))
     ]
     said: list[str] = []
-    at_once = MicroBatch(4, what=PROMPTS, tell=said.append)
-    found = draw(Drawer(tight(9), at_once), prompts, config, 1)  # room for 8 rows, not for 16
+    at_once = MicroBatch(4, caption=PROMPTS_CAPTION, notify=said.append)
+    found = draw_responses(
+        SamplerBinding(tight(9), at_once), prompts, config, 1
+    )  # room for 8 rows, not for 16
     assert said == ["2 prompts sampled at once from now on: out of memory at 4"]
-    expected = draw(Drawer(tiny.policy()), prompts, config, 1)
+    expected = draw_responses(SamplerBinding(tiny.policy()), prompts, config, 1)
     for ours, theirs in zip(found, expected, strict=True):
         assert [r.tokens.tolist() for r in ours] == [r.tokens.tolist() for r in theirs]
     with pytest.raises(PoiseError, match=r"at 1 prompts sampled at once, .* fewer sample\.prompts"):
-        draw(Drawer(tight(3), at_once), prompts, config, 1)
+        draw_responses(SamplerBinding(tight(3), at_once), prompts, config, 1)
 
 
 # -- the run ------------------------------------------------------------------------------------

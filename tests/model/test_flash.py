@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoise.model.attention import PaddedAttention
-from counterpoise.model.flash import flash_backward, flash_forward, segments
+from counterpoise.model.flash import find_segments, flash_backward, flash_forward
 from counterpoise.model.packing import pack, pack_prompts
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -30,26 +30,26 @@ def rows(
 def test_segments_bound_prompts_and_their_readers() -> None:
     prompt_a, prompt_b = np.arange(3, dtype=np.int32), np.arange(5, dtype=np.int32)
     responses = [np.zeros(n, dtype=np.int32) for n in (4, 1, 2)]
-    at = segments(pack([prompt_a, prompt_a, prompt_b], responses, torch.device("cpu")))
+    at = find_segments(pack([prompt_a, prompt_a, prompt_b], responses, torch.device("cpu")))
     assert at is not None
     assert at.prompt_tokens == 8
-    assert at.every.tolist() == [0, 3, 8, 11, 12]
-    assert at.prompts.tolist() == [0, 3, 8]
-    assert at.readers is not None
-    assert at.readers.tolist() == [0, 3, 4]
-    assert (at.longest, at.longest_prompt, at.longest_reader) == (5, 5, 3)
+    assert at.all_bounds.tolist() == [0, 3, 8, 11, 12]
+    assert at.prompt_bounds.tolist() == [0, 3, 8]
+    assert at.reader_bounds is not None
+    assert at.reader_bounds.tolist() == [0, 3, 4]
+    assert (at.longest_segment, at.longest_prompt, at.longest_reader) == (5, 5, 3)
 
 
 def test_scattered_groups_are_left_to_padded_attention() -> None:
     a, b = np.arange(3, dtype=np.int32), np.arange(5, dtype=np.int32)
     packing = pack([a, b, a], [a, a, a], torch.device("cpu"))
-    assert segments(packing) is None
+    assert find_segments(packing) is None
 
 
 def test_prompts_alone_have_no_readers() -> None:
-    at = segments(pack_prompts([np.arange(3), np.arange(2)], torch.device("cpu")))
+    at = find_segments(pack_prompts([np.arange(3), np.arange(2)], torch.device("cpu")))
     assert at is not None
-    assert at.readers is None
+    assert at.reader_bounds is None
 
 
 @gpu
@@ -68,11 +68,11 @@ def test_flash_equals_padded(H: int, K: int, d: int, alone: bool) -> None:
     exact_leaf = joint.clone().requires_grad_()
     exact = PaddedAttention(packing)(0, *exact_leaf.split((H, K, K), dim=1))
     exact.backward(upstream)
-    at = segments(packing)
+    segments = find_segments(packing)
     half = joint.bfloat16().split((H, K, K), dim=1)
-    out, lse, state = flash_forward(*half, at)
-    grads = flash_backward(upstream.bfloat16(), *half, out, lse, state, at)
-    assert relative(out, exact) < 0.01
+    outputs = flash_forward(*half, segments)
+    grads = flash_backward(upstream.bfloat16(), *half, outputs, segments)
+    assert relative(outputs.out, exact) < 0.01
     assert relative(torch.cat(grads, dim=1), exact_leaf.grad) < 0.015
 
 

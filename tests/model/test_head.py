@@ -78,7 +78,7 @@ def test_chunk_boundaries(
     monkeypatch: pytest.MonkeyPatch, n: int, vocabulary: int, elements: int, expected: list
 ) -> None:
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", elements)
-    chunks = head.chunks(torch.empty(n, 3), torch.empty(vocabulary, 3))
+    chunks = head.token_chunks(torch.empty(n, 3), torch.empty(vocabulary, 3))
     assert [(c.start, c.stop) for c in chunks] == expected
 
 

@@ -19,19 +19,19 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("normed", [False, True])
 def test_heads(H: int, K: int, d: int, normed: bool) -> None:
     from counterpoise.model.kernels import heads as kernel
-    from counterpoise.model.layer_parts import heads, heads_backward
+    from counterpoise.model.layer_parts import split_heads, split_heads_backward
 
     N = 7
     qkv = random(N, H + 2 * K, d)
     angles = random(N, d // 2, seed=1).repeat(1, 2)
     cos, sin = angles.cos(), angles.sin()
     norms = (1 + random(d, seed=2), 1 + random(d, seed=3)) if normed else None
-    expected = heads(qkv, norms, cos, sin, H, K, 1e-6)
+    expected = split_heads(qkv, norms, cos, sin, H, K, 1e-6)
     found = kernel.forward(qkv.clone(), norms, cos, sin, H, K, 1e-6)
     for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
     grads = random(N, H, d, seed=4), random(N, K, d, seed=5), random(N, K, d, seed=6)
-    grad, of_norms = heads_backward(*grads, qkv, norms, cos, sin, 1e-6)
+    grad, of_norms = split_heads_backward(grads, qkv, norms, cos, sin, 1e-6)
     grad_kernel, of_norms_kernel = kernel.backward(*grads, qkv, norms, cos, sin, 1e-6)
     torch.testing.assert_close(grad_kernel, grad, atol=1e-5, rtol=1e-4)
     for left, right in zip(of_norms_kernel or (), of_norms or (), strict=True):
@@ -49,10 +49,10 @@ def test_norm(N: int, D: int) -> None:
         kernel.forward(x, w, 1e-5), rms_norm(x, w, 1e-5), atol=1e-5, rtol=1e-5
     )
     expected = rms_norm_backward(grad, x, w, 1e-5, beside)
-    found = kernel.backward(grad, x, w, 1e-5, beside, trained=True)
+    found = kernel.backward(grad, x, w, 1e-5, beside, weight_grads=True)
     for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
-    alone, *others = kernel.backward(grad, x, w, 1e-5, beside, trained=False)
+    alone, *others = kernel.backward(grad, x, w, 1e-5, beside, weight_grads=False)
     assert torch.equal(alone, found[0])
     assert others == [None, None]
 
@@ -60,14 +60,14 @@ def test_norm(N: int, D: int) -> None:
 @pytest.mark.parametrize(("N", "width"), [(5, 1536), (3, 40), (2, 2049)])
 def test_gate(N: int, width: int) -> None:
     from counterpoise.model.kernels import gate as kernel
-    from counterpoise.model.layer_parts import gate, gate_backward
+    from counterpoise.model.layer_parts import apply_gate, gate_backward
 
     joint, grad = 3 * random(N, 2 * width), random(N, width, seed=1)
-    torch.testing.assert_close(kernel.forward(joint), gate(joint), atol=1e-5, rtol=1e-5)
-    found = kernel.backward(grad, joint, trained=True)
+    torch.testing.assert_close(kernel.forward(joint), apply_gate(joint), atol=1e-5, rtol=1e-5)
+    found = kernel.backward(grad, joint, weight_grads=True)
     for left, right in zip(found, gate_backward(grad, joint), strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
-    alone, again = kernel.backward(grad, joint, trained=False)
+    alone, again = kernel.backward(grad, joint, weight_grads=False)
     assert torch.equal(alone, found[0])
     assert again is None
 
@@ -75,7 +75,7 @@ def test_gate(N: int, width: int) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("V", [97, 2048, 5000])
 def test_head(V: int, temperature: float) -> None:
-    from counterpoise.model.kernels.head import error_, summarise
+    from counterpoise.model.kernels.head import logit_gradient_, summarise
 
     n = 6
     logits = 4 * random(n, V)
@@ -89,7 +89,7 @@ def test_head(V: int, temperature: float) -> None:
     torch.testing.assert_close(out[2], z.logsumexp(-1))
     grad = random(n, seed=1)
     expected = (F.one_hot(targets, V) - logprobs.exp()) * grad[:, None] / temperature
-    pushed = error_(logits.clone(), targets, out[2], grad, temperature)
+    pushed = logit_gradient_(logits.clone(), targets, out[2], grad, temperature)
     torch.testing.assert_close(pushed, expected, atol=1e-6, rtol=1e-4)
 
 
@@ -116,7 +116,7 @@ def test_merge_of_two_attentions_is_the_attention_over_both() -> None:
 
 @pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (2, 2, 24), (16, 8, 128)])
 def test_copies(H: int, K: int, d: int) -> None:
-    from counterpoise.model.kernels.copies import attend, blocks_of
+    from counterpoise.model.kernels.copies import attend_copies, make_copy_blocks
 
     lengths, queries = np.array([1, 30, 70, 8]), np.array([1, 30, 70, 3])
     own = np.stack((np.cumsum(lengths) - lengths, lengths), axis=1)
@@ -127,7 +127,7 @@ def test_copies(H: int, K: int, d: int) -> None:
     originals = random(200, 2 * K, d, seed=2)
     given = q, joint[:, :K], joint[:, K:], originals[:, :K], originals[:, K:]
     half = [x.bfloat16() if DEVICE == "cuda" else x for x in given]
-    found = attend(*half, blocks_of(spans, H // K, torch.device(DEVICE)))
+    found = attend_copies(*half, make_copy_blocks(spans, H // K, torch.device(DEVICE)))
     expected = copies_by_hand.attend(*(x.float().cpu() for x in half), spans)
     near = 2e-2 if DEVICE == "cuda" else 1e-5
     torch.testing.assert_close(found.float().cpu(), expected, atol=near, rtol=near)
@@ -148,7 +148,7 @@ def test_a_layer_of_kernels(
     torch's attention: flash attention has none."""
     from counterpoise.model import layer, layer_parts
     from counterpoise.model.attention import PackedAttention, PaddedAttention
-    from counterpoise.model.flash import segments
+    from counterpoise.model.flash import find_segments
     from counterpoise.model.packing import pack
 
     policy = tiny.policy(architecture, **changes)
@@ -169,16 +169,15 @@ def test_a_layer_of_kernels(
     nothing = torch.empty(0), (torch.empty(0), torch.empty(0))
     monkeypatch.setattr(layer, "flash_forward", lambda *x: (attend(0, *x[:3]), *nothing))
     monkeypatch.setattr(layer, "flash_backward", backward)
-    for module in (layer_parts, layer_parts, layer_parts):
-        monkeypatch.setattr(module, "fused", lambda x: not torch.is_grad_enabled())
+    monkeypatch.setattr(layer_parts, "uses_kernels", lambda x: not torch.is_grad_enabled())
     decoder = policy.decoder
     decoder.reserve(packing.longest)
     cos, sin = decoder._rotation(packing.positions_N)
     x = random(len(packing.tokens_N), 48).requires_grad_()
-    given = layer.parameters(decoder.layers[0])
+    given = layer.layer_parameters(decoder.layers[0])
     leaves = [x, *(weight for weight in given if weight is not None)]
     expected = decoder._layer(0, x, cos, sin, PackedAttention(packing))
-    found = layer.Layer.apply(x, cos, sin, segments(packing), decoder.shape, *given)
+    found = layer.FusedLayer.apply(x, cos, sin, find_segments(packing), decoder.shape, *given)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     upstream = random(*x.shape, seed=1)
     by_hand, by_autograd = (torch.autograd.grad(z, leaves, upstream) for z in (found, expected))

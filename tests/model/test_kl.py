@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.model import head
-from counterpoise.model.kl import divergences
+from counterpoise.model.kl import token_divergences
 
 N, D, V = 7, 5, 13
 
@@ -31,7 +31,7 @@ def literal(hidden: Tensor, teacher: Tensor, weight: Tensor, temperature: float)
 def test_values_and_gradients_are_those_of_autograd(temperature: float) -> None:
     hidden, teacher, weight = inputs()
     weights = torch.linspace(-1, 2, N, dtype=torch.float64)
-    found = divergences(hidden, teacher, weight, temperature)
+    found = token_divergences(hidden, teacher, weight, temperature)
     expected = literal(hidden, teacher, weight, temperature)
     torch.testing.assert_close(found, expected)
     ours = torch.autograd.grad((weights * found).sum(), (hidden, weight))
@@ -45,7 +45,7 @@ def test_by_hand() -> None:
     weight = torch.eye(2, dtype=torch.float64)
     hidden = torch.zeros(1, 2, dtype=torch.float64)
     teacher = torch.tensor([[math.log(3), 0.0]], dtype=torch.float64)
-    assert float(divergences(hidden, teacher, weight)) == pytest.approx(
+    assert float(token_divergences(hidden, teacher, weight)) == pytest.approx(
         math.log(2) - math.log(3) / 2
     )
 
@@ -53,13 +53,13 @@ def test_by_hand() -> None:
 def test_the_teacher_stays_as_it_is() -> None:
     hidden, teacher, weight = inputs()
     teacher.requires_grad_()
-    divergences(hidden, teacher, weight).sum().backward()
+    token_divergences(hidden, teacher, weight).sum().backward()
     assert teacher.grad is None
 
 
 def test_equal_states_are_nowhere_apart() -> None:
     hidden, _, weight = inputs(torch.float32)
-    found = divergences(hidden, hidden.detach().clone(), weight)
+    found = token_divergences(hidden, hidden.detach().clone(), weight)
     assert float(found.detach().abs().max()) < 1e-6
     found.sum().backward()
     assert float(hidden.grad.abs().max()) < 1e-6
@@ -68,10 +68,10 @@ def test_equal_states_are_nowhere_apart() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     hidden, teacher, weight = inputs()
-    whole = divergences(hidden, teacher, weight, 0.7)
+    whole = token_divergences(hidden, teacher, weight, 0.7)
     expected = torch.autograd.grad(whole.square().sum(), (hidden, weight))
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", 8 * rows * V)
-    cut = divergences(hidden, teacher, weight, 0.7)
+    cut = token_divergences(hidden, teacher, weight, 0.7)
     torch.testing.assert_close(cut, whole)
     found = torch.autograd.grad(cut.square().sum(), (hidden, weight))
     for left, right in zip(found, expected, strict=True):
@@ -85,6 +85,6 @@ def test_half_precision_keeps_a_small_divergence() -> None:
     hidden = (2 * torch.randn(30, 64, generator=generator)).bfloat16()
     teacher = (hidden.float() * (1 + 0.02 * torch.randn(30, 64, generator=generator))).bfloat16()
     expected = literal(hidden.double(), teacher.double(), weight.double(), 1.0)
-    found = divergences(hidden, teacher, weight)
+    found = token_divergences(hidden, teacher, weight)
     assert found.dtype == torch.float32
     assert float((found - expected).abs().mean() / expected.mean()) < 0.05

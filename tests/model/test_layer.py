@@ -10,8 +10,8 @@ import torch
 from counterpoise.model import decoder as decoding
 from counterpoise.model import layer as written
 from counterpoise.model.attention import PackedAttention, PaddedAttention
-from counterpoise.model.flash import segments
-from counterpoise.model.layer_parts import gate, gate_backward, rms_norm, rms_norm_backward
+from counterpoise.model.flash import find_segments
+from counterpoise.model.layer_parts import apply_gate, gate_backward, rms_norm, rms_norm_backward
 from counterpoise.model.packing import Packing, pack
 
 
@@ -26,11 +26,11 @@ def packing() -> Packing:
 def plain_attention(monkeypatch: pytest.MonkeyPatch, packed: Packing) -> None:
     """Flash attention runs on GPUs only: padded attention and autograd in its place."""
 
-    def forward(q, k, v, at):
+    def forward(q, k, v, segments):
         o = PaddedAttention(packed)(0, q, k, v)
         return o.contiguous(), torch.empty(0), (torch.empty(0), torch.empty(0))
 
-    def backward(grad, q, k, v, out, lse, state, at):
+    def backward(grad, q, k, v, outputs, segments):
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             o = PaddedAttention(packed)(0, *leaves)
@@ -66,11 +66,11 @@ def test_gradients_of_every_parameter(
     x = torch.randn(len(packed.tokens_N), 48, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn_like(x)
     layer = decoder.layers[0]
-    given = written.parameters(layer)
+    given = written.layer_parameters(layer)
     leaves = [x, *(p for p in given if p is not None)]
 
     expected = decoder._layer(0, x, cos, sin, PackedAttention(packed))
-    found = written.Layer.apply(x, cos, sin, segments(packed), decoder.shape, *given)
+    found = written.FusedLayer.apply(x, cos, sin, find_segments(packed), decoder.shape, *given)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     by_autograd = torch.autograd.grad(expected, leaves, upstream)
     by_hand = torch.autograd.grad(found, leaves, upstream)
@@ -103,8 +103,8 @@ def test_the_forward_is_that_without_gradients_bit_for_bit(
     x = torch.randn(len(packed.tokens_N), 48, dtype=dtype)
     with torch.no_grad():
         expected = decoder._layer(0, x.clone(), cos, sin, PackedAttention(packed))
-    given = written.parameters(decoder.layers[0])
-    found = written.Layer.apply(x, cos, sin, segments(packed), decoder.shape, *given)
+    given = written.layer_parameters(decoder.layers[0])
+    found = written.FusedLayer.apply(x, cos, sin, find_segments(packed), decoder.shape, *given)
     assert torch.equal(found, expected)
 
 
@@ -124,7 +124,7 @@ def test_gate_backward() -> None:
     torch.manual_seed(0)
     joint = torch.randn(5, 14, dtype=torch.float64, requires_grad=True)
     grad = torch.randn(5, 7, dtype=torch.float64)
-    out = gate(joint)
+    out = apply_gate(joint)
     (expected,) = torch.autograd.grad(out, joint, grad)
     found, again = gate_backward(grad, joint.detach())
     torch.testing.assert_close(found, expected)
@@ -145,8 +145,8 @@ def test_without_trained_weights_the_input_alone_has_a_gradient(
     upstream = torch.randn_like(x)
 
     def gradient() -> torch.Tensor:
-        given = written.parameters(decoder.layers[0])
-        z = written.Layer.apply(x, cos, sin, segments(packed), decoder.shape, *given)
+        given = written.layer_parameters(decoder.layers[0])
+        z = written.FusedLayer.apply(x, cos, sin, find_segments(packed), decoder.shape, *given)
         return torch.autograd.grad(z, x, upstream)[0]
 
     expected = gradient()
@@ -172,14 +172,14 @@ def test_when_a_layer_that_is_written_out_takes_over(
     given = packed.tokens_N, packed.positions_N, PackedAttention(packed)
     expected = policy.decoder(*given)
     calls: list[int] = []
-    apply = written.Layer.apply
+    apply = written.FusedLayer.apply
 
     def noted(*args):
         calls.append(1)
         return apply(*args)
 
-    monkeypatch.setattr(decoding, "on_gpu", lambda x: True)
-    monkeypatch.setattr(written.Layer, "apply", noted)
+    monkeypatch.setattr(decoding, "is_half_on_gpu", lambda x: True)
+    monkeypatch.setattr(written.FusedLayer, "apply", noted)
     found = policy.decoder(*given)
     assert bool(calls) == taken
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -10,8 +10,8 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.model.flash import segments
-from counterpoise.model.scoring import micro_batches, packed
+from counterpoise.model.flash import find_segments
+from counterpoise.model.scoring import micro_batches, pack_rows
 from counterpoise.types import Row
 
 POLICY = tiny.policy()
@@ -40,10 +40,10 @@ def test_every_row_once_and_within_the_limit(
     passes = list(micro_batches(rows, micro_tokens))
     assert sorted(i for batch in passes for i in batch) == list(range(len(rows)))
     for batch in passes:
-        made = packed(POLICY, [rows[i] for i in batch])
+        made = pack_rows(POLICY, [rows[i] for i in batch])
         read = sum(rows[i].num_read for i in batch) + sum(n for _, n in made.prompts)
         assert read <= micro_tokens or len(batch) == 1
-        assert segments(made) is not None  # flash attention can take it
+        assert find_segments(made) is not None  # flash attention can take it
 
 
 def test_groups_with_one_prompt_share_it() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.load import as_policy
+from counterpoise.model.load import wrap_model
 from counterpoise.model.packing import Packing, pack, pack_prompts
 from counterpoise.types import Ints
 
@@ -211,7 +211,7 @@ def test_other_models_are_refused() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=11)
-    with pytest.raises(PoiseError, match="gpt2 is not an architecture this engine runs"):
+    with pytest.raises(PoiseError, match="gpt2 models are not supported"):
         Decoder(AutoModelForCausalLM.from_config(config))
     with pytest.raises(PoiseError, match="sliding-window"):
         tiny.policy("qwen2", use_sliding_window=True, sliding_window=8)
@@ -240,7 +240,7 @@ def test_angles_that_follow_the_length_are_refused(rope: dict) -> None:
 
 def test_heads_that_turn_in_part_are_refused() -> None:
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    with pytest.raises(PoiseError, match="turn 6 of a head's 12 numbers"):
+    with pytest.raises(PoiseError, match="rotate only 6 of a head's 12 numbers"):
         tiny.policy("llama", rope_parameters=rope).decoder.reserve(8)
 
 
@@ -251,6 +251,6 @@ def test_a_model_without_an_end_is_refused() -> None:
     model = tiny.policy().model
     model.generation_config.eos_token_id = None
     with pytest.raises(PoiseError, match="no end token"):
-        as_policy("endless", model, Endless())
+        wrap_model("endless", model, Endless())
     with pytest.raises(PoiseError, match="no chat template"):
-        as_policy("plain", model, tiny.Words(), template="chat")
+        wrap_model("plain", model, tiny.Words(), template="chat")

@@ -9,7 +9,7 @@ import torch
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
-from counterpoise.model.load import EMBEDDED, load_policy
+from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
 from counterpoise.model.shapes import SHAPES, random_model, shape_config
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_the_published_number_of_parameters(name: str, parameters: int) -> None:
 def test_every_shape_holds_the_embedded_vocabulary() -> None:
     from transformers import AutoTokenizer
 
-    size = len(AutoTokenizer.from_pretrained(EMBEDDED))
+    size = len(AutoTokenizer.from_pretrained(EMBEDDED_FOLDER))
     assert all(sizes["vocab_size"] >= size for sizes in SHAPES.values())
 
 

@@ -105,11 +105,11 @@ def write_gguf(path: Path, model: Any, pre: str = "smollm") -> Path:
 
 
 def gguf_name(name: str) -> str:
-    top = {theirs: ours for ours, theirs in smollm2.TOP.items()}
+    top = {theirs: ours for ours, theirs in smollm2.TOP_LEVEL_NAMES.items()}
     if name in top:
         return top[name]
     _, _, layer, *part = name.removesuffix(".weight").split(".")
-    short = next(ours for ours, theirs in smollm2.NAMES.items() if theirs == ".".join(part))
+    short = next(ours for ours, theirs in smollm2.LAYER_NAMES.items() if theirs == ".".join(part))
     return f"blk.{layer}.{short}.weight"
 
 
@@ -148,7 +148,7 @@ def test_a_converted_model_computes_what_the_original_does(
 
 def test_the_conversion_is_done_once(given: Path, cache: Path, monkeypatch) -> None:
     first = smollm2.smollm2_folder()
-    monkeypatch.setattr(smollm2, "convert", None)  # a second conversion would fail
+    monkeypatch.setattr(smollm2, "convert_gguf", None)  # a second conversion would fail
     assert smollm2.smollm2_folder() == first
     assert [p.name for p in cache.iterdir()] == [first.name]
 
@@ -158,23 +158,23 @@ def test_a_conversion_that_fails_leaves_nothing(given: Path, cache: Path, monkey
         (out / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(smollm2, "convert", fail)
+    monkeypatch.setattr(smollm2, "convert_gguf", fail)
     with pytest.raises(PoiseError, match="No space left on device"):
         smollm2.smollm2_folder()
     assert list(cache.iterdir()) == []
 
 
 def test_two_conversions_at_once_agree(given: Path, cache: Path, monkeypatch) -> None:
-    convert = smollm2.convert
+    convert = smollm2.convert_gguf
 
     def overtaken(source: Path, out: Path) -> None:
-        monkeypatch.setattr(smollm2, "convert", convert)
+        monkeypatch.setattr(smollm2, "convert_gguf", convert)
         monkeypatch.setattr(smollm2.os, "getpid", lambda: 1)
         other = smollm2.smollm2_folder()
         assert (other / "config.json").is_file()
         convert(source, out)
 
-    monkeypatch.setattr(smollm2, "convert", overtaken)
+    monkeypatch.setattr(smollm2, "convert_gguf", overtaken)
     folder = smollm2.smollm2_folder()
     assert [p.name for p in cache.iterdir()] == [folder.name]
 
@@ -182,9 +182,9 @@ def test_two_conversions_at_once_agree(given: Path, cache: Path, monkeypatch) ->
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POISE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert smollm2.cache() == Path("/somewhere/counterpoise")
+    assert smollm2.cache_folder() == Path("/somewhere/counterpoise")
     monkeypatch.setenv("POISE_CACHE", "/else")
-    assert smollm2.cache() == Path("/else")
+    assert smollm2.cache_folder() == Path("/else")
 
 
 def test_what_is_missing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

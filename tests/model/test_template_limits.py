@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from counterpoise.errors import PoiseError
 from counterpoise.model import template_limits
-from counterpoise.model.load import EMBEDDED
-from counterpoise.model.templates import encode, reply, resolve
+from counterpoise.model.load import EMBEDDED_FOLDER
+from counterpoise.model.templates import encode_prompt, encode_reply, resolve_template
 
 # 10^15 rounds: jinja2's sandbox allows each of these ranges.
 LOOPS = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
@@ -20,7 +20,7 @@ GENERATION = "{% for m in messages %}{% generation %}{{ m.content }}{% endgenera
 
 @pytest.fixture
 def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(EMBEDDED)
+    return AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
 
 
 def test_a_template_that_never_ends_is_refused(
@@ -35,15 +35,15 @@ def test_a_template_that_never_ends_is_refused(
         tokenizer.chat_template = template
         start = time.monotonic()
         with pytest.raises(PoiseError, match=r"of model 'm' takes more than 1 s .*template=boxed"):
-            resolve("auto", tokenizer, "m")
+            resolve_template("auto", tokenizer, "m")
         assert time.monotonic() - start < 20
-    assert resolve("boxed", tokenizer, "m") == "boxed"  # the remedy
+    assert resolve_template("boxed", tokenizer, "m") == "boxed"  # the remedy
 
 
 def test_a_template_that_eats_memory_is_refused(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ 'x' * 4000000000 }}"
     with pytest.raises(PoiseError, match="takes more than 1 GiB of memory"):
-        resolve("chat", tokenizer, "m")
+        resolve_template("chat", tokenizer, "m")
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_a_template_that_cannot_be_rendered_is_one_line(
     tokenizer: Any, template: str, fault: str
 ) -> None:
     tokenizer.chat_template = template
-    name = resolve("auto", tokenizer, "m")
+    name = resolve_template("auto", tokenizer, "m")
     line = f"^the model's chat template cannot be rendered: .*{fault}.*; set model.template=boxed$"
     with pytest.raises(PoiseError, match=line):
-        encode(name, tokenizer, "1 + 1 = ?")
+        encode_prompt(name, tokenizer, "1 + 1 = ?")
     with pytest.raises(PoiseError, match=line):
-        reply(name, tokenizer, "wrong", ())
+        encode_reply(name, tokenizer, "wrong", ())
 
 
 def test_several_templates_without_a_default_are_refused(tokenizer: Any) -> None:
     tokenizer.chat_template = {"rag": "{{ messages }}", "tool_use": "{{ messages }}"}
     with pytest.raises(PoiseError, match=r"model 'm': .*set model\.template=boxed"):
-        resolve("auto", tokenizer, "m")
+        resolve_template("auto", tokenizer, "m")
 
 
 def test_what_transformers_gives_templates_is_known_to_the_check(tokenizer: Any) -> None:
@@ -81,5 +81,5 @@ def test_what_transformers_gives_templates_is_known_to_the_check(tokenizer: Any)
         "{{ bos_token }}{{ strftime_now('%Y') }}{{ messages | tojson(indent=2) }}" + GENERATION
         + "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% endfor %}"
     )  # fmt: skip
-    assert resolve("auto", tokenizer, "m") == "chat"
-    assert encode("chat", tokenizer, "1 + 1 = ?")
+    assert resolve_template("auto", tokenizer, "m") == "chat"
+    assert encode_prompt("chat", tokenizer, "1 + 1 = ?")

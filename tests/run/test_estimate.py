@@ -11,7 +11,7 @@ import tiny
 from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.run.estimate import KNOWN, data, describe_run, shape_of
 
 PUBLISHED = {
@@ -50,7 +50,7 @@ def test_the_embedded_model_and_one_that_is_not_here() -> None:
     shape = shape_of("embedded")
     assert shape is not None
     assert 1e6 < shape.parameters < 3e6
-    assert shape == shape_of(str(EMBEDDED))
+    assert shape == shape_of(str(EMBEDDED_FOLDER))
     assert shape_of("nobody/nothing") is None
 
 

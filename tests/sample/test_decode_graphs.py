@@ -13,14 +13,13 @@ from counterpoise.config import SampleConfig
 from counterpoise.sample import decode_graphs, kv_budget, native
 from counterpoise.sample.decode_graphs import (
     batch_size,
-    bytes_held,
     decode_rows,
     graphs_for,
-    release,
+    kv_bytes_held,
+    release_graphs,
 )
-from counterpoise.sample.kv_cache import Cache, prefill
-from counterpoise.sample.kv_slots import Capacity
-from counterpoise.sample.native import Fork
+from counterpoise.sample.kv_cache import Fork, KVCache, prefill
+from counterpoise.sample.kv_slots import SlotCapacity
 
 CONFIG = SampleConfig(temperature=0.8)
 
@@ -32,28 +31,24 @@ def forks(seed: int = 0, rows: int = 11) -> tuple[list[np.ndarray], list[Fork]]:
     for r in range(rows):
         s = int(rng.integers(len(sequences)))
         length = int(rng.integers(1, len(sequences[s]) + 1))
-        made.append(Fork(s, length, seed=100 + r, limit=int(rng.integers(1, 25))))
+        made.append(Fork(s, length, seed=100 + r, max_new_tokens=int(rng.integers(1, 25))))
     return sequences, made
 
 
 def both(policy, sequences, rows, config):
     """(tokens, log-probabilities) by the cache of the CPU and by slots, whole rows."""
-    room = max(row.limit for row in rows)
+    max_new_tokens = max(row.max_new_tokens for row in rows)
     policy.decoder.reserve(64)
     with torch.no_grad():
-        done = prefill(policy.decoder, sequences)
-        firsts = torch.tensor([done.firsts[row.sequence] for row in rows])
+        prefilled = prefill(policy.decoder, sequences)
+        starts = torch.tensor([prefilled.starts[row.sequence] for row in rows])
         lengths = torch.tensor([row.length for row in rows])
-        logits = done.hidden_N[firsts + lengths - 1] @ policy.decoder.unembedding.T
-        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], room))
-        plain = native._decode(
-            policy, Cache(done, firsts, lengths, room), lengths, uniforms, logits, config
-        )
-        slotted = decode_rows(
-            policy, done, [row.sequence for row in rows], [row.length for row in rows],
-            [row.limit for row in rows], uniforms, logits, config,
-        )  # fmt: skip
-    return plain, slotted
+        logits = prefilled.hidden_N[starts + lengths - 1] @ policy.decoder.unembedding.T
+        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], max_new_tokens))
+        cache = KVCache(prefilled, starts, lengths, max_new_tokens)
+        cached = native._decode(policy, cache, lengths, uniforms, logits, config)
+        slotted = decode_rows(policy, prefilled, rows, uniforms, logits, config)
+    return cached, slotted
 
 
 def same(policy, rows, plain, slotted) -> None:
@@ -69,7 +64,7 @@ def same(policy, rows, plain, slotted) -> None:
 def test_slots_draw_what_the_cache_draws(
     architecture: str, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_graphs, "LOOK_EVERY", look)
+    monkeypatch.setattr(decode_graphs, "FINISH_CHECK_INTERVAL", look)
     policy = tiny.policy(architecture)
     sequences, rows = forks()
     same(policy, rows, *both(policy, sequences, rows, CONFIG))
@@ -85,18 +80,18 @@ def test_so_with_a_cut_distribution(top_p: float, top_k: int) -> None:
 
 def test_rows_leave_and_the_batch_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many end tokens: most rows are gone after a look, and the rest go on unharmed."""
-    monkeypatch.setattr(decode_graphs, "LOOK_EVERY", 1)
+    monkeypatch.setattr(decode_graphs, "FINISH_CHECK_INTERVAL", 1)
     policy = replace(tiny.policy(), end_tokens=tuple(range(1, 20)))
     sequences, rows = forks(2, rows=40)
-    rows = [replace(row, limit=24) for row in rows]
+    rows = [replace(row, max_new_tokens=24) for row in rows]
     sizes: list[int] = []
-    step = decode_graphs.Graphs.step
+    step = decode_graphs.DecodeGraphs.step
 
     def noted(self, decoder, batch, how):
         sizes.append(batch)
         step(self, decoder, batch, how)
 
-    monkeypatch.setattr(decode_graphs.Graphs, "step", noted)
+    monkeypatch.setattr(decode_graphs.DecodeGraphs, "step", noted)
     same(policy, rows, *both(policy, sequences, rows, CONFIG))
     assert sizes[0] > 24
     assert sizes[-1] < 16
@@ -124,37 +119,41 @@ def test_nothing_is_left_of_the_rows_before() -> None:
 def test_capacity_grows_and_weights_that_moved_are_noticed() -> None:
     policy = tiny.policy()
     decoder = policy.decoder
-    small = graphs_for(decoder, Capacity(8, 10, 20))
-    assert graphs_for(decoder, Capacity(5, 64, 4096)) is small
-    large = graphs_for(decoder, Capacity(9, 100, 20))
-    assert bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096)
+    small = graphs_for(decoder, SlotCapacity(8, 10, 20))
+    assert graphs_for(decoder, SlotCapacity(5, 64, 4096)) is small
+    large = graphs_for(decoder, SlotCapacity(9, 100, 20))
+    assert kv_bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096)
     assert large is not small
-    assert large.slots.capacity == Capacity(12, 128, 4096)
+    assert large.slots.capacity == SlotCapacity(12, 128, 4096)
     decoder.reserve(10_000)  # a longer rotary table lies elsewhere
-    moved = graphs_for(decoder, Capacity(1, 1, 1))
+    moved = graphs_for(decoder, SlotCapacity(1, 1, 1))
     assert moved is not large
     next(policy.model.parameters()).data = next(policy.model.parameters()).data.clone()
-    assert graphs_for(decoder, Capacity(1, 1, 1)) is not moved
-    release(decoder)
-    release(decoder)  # nothing to give back is fine
-    assert bytes_held(decoder) == 0
+    assert graphs_for(decoder, SlotCapacity(1, 1, 1)) is not moved
+    release_graphs(decoder)
+    release_graphs(decoder)  # nothing to give back is fine
+    assert kv_bytes_held(decoder) == 0
 
 
 def test_few_long_rows_after_many_short_ones_take_no_more_than_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = tiny.policy()
-    decoder, many, long = policy.decoder, Capacity(64, 64, 4096), Capacity(8, 512, 4096)
+    decoder, many, long = policy.decoder, SlotCapacity(64, 64, 4096), SlotCapacity(8, 512, 4096)
     both = many.with_room_for(long)
-    assert (many.tokens, long.tokens, both.tokens) == (8256, 8704, 37376)
-    monkeypatch.setattr(kv_budget, "CACHE_BYTES", both.tokens * kv_budget.token_bytes(decoder) - 1)
+    assert (many.total_tokens, long.total_tokens, both.total_tokens) == (8256, 8704, 37376)
+    monkeypatch.setattr(
+        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * kv_budget.kv_bytes_per_token(decoder) - 1
+    )
     graphs_for(decoder, many)
     assert graphs_for(decoder, long).slots.capacity == long
     assert graphs_for(decoder, many).slots.capacity == many
-    monkeypatch.setattr(kv_budget, "CACHE_BYTES", both.tokens * kv_budget.token_bytes(decoder))
+    monkeypatch.setattr(
+        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * kv_budget.kv_bytes_per_token(decoder)
+    )
     assert graphs_for(decoder, long).slots.capacity == both  # neither is made again from here on
-    kept = (*decoder_slots(decoder).keys, *decoder_slots(decoder).prefix_values)
-    assert bytes_held(decoder) == 2 * sum(x.numel() * x.element_size() for x in kept)
+    kept = (*decoder_slots(decoder).response_keys, *decoder_slots(decoder).prefix_values)
+    assert kv_bytes_held(decoder) == 2 * sum(x.numel() * x.element_size() for x in kept)
 
 
 def decoder_slots(decoder):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sample.dynamic_sampling import further_prompts, has_spread, refill
+from counterpoise.sample.dynamic_sampling import has_spread, refill_groups, replacement_prompts
 from counterpoise.types import Group, Ints, Prompt, Rollout
 
 NOTHING: Ints = np.empty(0, np.int32)
@@ -38,27 +38,27 @@ FIRST = [group("a", 0, 1), group("b", 1, 1), group("c", 0, 0), group("d", 1, 0)]
 
 def test_groups_without_spread_give_way_round_by_round() -> None:
     supply = Supply(group("e", 0, 0), group("f", 0, 1), group("g", 1, 0), group("h", 1, 0))
-    found = refill(FIRST, supply, rounds=5)
+    found = refill_groups(FIRST, supply, max_refills=5)
     assert (keys(found.groups), keys(found.dropped)) == ("afgd", "bec")
     assert (found.rounds, supply.asked) == (3, [2, 1])  # as many as are missing, no more
 
 
 def test_the_limit_leaves_what_nobody_replaced() -> None:
     supply = Supply(group("e", 0, 0), group("f", 0, 1), group("g", 1, 0))
-    found = refill(FIRST, supply, rounds=1)
+    found = refill_groups(FIRST, supply, max_refills=1)
     assert (keys(found.groups), keys(found.dropped), found.rounds) == ("afcd", "be", 2)
 
 
 def test_nothing_is_asked_where_it_is_off_or_nothing_is_missing() -> None:
     supply = Supply()
-    assert refill(FIRST, supply, rounds=0).groups == FIRST
-    assert refill([FIRST[0]], supply, rounds=3).rounds == 1
+    assert refill_groups(FIRST, supply, max_refills=0).groups == FIRST
+    assert refill_groups([FIRST[0]], supply, max_refills=3).rounds == 1
     assert supply.asked == []
 
 
 def test_it_ends_when_there_are_no_prompts_left() -> None:
     supply = Supply(group("e", 1, 1))
-    found = refill(FIRST, supply, rounds=9)
+    found = refill_groups(FIRST, supply, max_refills=9)
     assert (keys(found.groups), keys(found.dropped), found.rounds) == ("abcd", "e", 2)
 
 
@@ -80,7 +80,7 @@ def test_every_group_is_kept_or_dropped_once(data: st.DataObject, P: int, rounds
 
     first, later = groups("p", P), groups("q", data.draw(st.integers(0, 10)))
     supply = Supply(*later)
-    found = refill(first, supply, rounds)
+    found = refill_groups(first, supply, rounds)
     drawn = len(first) + len(later) - len(supply.left)
     names = [g.key for g in found.groups + found.dropped]
     assert len(found.groups) == P
@@ -92,7 +92,7 @@ def test_every_group_is_kept_or_dropped_once(data: st.DataObject, P: int, rounds
 def test_further_prompts_are_all_others_in_an_order_of_their_own() -> None:
     train_set = [(Prompt(str(i), "?", "1"), NOTHING) for i in range(20)]
     asked = [prompt for prompt, _ in train_set[:5]]
-    order = [prompt.id for prompt, _ in further_prompts(train_set, asked, seed=3, now=7)]
+    order = [prompt.id for prompt, _ in replacement_prompts(train_set, asked, seed=3, iteration=7)]
     assert sorted(order, key=int) == [str(i) for i in range(5, 20)]
-    assert order == [p.id for p, _ in further_prompts(train_set, asked, seed=3, now=7)]
-    assert order != [p.id for p, _ in further_prompts(train_set, asked, seed=3, now=8)]
+    assert order == [p.id for p, _ in replacement_prompts(train_set, asked, seed=3, iteration=7)]
+    assert order != [p.id for p, _ in replacement_prompts(train_set, asked, seed=3, iteration=8)]

@@ -13,8 +13,8 @@ import tiny
 from counterpoise.config import ModelConfig, SampleConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.model.scoring import score
-from counterpoise.sample.episodes import Episodes, episodes_of, respond
+from counterpoise.model.scoring import score_logprobs
+from counterpoise.sample.episodes import EpisodePlayer, make_episode_player, sample_responses
 from counterpoise.sample.native import sample
 from counterpoise.task.environment import Tries
 from counterpoise.task.word_problems import load
@@ -56,7 +56,7 @@ class Scripted:
 
 
 def play(policy: Policy, scripted: Scripted, turns: int = 3, seeds: Sequence[int] = (5, 6)):
-    episodes = Episodes(Tries(turns), ExactVerifier())
+    episodes = EpisodePlayer(Tries(turns), ExactVerifier())
     asked = [(PROMPT, policy.encode(PROMPT.problem))]
     return episodes.play(policy, asked, [list(seeds)], SIZES, scripted)[0]
 
@@ -70,7 +70,7 @@ def test_an_episode_is_its_turns(policy: Policy) -> None:
     prompt = policy.encode(PROMPT.problem).tolist()
     drawn = [[*policy.tokenizer.encode(text), 3] for text in (WRONG, LOW, RIGHT)]
     told = [
-        policy.reply(f"{feedback} {PROMPT.problem}").tolist()
+        policy.encode_reply(f"{feedback} {PROMPT.problem}").tolist()
         for feedback in ("43 is too many.", "It is more than 7.")
     ]
     # an episode goes on after what was said, the one that was right does not
@@ -121,17 +121,17 @@ def test_the_model_must_have_positions_for_another_turn(policy: Policy) -> None:
 
 def test_without_an_environment_the_sampler_is_asked_as_ever(policy: Policy) -> None:
     said = Scripted([WRONG])
-    ((found,),) = respond(policy, [(PROMPT, policy.encode("?"))], [[4]], SIZES, said)
+    ((found,),) = sample_responses(policy, [(PROMPT, policy.encode("?"))], [[4]], SIZES, said)
     assert found.turns == ()
-    assert episodes_of(TaskConfig(), ExactVerifier()) is None
+    assert make_episode_player(TaskConfig(), ExactVerifier()) is None
     with pytest.raises(PoiseError, match="environment"):
-        episodes_of(TaskConfig(environment="trees"), ExactVerifier())
+        make_episode_player(TaskConfig(environment="trees"), ExactVerifier())
 
 
 def test_the_trainer_scores_turns_as_the_sampler_drew_them(policy: Policy) -> None:
     task = load(levels=[1], size=6, heldout=1)
     with MathVerifier() as verifier:
-        episodes = Episodes(Tries(3), verifier)
+        episodes = EpisodePlayer(Tries(3), verifier)
         asked = [(prompt, policy.encode(prompt.problem)) for prompt in task.train]
         seeds = [[10 * p + g for g in range(4)] for p in range(len(asked))]
         found = episodes.play(policy, asked, seeds, SIZES, sample)
@@ -149,7 +149,7 @@ def test_the_trainer_scores_turns_as_the_sampler_drew_them(policy: Policy) -> No
         for g, r in enumerate(drawn)
     ]  # fmt: skip
     assert sum(len(row.content.turns) > 1 for row in rows) >= 3
-    for row, logprobs_T in zip(rows, score(policy, rows, 1.0, 500), strict=True):
+    for row, logprobs_T in zip(rows, score_logprobs(policy, rows, 1.0, 500), strict=True):
         np.testing.assert_allclose(logprobs_T, row.content.sampled_logprobs, atol=1e-4)
 
 
@@ -161,16 +161,16 @@ def test_a_reply_is_what_the_chat_template_puts_between_two_turns(policy: Policy
     )  # fmt: skip
     ids = policy.tokenizer.encode(whole, add_special_tokens=False)
     turn = [*policy.tokenizer.encode("Two.", add_special_tokens=False), policy.end_tokens[0]]
-    assert [*policy.encode("How many?"), *turn, *policy.reply("It is more.")] == ids
+    assert [*policy.encode("How many?"), *turn, *policy.encode_reply("It is more.")] == ids
 
 
 def test_a_reply_without_a_template_stands_between_lines() -> None:
     made = tiny.policy()
-    assert made.reply("one two").tolist() == made.tokenizer.encode("one two")
+    assert made.encode_reply("one two").tolist() == made.tokenizer.encode("one two")
 
 
 def test_a_template_without_earlier_responses_is_refused(policy: Policy) -> None:
     tokenizer = deepcopy(policy.tokenizer)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
-    with pytest.raises(PoiseError, match="it takes no second turn"):
-        replace(policy, tokenizer=tokenizer).reply("It is more.")
+    with pytest.raises(PoiseError, match="there is no second turn"):
+        replace(policy, tokenizer=tokenizer).encode_reply("It is more.")

@@ -11,8 +11,8 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig, SampleConfig
-from counterpoise.model.load import Policy, as_policy, load_policy
-from counterpoise.model.scoring import score
+from counterpoise.model.load import Policy, load_policy, wrap_model
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
 from counterpoise.task.word_problems import problem
 from counterpoise.types import Rollout, Row
@@ -54,7 +54,7 @@ def test_the_same_tokens_as_on_the_cpu(
     """float32; rounding may move a draw at the very edge of two tokens: nearly all rows agree."""
     here = biased(architecture, **changes)
     there = biased(architecture, **changes)
-    there = as_policy(architecture, there.model.cuda(), there.tokenizer)
+    there = wrap_model(architecture, there.model.cuda(), there.tokenizer)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in (3, 40, 7, 1, 70)]
     config = SampleConfig(max_new_tokens=90, top_p=cut[0], top_k=cut[1])
@@ -71,7 +71,7 @@ def test_the_same_tokens_as_on_the_cpu(
 
 def test_weights_that_change_are_seen_by_captured_graphs() -> None:
     policy = tiny.policy()
-    policy = as_policy("tiny", policy.model.cuda(), policy.tokenizer)
+    policy = wrap_model("tiny", policy.model.cuda(), policy.tokenizer)
     prompts, config = [np.arange(2, 9, dtype=np.int32)], SampleConfig(max_new_tokens=40)
     policy = replace(policy, end_tokens=(-1,))
     first = sample(policy, prompts, seeds(1, 8), config)
@@ -79,9 +79,9 @@ def test_weights_that_change_are_seen_by_captured_graphs() -> None:
         for p in policy.model.parameters():
             p.mul_(1.1)
     changed = sample(policy, prompts, seeds(1, 8), config)
-    from counterpoise.sample.decode_graphs import release
+    from counterpoise.sample.decode_graphs import release_graphs
 
-    release(policy.decoder)
+    release_graphs(policy.decoder)
     fresh = sample(policy, prompts, seeds(1, 8), config)
     assert [r.tokens.tolist() for r in changed[0]] == [r.tokens.tolist() for r in fresh[0]]
     assert [r.tokens.tolist() for r in changed[0]] != [r.tokens.tolist() for r in first[0]]
@@ -96,7 +96,7 @@ def test_bfloat16_log_probabilities_agree_with_the_trainer() -> None:
             str(p), "", "", "", 0.0, prompts[p], r.tokens, r.logprobs))
         for p, group in enumerate(responses) for g, r in enumerate(group)
     ]  # fmt: skip
-    scored = np.concatenate(score(policy, rows, 1.0, 16384))
+    scored = np.concatenate(score_logprobs(policy, rows, 1.0, 16384))
     sampled = np.concatenate([row.content.sampled_logprobs for row in rows])
     assert np.abs(scored - sampled).mean() < 0.01
 
@@ -104,7 +104,7 @@ def test_bfloat16_log_probabilities_agree_with_the_trainer() -> None:
 def test_few_long_rows_after_many_short_ones() -> None:
     """Slots are made anew for longer rows: the same tokens as from a fresh start."""
     policy = tiny.policy()
-    policy = replace(as_policy("tiny", policy.model.cuda(), policy.tokenizer), end_tokens=(-1,))
+    policy = replace(wrap_model("tiny", policy.model.cuda(), policy.tokenizer), end_tokens=(-1,))
     prompts = [np.arange(2, 9, dtype=np.int32)]
     long, short = SampleConfig(max_new_tokens=200), SampleConfig(max_new_tokens=20)
     first = sample(policy, prompts, seeds(1, 4), long)

@@ -69,7 +69,7 @@ def test_a_rollout_depends_on_its_own_seed_alone() -> None:
 def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     whole = sample(policy, PROMPTS, SEEDS, CONFIG)
-    monkeypatch.setattr(native, "ROWS_AT_ONCE", 7)  # one prompt at a time
+    monkeypatch.setattr(native, "MAX_ROWS_CPU", 7)  # one prompt at a time
     cut = sample(policy, PROMPTS, SEEDS, CONFIG)
     for a, b in zip(chain(*whole), chain(*cut), strict=True):
         np.testing.assert_array_equal(a.tokens, b.tokens)
@@ -78,12 +78,12 @@ def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
-    assert kv_budget.token_bytes(policy.decoder) == per_token
-    monkeypatch.setattr(kv_budget, "CACHE_BYTES", 10 * 31 * per_token + 1)
-    assert native.rows_at_once(policy, longest=31) == 10
-    assert native.rows_at_once(policy, longest=10**9) == 1
-    monkeypatch.setattr(kv_budget, "CACHE_BYTES", 1 << 40)
-    assert native.rows_at_once(policy, longest=31) == native.ROWS_AT_ONCE
+    assert kv_budget.kv_bytes_per_token(policy.decoder) == per_token
+    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 10 * 31 * per_token + 1)
+    assert native.max_rows_at_once(policy, longest=31) == 10
+    assert native.max_rows_at_once(policy, longest=10**9) == 1
+    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 1 << 40)
+    assert native.max_rows_at_once(policy, longest=31) == native.MAX_ROWS_CPU
 
 
 def test_responses_end_at_the_first_end_token() -> None:
@@ -129,31 +129,31 @@ def test_top_k_and_top_p_keep_only_likely_tokens() -> None:
 
 
 def test_the_smallest_nucleus() -> None:
-    from counterpoise.sample.choose_token import truncated
+    from counterpoise.sample.choose_token import truncate_distribution
 
     probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25]])
-    assert truncated(probabilities, 0.7, 0).tolist() == [[0.0, 0.5, 0.0, 0.25]]
-    assert truncated(probabilities, 0.5, 0).tolist() == [[0.0, 0.5, 0.0, 0.0]]
-    assert truncated(probabilities, 1.0, 0).equal(probabilities)
+    assert truncate_distribution(probabilities, 0.7, 0).tolist() == [[0.0, 0.5, 0.0, 0.25]]
+    assert truncate_distribution(probabilities, 0.5, 0).tolist() == [[0.0, 0.5, 0.0, 0.0]]
+    assert truncate_distribution(probabilities, 1.0, 0).equal(probabilities)
 
 
 def test_tokens_as_likely_as_the_last_one_stay() -> None:
     """As on a GPU: which of two equal tokens is drawn is not a matter of their numbers."""
-    from counterpoise.sample.choose_token import truncated
+    from counterpoise.sample.choose_token import truncate_distribution
 
     tied = torch.tensor([[0.3, 0.4, 0.3, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    assert truncated(tied, 0.5, 0).equal(tied)
-    assert truncated(tied, 1.0, 2).equal(tied)
-    assert truncated(tied, 0.4, 0)[0].tolist() == pytest.approx([0.0, 0.4, 0.0, 0.0])
+    assert truncate_distribution(tied, 0.5, 0).equal(tied)
+    assert truncate_distribution(tied, 1.0, 2).equal(tied)
+    assert truncate_distribution(tied, 0.4, 0)[0].tolist() == pytest.approx([0.0, 0.4, 0.0, 0.0])
 
 
 def test_a_uniform_of_almost_one_never_leaves_the_support() -> None:
-    from counterpoise.sample.choose_token import choose
+    from counterpoise.sample.choose_token import choose_tokens
 
     logits = torch.full((1, 6), -torch.inf)
     logits[0, 2] = logits[0, 3] = 0.0
     for u in (0.0, 0.4999, 0.5, 1 - 2**-24):
-        token, logprob = choose(logits, torch.tensor([u]), 1.0, 1.0, 0)
+        token, logprob = choose_tokens(logits, torch.tensor([u]), 1.0, 1.0, 0)
         assert int(token) == (2 if u < 0.5 else 3)
         assert float(logprob) == pytest.approx(np.log(0.5))
 

@@ -8,7 +8,7 @@ import tiny
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.sample.positions import beyond, check_positions
+from counterpoise.sample.positions import check_positions, describe_overflow
 from counterpoise.types import Prompt
 
 LENGTHS = (3, 20, 7)
@@ -38,7 +38,7 @@ PROMPTS = [(Prompt(str(n), "", ""), np.full(n, 5, dtype=np.int32)) for n in LENG
     ],
 )  # fmt: skip
 def test_both_numbers_are_named(prompt: int, room: int, said: str) -> None:
-    assert beyond(prompt, room, 256) == said
+    assert describe_overflow(prompt, room, 256) == said
 
 
 def test_the_native_sampler_warns_and_goes_on() -> None:

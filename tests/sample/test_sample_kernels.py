@@ -6,8 +6,8 @@ import pytest
 import torch
 from kernel_device import DEVICE
 
-from counterpoise.sample.choose_token import choose
-from counterpoise.sample.kv_slots import attention
+from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.kv_slots import SlotAddresses, reference_attention
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -28,9 +28,9 @@ def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
     prefix = random(100, K, d, seed=1), random(100, K, d, seed=2)
     own = random(slots, K, room, d, seed=3), random(slots, K, room, d, seed=4)
     copied = own[0].clone(), own[1].clone()
-    where = rows, firsts, lengths, torch.tensor([step], device=DEVICE)
-    kernel = decode_attention(q, k, v, prefix, own, *where)
-    plain = attention(q, k, v, prefix, copied, *where)
+    addresses = SlotAddresses(rows, firsts, lengths, torch.tensor([step], device=DEVICE))
+    kernel = decode_attention(q, k, v, prefix, own, addresses)
+    plain = reference_attention(q, k, v, prefix, copied, addresses)
     torch.testing.assert_close(kernel, plain, atol=1e-5, rtol=1e-4)
     for left, right in zip(own, copied, strict=True):
         torch.testing.assert_close(left, right, atol=0, rtol=0)
@@ -42,7 +42,7 @@ def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
 )
 @pytest.mark.parametrize("V", [50, 1024, 3000])
 def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
-    from counterpoise.sample.kernels.draw import draw
+    from counterpoise.sample.kernels.draw import draw_tokens
 
     R, slots, room, step, offset = 5, 7, 4, 1, 1
     t = step + offset
@@ -57,9 +57,11 @@ def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
     running = torch.tensor([True, True, True, True, False], device=DEVICE)
     limits = torch.full((slots,), 9, device=DEVICE)
     limits[0] = t + 1
-    expected, expected_logprobs = choose(logits, uniforms[rows, t], temperature, top_p, top_k)
+    expected, expected_logprobs = choose_tokens(
+        logits, uniforms[rows, t], temperature, top_p, top_k
+    )
     ends = torch.stack((expected[2], torch.tensor(V, device=DEVICE)))
-    draw(
+    draw_tokens(
         logits, rows, uniforms, torch.tensor([step], device=DEVICE), ends, limits,
         tokens, logprobs, current, running,
         temperature=temperature, top_p=top_p, top_k=top_k, offset=offset,
@@ -77,7 +79,7 @@ def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.5, 0), (1.0, 3)])
 def test_ties_are_all_kept(top_p: float, top_k: int) -> None:
     """One likely token and five that tie for the next place, in both blocks of the vocabulary."""
-    from counterpoise.sample.kernels.draw import draw
+    from counterpoise.sample.kernels.draw import draw_tokens
 
     V, R = 1500, 64
     logits = torch.full((R, V), -20.0, device=DEVICE)
@@ -88,11 +90,11 @@ def test_ties_are_all_kept(top_p: float, top_k: int) -> None:
     current, limits = (torch.full((R,), n, device=DEVICE) for n in (0, 9))
     rows, step = torch.arange(R, device=DEVICE), torch.zeros(1, dtype=torch.long, device=DEVICE)
     running = torch.ones(R, dtype=torch.bool, device=DEVICE)
-    draw(
+    draw_tokens(
         logits, rows, uniforms, step, torch.tensor([-1], device=DEVICE), limits, tokens,
         torch.zeros(R, 1, device=DEVICE), current, running,
         temperature=1.0, top_p=top_p, top_k=top_k, offset=0,
     )  # fmt: skip
-    expected, _ = choose(logits, uniforms[:, 0], 1.0, top_p, top_k)
+    expected, _ = choose_tokens(logits, uniforms[:, 0], 1.0, top_p, top_k)
     torch.testing.assert_close(current, expected)
     assert set(current.tolist()) == {*tied, 900}

@@ -15,7 +15,7 @@ from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import forward
-from counterpoise.sample.vllm import VLLM
+from counterpoise.sample.vllm import VLLMSampler
 from counterpoise.types import Ints
 
 pytestmark = real_vllm
@@ -32,13 +32,13 @@ def prompts(policy: Policy) -> list[Ints]:
 
 
 @pytest.fixture(scope="module")
-def engine(policy: Policy) -> Iterator[VLLM]:
-    made = VLLM(policy, CONFIG)
+def engine(policy: Policy) -> Iterator[VLLMSampler]:
+    made = VLLMSampler(policy, CONFIG)
     yield made
     made.close()
 
 
-def test_what_a_response_holds(engine: VLLM, policy: Policy, prompts: list[Ints]) -> None:
+def test_what_a_response_holds(engine: VLLMSampler, policy: Policy, prompts: list[Ints]) -> None:
     drawn = engine(policy, prompts, SEEDS, CONFIG.sample)
     assert [len(group) for group in drawn] == [4] * len(prompts)
     responses = [response for group in drawn for response in group]
@@ -57,7 +57,9 @@ def test_what_a_response_holds(engine: VLLM, policy: Policy, prompts: list[Ints]
     assert engine(policy, [], [], CONFIG.sample) == []
 
 
-def test_the_same_seed_the_same_response(engine: VLLM, policy: Policy, prompts: list[Ints]) -> None:
+def test_the_same_seed_the_same_response(
+    engine: VLLMSampler, policy: Policy, prompts: list[Ints]
+) -> None:
     """Again, and in other company; other seeds draw other tokens."""
     first = engine(policy, prompts, SEEDS, CONFIG.sample)
     again = engine(policy, prompts, SEEDS, CONFIG.sample)
@@ -68,7 +70,7 @@ def test_the_same_seed_the_same_response(engine: VLLM, policy: Policy, prompts: 
     assert [r.text for r in alone[0]] == texts[0][2]
 
 
-def test_weights_of_the_trainer_before_every_draw(engine: VLLM, prompts: list[Ints]) -> None:
+def test_weights_of_the_trainer_before_every_draw(engine: VLLMSampler, prompts: list[Ints]) -> None:
     """Four sets of weights: within 1e-4 of the trainer each time, though far from one another."""
     policy = load_policy(ModelConfig(device="cpu"))
     last = None
@@ -83,7 +85,9 @@ def test_weights_of_the_trainer_before_every_draw(engine: VLLM, prompts: list[In
         shaken(policy, seed)
 
 
-def test_draws_are_from_the_policy(engine: VLLM, policy: Policy, prompts: list[Ints]) -> None:
+def test_draws_are_from_the_policy(
+    engine: VLLMSampler, policy: Policy, prompts: list[Ints]
+) -> None:
     """E[log p] = -entropy: their sum over tokens is noise around 0."""
     made = rows(prompts, engine(policy, prompts, SEEDS, CONFIG.sample))
     with torch.no_grad():
@@ -92,7 +96,7 @@ def test_draws_are_from_the_policy(engine: VLLM, policy: Policy, prompts: list[I
     assert abs(sums.mean()) < 4 * sums.std() / len(sums) ** 0.5
 
 
-def test_prompts_are_read_once(engine: VLLM, policy: Policy, prompts: list[Ints]) -> None:
+def test_prompts_are_read_once(engine: VLLMSampler, policy: Policy, prompts: list[Ints]) -> None:
     """The whole blocks of a prompt are computed for its first response and found by the others."""
     found: list[Any] = []
     generate = engine._engine.generate
@@ -108,7 +112,7 @@ def test_prompts_are_read_once(engine: VLLM, policy: Policy, prompts: list[Ints]
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.8}, {"top_k": 3}])
 def test_cut_at_temperature_one(
-    engine: VLLM, policy: Policy, prompts: list[Ints], cut: dict[str, Any]
+    engine: VLLMSampler, policy: Policy, prompts: list[Ints], cut: dict[str, Any]
 ) -> None:
     """Fewer tokens may be drawn, and log-probabilities stay those of the whole distribution."""
     config = replace(CONFIG.sample, **cut)
@@ -119,7 +123,7 @@ def test_cut_at_temperature_one(
     assert mean[0] > mean[1]
 
 
-def test_too_long_for_the_engine(engine: VLLM, policy: Policy) -> None:
+def test_too_long_for_the_engine(engine: VLLMSampler, policy: Policy) -> None:
     prompt = np.full(1000, 5, dtype=np.int32)
     with pytest.raises(PoiseError, match=r"1128 tokens.*started for 1024: raise sample\.max_prom"):
         engine(policy, [prompt], [[1]], CONFIG.sample)

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.sample.vllm_heads import ON_A_CPU, widened, widened_config, width_for
+from counterpoise.sample.vllm_heads import (
+    CPU_HEAD_WIDTHS,
+    supported_head_width,
+    widen_config,
+    widen_weight,
+)
 
 HEADS, KV_HEADS, HIDDEN, T, EPSILON = 4, 2, 24, 7, 1e-6
 
@@ -53,7 +58,9 @@ def test_the_same_attention(d: int, D: int) -> None:
     }  # fmt: skip
     w = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     x = torch.randn(T, HIDDEN, dtype=torch.float64)
-    wide = {name: widened(f"layers.3.self_attn.{name}", tensor, d, D) for name, tensor in w.items()}
+    wide = {
+        name: widen_weight(f"layers.3.self_attn.{name}", tensor, d, D) for name, tensor in w.items()
+    }
     assert wide["o_proj.weight"].shape == (HIDDEN, HEADS * D)
     torch.testing.assert_close(
         attention(x, wide, D, d), attention(x, w, d, d), rtol=1e-6, atol=1e-6
@@ -67,15 +74,15 @@ def test_other_weights_stay() -> None:
         "model.layers.0.mlp.up_proj.weight",
         "lm_head.weight",
     ):
-        assert widened(name, weight, 40, 64) is weight
+        assert widen_weight(name, weight, 40, 64) is weight
 
 
 def test_exactly_the_first_numbers_are_rotated() -> None:
     """vLLM rounds width * factor down; no product may fall below d."""
-    for D in ON_A_CPU:
+    for D in CPU_HEAD_WIDTHS:
         for d in range(2, D, 2):
             config = SimpleNamespace(head_dim=d, rope_parameters={"rope_theta": 10000.0})
-            widened_config(config, d, D)
+            widen_config(config, d, D)
             assert config.head_dim == D
             factor = float(config.rope_parameters["partial_rotary_factor"])
             assert int(D * factor) == d
@@ -84,8 +91,8 @@ def test_exactly_the_first_numbers_are_rotated() -> None:
 
 
 def test_which_width() -> None:
-    assert width_for(40, "cpu", "qwen3") == 64
-    assert width_for(64, "cpu", "llama") == 64
-    assert width_for(40, "cuda", "qwen3") == 40
+    assert supported_head_width(40, "cpu", "qwen3") == 64
+    assert supported_head_width(64, "cpu", "llama") == 64
+    assert supported_head_width(40, "cuda", "qwen3") == 40
     with pytest.raises(PoiseError, match=r"llama heads of 40 on a CPU: set sample\.engine=native"):
-        width_for(40, "cpu", "llama")
+        supported_head_width(40, "cpu", "llama")

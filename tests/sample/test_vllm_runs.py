@@ -17,8 +17,8 @@ from counterpoise.config import ModelConfig, RunConfig, SampleConfig
 from counterpoise.config.load import from_tables, load_config
 from counterpoise.loop import train
 from counterpoise.model.load import load_policy
-from counterpoise.model.scoring import score
-from counterpoise.sample.vllm import VLLM
+from counterpoise.model.scoring import score_logprobs
+from counterpoise.sample.vllm import VLLMSampler
 from counterpoise.types import Response
 
 pytestmark = real_vllm
@@ -29,10 +29,10 @@ def test_the_trainer_computes_as_before() -> None:
     prompts = some_prompts(policy)
     drawn = [[Response(p[::-1].copy(), np.zeros(len(p), np.float32), "", True)] for p in prompts]
     made, threads = rows(prompts, drawn), torch.get_num_threads()
-    before = score(policy, made, 1.0, 20_000)
-    engine = VLLM(policy, CONFIG)
+    before = score_logprobs(policy, made, 1.0, 20_000)
+    engine = VLLMSampler(policy, CONFIG)
     engine(policy, prompts, SEEDS, CONFIG.sample)
-    after = score(policy, made, 1.0, 20_000)
+    after = score_logprobs(policy, made, 1.0, 20_000)
     engine.close()
     assert all(np.array_equal(x, y) for x, y in zip(before, after, strict=True))
     assert torch.get_num_threads() == threads
@@ -44,7 +44,7 @@ def test_at_another_temperature() -> None:
     policy = load_policy(ModelConfig(device="cpu"))
     prompts = some_prompts(policy)
     config = from_tables({"sample": {"engine": "vllm", "temperature": 0.7}})
-    engine = VLLM(policy, config)
+    engine = VLLMSampler(policy, config)
     drawn = engine(policy, prompts, SEEDS, config.sample)
     cut = engine(policy, prompts, SEEDS, replace(config.sample, temperature=0.6, top_p=0.95))
     engine.close()
@@ -61,7 +61,7 @@ def test_every_architecture(architecture: str, tied: bool) -> None:
     prompts = [np.arange(2, 2 + n, dtype=np.int32) for n in (3, 40, 70)]
     config = RunConfig(sample=SampleConfig(engine="vllm", max_new_tokens=24, max_prompt_tokens=80))
     seeds = [[10 * p + g for g in range(3)] for p in range(3)]
-    engine = VLLM(policy, config)
+    engine = VLLMSampler(policy, config)
     for seed in range(2):
         drawn = engine(policy, prompts, seeds, config.sample)
         assert differences(policy, prompts, drawn, 1.0).max() < 1e-4

@@ -10,7 +10,7 @@ import torch
 
 from counterpoise.config.load import from_tables
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample import vllm_host
 from counterpoise.task.load import load_task
 from counterpoise.types import Ints, Response, Rollout, Row
@@ -18,8 +18,8 @@ from counterpoise.types import Ints, Response, Rollout, Row
 real_vllm = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not vllm_host.supported(vllm_host.installed() or ""),
-        reason=f"vLLM {vllm_host.SERIES} is not installed: {vllm_host.REMEDY}",
+        not vllm_host.is_supported(vllm_host.installed_version() or ""),
+        reason=f"vLLM {vllm_host.SUPPORTED_SERIES} is not installed: {vllm_host.INSTALL_REMEDY}",
     ),
 ]
 CONFIG = from_tables({"sample": {"engine": "vllm"}})
@@ -47,7 +47,7 @@ def differences(
     policy: Policy, prompts: Sequence[Ints], drawn: Sequence[Sequence[Response]], temperature: float
 ) -> np.ndarray:
     made = rows(prompts, drawn)
-    by_trainer = np.concatenate(score(policy, made, temperature, 20_000))
+    by_trainer = np.concatenate(score_logprobs(policy, made, temperature, 20_000))
     return np.abs(by_trainer - np.concatenate([row.content.sampled_logprobs for row in made]))
 
 

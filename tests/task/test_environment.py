@@ -56,5 +56,5 @@ def test_the_action_is_the_last_box() -> None:
 def test_the_embedded_model_knows_the_words() -> None:
     policy = load_policy(ModelConfig(device="cpu"))
     for said in ("43 is too many.", "It is more than 7.", MISSING, OTHER):
-        pieces = policy.tokenizer.convert_ids_to_tokens(policy.reply(said).tolist())
+        pieces = policy.tokenizer.convert_ids_to_tokens(policy.encode_reply(said).tolist())
         assert not any(piece.startswith("<0x") for piece in pieces), pieces

@@ -17,7 +17,7 @@ from counterpoise.config.load import from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.step import accumulate
 from counterpoise.variants import IMPORTANCE_WEIGHTS
@@ -65,7 +65,7 @@ def step(
 def mismatched(spread: float = 0.8) -> list[Row]:
     """Rows scored by the trainer; the sampler's log-probabilities are off by normal noise."""
     rows, rng = tiny.rows(seed=4), np.random.default_rng(4)
-    scored = score(tiny.policy(), rows, 0.9, 10_000)
+    scored = score_logprobs(tiny.policy(), rows, 0.9, 10_000)
     made = []
     for row, old_T in zip(rows, scored, strict=True):
         noise_T = spread * rng.normal(size=len(old_T)).astype(np.float32)

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from counterpoise import loop
 from counterpoise.config.load import from_tables, load_config
 from counterpoise.model.fit_memory import MicroBatch
-from counterpoise.model.load import Policy, as_policy
-from counterpoise.model.scoring import score
+from counterpoise.model.load import Policy, wrap_model
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.run.state import State, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
@@ -119,13 +119,13 @@ def test_the_first_step_has_ratio_one_and_the_rows_that_waited_have_not() -> Non
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows every call of `score` was given; the real one answers."""
     sizes: list[int] = []
-    real = old_logprobs.score
+    real = old_logprobs.score_logprobs
 
     def score(policy, rows, *rest):
         sizes.append(len(rows))
         return real(policy, rows, *rest)
 
-    monkeypatch.setattr(old_logprobs, "score", score)
+    monkeypatch.setattr(old_logprobs, "score_logprobs", score)
     return sizes
 
 
@@ -151,7 +151,7 @@ def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyP
     sizes = counted(monkeypatch)
     policy, micro = tiny.policy(), MicroBatch(MICRO)
     some = [row for row in [*BATCH, *WAITING] if row.index != 1]
-    found = score(policy, some, 1.0, MICRO)
+    found = score_logprobs(policy, some, 1.0, MICRO)
     known = {row.name: logprobs_T for row, logprobs_T in zip(some, found, strict=True)}
     given = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro, known=known)
     read = [row for row in [*BATCH[8:], *WAITING] if row.index == 1]
@@ -166,7 +166,7 @@ def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyP
     _, kept = score_before_update(policy, BATCH, PLAN, earlier, 1.0, micro, known=known)
     assert all(row.scored_T is found[0] for row in kept)
     sizes.clear()
-    half = as_policy("qwen3", policy.model.bfloat16(), tiny.Words())
+    half = wrap_model("qwen3", policy.model.bfloat16(), tiny.Words())
     # another layout would round otherwise
     score_before_update(half, BATCH, PLAN, WAITING, 1.0, micro, known=known)
     assert sum(sizes) == 16 + len(WAITING)

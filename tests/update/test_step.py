@@ -15,7 +15,7 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.loop import MAX_SKIPPED, update
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import micro_batches, score
+from counterpoise.model.scoring import micro_batches, score_logprobs
 from counterpoise.run.state import State, new_state
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
@@ -113,9 +113,9 @@ def test_token_weights_of_zero_are_no_signal() -> None:
 def test_a_small_step_raises_right_tokens_and_lowers_wrong_ones() -> None:
     policy, rows = tiny.policy(), tiny.rows(groups=2, size=2, seed=3)
     config = replace(CONFIG, optimizer="sgd", lr=1e-3, surrogate="reinforce", max_grad_norm=0.0)
-    before = score(policy, rows, 1.0, 10_000)
+    before = score_logprobs(policy, rows, 1.0, 10_000)
     result = take_step(policy, Optimizer(policy.model, config), rows, config, **KEYS)
-    after = score(policy, rows, 1.0, 10_000)
+    after = score_logprobs(policy, rows, 1.0, 10_000)
 
     def objective(logprobs: list[np.ndarray]) -> float:
         tokens = sum(r.num_tokens for r in rows)
@@ -129,7 +129,7 @@ def test_a_small_step_raises_right_tokens_and_lowers_wrong_ones() -> None:
 def test_what_was_scored_on_policy_has_ratio_one() -> None:
     policy = tiny.policy()
     rows = tiny.rows()
-    old = score(policy, rows, 0.7, 10_000)
+    old = score_logprobs(policy, rows, 0.7, 10_000)
     rows = [replace(r, scored_T=x) for r, x in zip(rows, old, strict=True)]
     result = accumulate(policy, rows, CONFIG, temperature=0.7, max_new_tokens=24)
     for now, then in zip(result.logprobs, result.old_logprobs, strict=True):

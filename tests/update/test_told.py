@@ -15,7 +15,7 @@ from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.packing import pack
-from counterpoise.model.scoring import micro_batches, read, score, through
+from counterpoise.model.scoring import forward_packed, micro_batches, score_logprobs, score_tokens
 from counterpoise.types import Row, Turn
 from counterpoise.update.graphs.padding import fill
 from counterpoise.update.optimizer import Optimizer
@@ -40,7 +40,7 @@ def test_the_example_of_the_docstring() -> None:
 
 def test_log_probabilities_and_entropies_are_those_of_the_whole_text() -> None:
     policy, rows = tiny.policy(), episodes.rows()
-    found = read(policy, rows, 0.7, 40)
+    found = score_tokens(policy, rows, 0.7, 40)
     assert any(row.content.num_told for row in rows)
     for row, logprobs_T, entropies_T in zip(rows, found.logprobs, found.entropies, strict=True):
         with torch.no_grad():
@@ -92,17 +92,17 @@ def test_the_gradient_is_that_of_trained_tokens_alone(aggregate: str, micro_toke
 def test_what_was_told_matters_and_what_comes_after_the_end_does_not() -> None:
     policy, row = tiny.policy(), episodes.told_row(tiny.rows(shortest=9)[0], 0)
     turns = row.content.turns
-    (heard,) = score(policy, [row], 1.0, 1000)
+    (heard,) = score_logprobs(policy, [row], 1.0, 1000)
     other = turns[-1].told + 1
     changed = [*turns[:-1], Turn(turns[-1].start, other, (0, 0), "")]
     unheard = _with_turns(row, tuple(changed))
-    (moved,) = score(policy, [unheard], 1.0, 1000)
+    (moved,) = score_logprobs(policy, [unheard], 1.0, 1000)
     start = turns[-1].start
     np.testing.assert_array_equal(moved[:start], heard[:start])
     assert (np.abs(moved[start:] - heard[start:]) > 1e-4).any()
     late = _with_turns(row, (*turns, Turn(row.num_tokens, other, (0, 0), "")))
     assert late.num_read == row.num_read
-    np.testing.assert_array_equal(score(policy, [late], 1.0, 1000)[0], heard)
+    np.testing.assert_array_equal(score_logprobs(policy, [late], 1.0, 1000)[0], heard)
 
 
 def _with_turns(row: Row, turns: tuple[Turn, ...]) -> Row:
@@ -123,8 +123,8 @@ def test_rows_up_to_a_size_of_captured_passes() -> None:
     filled = fill(rows)
     policy.decoder.reserve(2 * filled.size.longest)
     with torch.no_grad():
-        found = through(policy, filled.packing, PackedAttention(filled.packing), 1.0)
-    alone = np.concatenate(score(policy, rows, 1.0, 10_000))
+        found = forward_packed(policy, filled.packing, PackedAttention(filled.packing), 1.0)
+    alone = np.concatenate(score_logprobs(policy, rows, 1.0, 10_000))
     np.testing.assert_allclose(found.logprobs_M[: filled.kept], alone, atol=2e-5)
     read = sum(length for _, length in filled.packing.responses)
     assert read == filled.size.response_tokens
@@ -141,11 +141,11 @@ def test_the_microscope_sees_trained_tokens_only() -> None:
 
     monitor = Monitor(1.0, 10_000, {rows[0].group})
     optimizer = Optimizer(policy.model, config := UpdateConfig(lr=1e-3, optimizer="sgd"))
-    before = score(policy, rows, 1.0, 10_000)
+    before = score_logprobs(policy, rows, 1.0, 10_000)
     take_step(policy, optimizer, rows, config, temperature=1.0, max_new_tokens=MAX_NEW,
               look=monitor)  # fmt: skip
     (view,) = monitor.views
-    after = score(policy, rows, 1.0, 10_000)
+    after = score_logprobs(policy, rows, 1.0, 10_000)
     assert view.lengths == tuple(row.num_tokens for row in rows)
     np.testing.assert_allclose(
         view.displacement, np.concatenate(after) - np.concatenate(before), atol=2e-5

@@ -12,7 +12,7 @@ import torch
 from counterpoise.config import UpdateConfig
 from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import accumulate, take_step
 from counterpoise.update.trajectory import weighed
@@ -68,7 +68,7 @@ def test_the_step_is_the_one_of_the_formula(name: str) -> None:
     )  # fmt: skip
     rows = tiny.rows(groups=3, size=4, seed=3)
     policy = tiny.policy()
-    now = score(policy, rows, 1.0, 1000)
+    now = score_logprobs(policy, rows, 1.0, 1000)
     tokens = sum(row.num_tokens for row in rows)
     loss = torch.zeros(())
     for g in range(3):
@@ -113,7 +113,7 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
     """A batch's first step is on-policy for fresh rows; those of the buffer have old scores."""
     config = UpdateConfig(surrogate="reinforce", trajectory=name, max_grad_norm=0.0)
     policy, rows = tiny.policy(), tiny.rows(groups=2, size=4, seed=3)
-    now = score(policy, rows, 1.0, 1000)
+    now = score_logprobs(policy, rows, 1.0, 1000)
     old = [scores_T - np.float32(0.1 * (i - 2)) for i, scores_T in enumerate(now[:4])]
     rows[:4] = [replace(row, scored_T=x) for row, x in zip(rows[:4], old, strict=True)]
     result = take_step(

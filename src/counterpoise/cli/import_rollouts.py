@@ -34,4 +34,4 @@ def import_rollouts(
     """
     from counterpoise.hosts.importing.write_folder import import_run
 
-    echo(import_run(path, out, source, tokenizer, reward).told(out))
+    echo(import_run(path, out, source, tokenizer, reward).terminal_text(out))

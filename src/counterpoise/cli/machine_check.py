@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from counterpoise.config.load import load_config
-from counterpoise.hosts.check_versions import MEND, Health, look_at_all
+from counterpoise.hosts.check_versions import ADAPTER_REMEDY, EngineHealth, probe_engines
 from counterpoise.terminal import TerminalConsole
 
 OPTIONAL = {
@@ -51,7 +51,7 @@ def examine() -> bool:
         table.add_row(name, importlib.metadata.version(name))
     for name, use in OPTIONAL.items():
         table.add_row(name, _version(name) or Text(f"not installed: {use}", style="dim"))
-    engines = look_at_all()
+    engines = probe_engines()
     for engine in engines:
         table.add_row(engine.name, _engine(engine))
     console.print(table)
@@ -59,16 +59,16 @@ def examine() -> bool:
         for fault in engine.faults:
             console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
         if engine.faults:
-            console.print(f"      {engine.remedy}: {MEND}", highlight=False, markup=False)
+            console.print(f"      {engine.remedy}: {ADAPTER_REMEDY}", highlight=False, markup=False)
     return self_check(console)
 
 
-def _engine(engine: Health) -> Text:
+def _engine(engine: EngineHealth) -> Text:
     if engine.version is None:
-        return Text(f"not installed: {engine.use}; {engine.remedy}", style="dim")
+        return Text(f"not installed: {engine.used_by}; {engine.remedy}", style="dim")
     if engine.faults:
         return Text.assemble(f"{engine.version} ", ("not usable", "red"))
-    return Text(f"{engine.version}, as the adapter knows it: {engine.use}")
+    return Text(f"{engine.version}, as the adapter knows it: {engine.used_by}")
 
 
 def self_check(console: Console) -> bool:

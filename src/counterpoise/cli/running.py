@@ -63,10 +63,10 @@ def train_by_trl(
 
 def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
     """The same run through verl, which does its own telling."""
-    from counterpoise.hosts.verl.run import launch
+    from counterpoise.hosts.verl.run import launch_verl
 
     with stopped_says_how_to_go_on(out):
-        launch(run, out, resume=resume)
+        launch_verl(run, out, resume=resume)
 
 
 @contextmanager

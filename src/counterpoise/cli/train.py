@@ -54,11 +54,11 @@ def train(
     Another engine than the native one trains the same run, or stops and names the options that it
     cannot honour.
     """
-    from counterpoise.hosts.choose_engine import choose
+    from counterpoise.hosts.choose_engine import choose_engine
     from counterpoise.run.trackers.tracker import check_installed
     from counterpoise.run.try_plugins import check_loads
 
-    chosen = choose(engine, out, resume=resume)
+    chosen = choose_engine(engine, out, resume=resume)
     permissions = _permissions(chosen, from_start, accept_missing_logs, resume=resume)
     run = _resolve_run(config, out, sets or [], resume=resume)
     check_loads(run)
@@ -133,11 +133,13 @@ def _train_by(
     from counterpoise.hosts.trl import run_options
     from counterpoise.hosts.verl import command
 
-    shown = run_options.shown(run) if engine == "trl" else command.shown(run, out)
+    shown = (
+        run_options.format_arguments(run) if engine == "trl" else command.format_command(run, out)
+    )
     if engine == "verl" and show and out and not dry_run and not resume:
-        from counterpoise.hosts.verl.run import prepare
+        from counterpoise.hosts.verl.run import prepare_folder
 
-        prepare(run, out)
+        prepare_folder(run, out)
     if dry_run:
         _describe(run, engine)
     if show:

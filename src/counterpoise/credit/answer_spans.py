@@ -25,7 +25,7 @@ from torch import Tensor
 
 from counterpoise.credit.view import View
 from counterpoise.errors import PoiseError
-from counterpoise.model.pieces import pieces_of
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.transfer import to_device
 from counterpoise.verify.math.boxed import boxes
 
@@ -52,7 +52,7 @@ def answers(view: View, *, first: bool = False) -> list[Answer | None]:
             "set credit.weights to another, or task.environment=none"
         )
     responses = [row.content.response_tokens for row in view.rows]
-    return [locate(pieces, first=first) for pieces in pieces_of(view.policy, responses)]
+    return [locate(pieces, first=first) for pieces in split_into_pieces(view.policy, responses)]
 
 
 def places(spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device) -> Tensor:

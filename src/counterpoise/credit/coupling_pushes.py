@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.view import View
-from counterpoise.model.coupling_sums import Walk
-from counterpoise.model.residuals import HALF, Errors, wide
+from counterpoise.model.coupling_sums import CouplingSums
+from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
 from counterpoise.types import Floats, Row
 
 Pushes = NDArray[np.float32]  # [N, 2]: by tokens with c > 0, by those with c < 0
@@ -55,36 +55,38 @@ def pushed(view: View, coefficients_R: Sequence[float], *, batch: bool = False) 
     group_R = np.array([number.setdefault(row.group, len(number)) for row in view.rows])
     group_N = group_R[row_N].astype(np.int64)
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
-    walk = Walk(errors(view), c_N)
-    everything = walk.matrix(walk.chunks(np.arange(len(row_N)))) if batch else None
+    walk = CouplingSums(errors(view), c_N)
+    everything = walk.signed_matrix(walk.chunks(np.arange(len(row_N)))) if batch else None
     own, by_any = walk.zeros(), walk.zeros()
 
     def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
         own[places] = walk.A_N2[places] * squares[..., None]
         if everything is not None:
-            by_any[places] = walk.apply(everything, R, H)
+            by_any[places] = walk.apply_matrix(everything, R, H)
 
-    groups = walk.lay_out(group_N, 4 * walk.few // 3 + walk.base)  # a kernel gives both sums
+    groups = walk.lay_out_sets(
+        group_N, 4 * walk.break_even_size // 3 + walk.row_width
+    )  # a kernel gives both sums
     by_group, by_row = walk.sums_within(groups, (group_N, row_N), spread)
-    if groups.large:  # no kernel was made from which rows could be taken
-        rows = walk.lay_out(row_N, walk.few, np.concatenate(groups.large))
+    if groups.large_sets:  # no kernel was made from which rows could be taken
+        rows = walk.lay_out_sets(row_N, walk.break_even_size, np.concatenate(groups.large_sets))
         by_row += walk.sums_within(rows, (row_N,))[0]
-    found = torch.stack((own, by_row + own, by_group + own, by_any))[:, :-1] * walk.unit
-    rounding = 2e-3 if walk.errors.precision in HALF else 1e-6
+    found = torch.stack((own, by_row + own, by_group + own, by_any))[:, :-1] * walk.advantage_scale
+    rounding = 2e-3 if walk.residuals.precision in HALF_DTYPES else 1e-6
     of_own, of_row, of_group, of_batch = found.float().cpu().numpy()
     return Pushed(of_own, of_row, of_group, of_batch, rounding)
 
 
-def errors(view: View) -> Errors:
+def errors(view: View) -> Residuals:
     """r of every token as it was drawn: at the sampling temperature; half precision on a GPU."""
     W, hidden = view.policy.decoder.unembedding.detach(), torch.cat(view.hidden)
     assert view.reader is not None, "who has a policy has a reader"
     if view.reader.temperature != 1:
         W = wide(W) / view.reader.temperature
     tokens = np.concatenate([row.content.response_tokens for row in view.rows])
-    half = hidden.is_cuda and hidden.dtype in HALF
+    half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
     precision = torch.float16 if half else None
-    return Errors(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
+    return Residuals(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
 
 
 def split(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:

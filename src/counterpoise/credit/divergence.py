@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.credit.answer_spans import places
-from counterpoise.model.residuals import memory
+from counterpoise.model.residuals import chunk_bytes
 from counterpoise.model.transfer import to_device
 
 
@@ -42,7 +42,7 @@ def slope(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
 
 def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """(which answers, log P0 [n, V], z [n, V])"""
-    size = max(1, memory(before.device) // (4 * 8 * len(W)))  # a few float64 of them at once
+    size = max(1, chunk_bytes(before.device) // (4 * 8 * len(W)))  # a few float64 of them at once
     for start in range(0, len(before), size):
         part = slice(start, start + size)
         h0, change = before[part], after[part] - before[part]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from counterpoise.credit.answer_spans import places
 from counterpoise.credit.masked_copies import Copy, Originals, Span
 from counterpoise.credit.view import View
-from counterpoise.model.kernels import on_gpu
+from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
 from counterpoise.model.reading_passes import ReadingPasses
@@ -101,7 +101,7 @@ def saliency(
     rows = [one.row for one in taken]
 
     def runs(some: Sequence[Asked], micro_tokens: int) -> Iterator[tuple[list[Asked], Run]]:
-        if on_gpu(policy.decoder.unembedding):
+        if is_half_on_gpu(policy.decoder.unembedding):
             return _packed(policy, some, reader.passes)
         return _after_prompts(policy, some, micro_tokens)
 
@@ -114,7 +114,7 @@ def saliency(
         return under_way
 
     with weights_fixed(policy.model):
-        under_way = reader.micro.rows(attempt, rows) if rows else []
+        under_way = reader.micro.run_rows(attempt, rows) if rows else []
     for part, values_of in under_way:
         ends = np.cumsum([one.num_inputs for one in part])
         for one, values_t in zip(part, np.split(values_of(), ends[:-1]), strict=True):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.answer_spans import places
-from counterpoise.model.attention import PackedAttention, rows_at
+from counterpoise.model.attention import PackedAttention, gather_rows
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.kernels import on_gpu
+from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
-from counterpoise.sample.kv_cache import Recorded
+from counterpoise.sample.kv_cache import RecordingAttention
 from counterpoise.types import Ints
 
 # Copies of a response that differ from some token on, and what their tokens look at.
@@ -72,7 +72,7 @@ class FusedCopies:
     def __init__(
         self, decoder: Decoder, kept: Kept, copies: Sequence[Copy], asked: Sequence[Span]
     ) -> None:
-        from counterpoise.model.kernels.copies import blocks_of
+        from counterpoise.model.kernels.copies import make_copy_blocks
 
         lengths_C, asked_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(asked)
         assert (asked_C2[:, 1] == lengths_C).all()
@@ -81,15 +81,15 @@ class FusedCopies:
         group, device = decoder.heads // decoder.kv_heads, decoder.device
         self.kept = kept
         self.all, self.asked = (
-            blocks_of(np.concatenate((queries, own, *shared), axis=1), group, device)
+            make_copy_blocks(np.concatenate((queries, own, *shared), axis=1), group, device)
             for queries in runs
         )
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        from counterpoise.model.kernels.copies import attend
+        from counterpoise.model.kernels.copies import attend_copies
 
         at = self.asked if layer == len(self.kept.keys) - 1 else self.all
-        return attend(q, k, v, self.kept.keys[layer], self.kept.values[layer], at)
+        return attend_copies(q, k, v, self.kept.keys[layer], self.kept.values[layer], at)
 
 
 def _side_by_side(lengths_C: Lengths) -> Spans:
@@ -124,11 +124,11 @@ class PaddedCopies:
 
         def beside(kept_N: Tensor, own_n: Tensor) -> Tensor:
             """[C, K, S + W, d]"""
-            whole = torch.cat((kept_N[self.shared], rows_at(own_n, self.own)), dim=1)
+            whole = torch.cat((kept_N[self.shared], gather_rows(own_n, self.own)), dim=1)
             return whole.transpose(1, 2)
 
         (C, Q), K = by.places.shape, k.shape[1]
-        folded = rows_at(q, by.places).view(C, Q, K, -1, q.shape[2])  # a key head's queries
+        folded = gather_rows(q, by.places).view(C, Q, K, -1, q.shape[2])  # a key head's queries
         out = F.scaled_dot_product_attention(
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
             beside(self.kept.keys[layer], k),
@@ -185,10 +185,10 @@ class Originals:
     @torch.no_grad()
     def __init__(self, policy: Policy, packing: Packing) -> None:
         self.policy, self.packing = policy, packing
-        recorded = Recorded(PackedAttention(packing))
+        recorded = RecordingAttention(PackedAttention(packing))
         self.hidden_N = policy.decoder(packing.tokens_N, packing.positions_N, recorded)
         self.kept = Kept(packing, recorded.keys, recorded.values)
-        self.pads = not on_gpu(self.hidden_N)
+        self.pads = not is_half_on_gpu(self.hidden_N)
 
     def batches(self, copies: Sequence[Copy], micro_tokens: int) -> Iterator[list[int]]:
         """Copies of each pass: at least one, else as many as fit. Where attention pads, the
@@ -239,7 +239,7 @@ class Originals:
                 to_device(np.repeat(begins, lengths) + within, device, np.int64),
                 attend,
                 embedded_N=embedded_n,
-                wanted_n=places(wanted, device),
+                output_indices_n=places(wanted, device),
             )
 
     def _shared(self, copies: Sequence[Copy]) -> NDArray[np.integer]:

@@ -36,7 +36,7 @@ from counterpoise.credit.outcome import check, judged, reasoned, weighed
 from counterpoise.credit.view import View
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import micro_batches, packed
+from counterpoise.model.scoring import micro_batches, pack_rows
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 
@@ -92,7 +92,7 @@ def importance(
         return under_way
 
     names = list(boxes)
-    for batch, values_of in reader.micro.rows(attempt, rows) if rows else []:
+    for batch, values_of in reader.micro.run_rows(attempt, rows) if rows else []:
         ends = np.cumsum([len(asked[i].masked) for i in batch])
         for i, values_K in zip(batch, np.split(values_of(), ends[:-1]), strict=True):
             lengths_K = np.array([end - start for start, end in asked[i].masked])
@@ -126,7 +126,7 @@ def _bounds(tokens: int, parts: int) -> NDArray[np.int64]:
 @torch.no_grad()
 def _of_spans(policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int) -> Tensor:
     """I of each span, row after row."""
-    originals = Originals(policy, packed(policy, [one.row for one in asked]))
+    originals = Originals(policy, pack_rows(policy, [one.row for one in asked]))
     copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
     read = _scores if compare == "answer_joint" else _states
     firsts = [first for first, _ in originals.packing.responses]

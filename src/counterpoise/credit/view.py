@@ -18,7 +18,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
-from counterpoise.model.scoring import Read, read, score
+from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
 from counterpoise.types import Floats, Ints, Row
 
 
@@ -102,7 +102,9 @@ class View:
             replace(row, group=f"{row.group}/{number.setdefault(prompt.tobytes(), len(number))}")
             for row, prompt in zip(moved, prompts, strict=True)
         ]
-        return score(reader.policy, told, reader.temperature, reader.micro, reader.passes.read)
+        return score_logprobs(
+            reader.policy, told, reader.temperature, reader.micro, reader.passes.read
+        )
 
     @property
     def _reader(self) -> Reader:
@@ -111,9 +113,11 @@ class View:
         return self.reader
 
     @cached_property
-    def _read(self) -> Read:
+    def _read(self) -> TokenScores:
         reader = self._reader
-        return read(reader.policy, self.rows, reader.temperature, reader.micro, reader.passes.read)
+        return score_tokens(
+            reader.policy, self.rows, reader.temperature, reader.micro, reader.passes.read
+        )
 
 
 def ones(rows: Sequence[Row]) -> list[Floats]:

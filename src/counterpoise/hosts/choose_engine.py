@@ -1,4 +1,4 @@
-"""Which engine a run has: the one asked for, or the one whose folder is taken up again."""
+"""Choose a run's engine: the requested one, or on resume the one that made the folder."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from pathlib import Path
 from counterpoise.errors import PoiseError, first_line, unknown
 from counterpoise.variants import ENGINES
 
-NAME = "engine.json"  # in the run folder of any engine but the native one
+ENGINE_FILE = "engine.json"  # in the run folder of every engine but the native one
 REMEDY = 'write {"engine": "trl"} or "verl" there, or remove it if the native engine made the run'
 
 
-def choose(asked: str | None, out: Path | None, *, resume: bool) -> str:
-    if asked is not None and asked not in ENGINES:
-        raise unknown("engine", asked, ENGINES)
+def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> str:
+    """The engine's name; a resumed run keeps the engine that started it."""
+    if requested is not None and requested not in ENGINES:
+        raise unknown("engine", requested, ENGINES)
     if not resume or out is None:
-        return asked or "native"
-    stored = stored_engine(out)
-    if asked not in (None, stored):
-        raise PoiseError(f"{out} was made by --engine {stored}: resume with that, or start anew")
-    return stored
+        return requested or "native"
+    previous_engine = stored_engine(out)
+    # Checkpoints and random numbers differ between engines: switching would not be a resume.
+    if requested not in (None, previous_engine):
+        raise PoiseError(
+            f"{out} was made by --engine {previous_engine}: resume with that, or start anew"
+        )
+    return previous_engine
 
 
 def stored_engine(out: Path) -> str:
-    path = out / NAME
+    """The engine that made the run folder `out`."""
+    path = out / ENGINE_FILE
     if not path.is_file():
         return "native"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as fault:
         raise PoiseError(f"{path} cannot be read: {first_line(fault)}; {REMEDY}") from fault
-    engine = told.get("engine") if isinstance(told, dict) else None
+    engine = content.get("engine") if isinstance(content, dict) else None
     if engine not in ENGINES:
         raise PoiseError(f"{path} names no engine; {REMEDY}")
     return str(engine)

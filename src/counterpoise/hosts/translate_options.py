@@ -1,14 +1,15 @@
-"""What an engine says of every option of a run: honoured, without effect, or refused.
+"""State for every option of a run whether an engine honours it, ignores it or refuses it.
 
-    to("learning_rate")       the engine's own option carries it
-    ours("the reward")        our code around the engine honours it
-    idle("memory only")       whatever its value, the run computes the same
-    only("grpo", why="...")   these values and no others; any other stops the run
-    lacks(True, why="...")    what it does not write; at its default that is said, else refused
+    pass_as("learning_rate")          the engine's own option carries it
+    handle_here("the reward")         our code around the engine honours it
+    no_effect("memory only")          whatever its value, the run computes the same
+    accept_only("grpo", reason="...") these values and no others; any other stops the run
+    not_written(True, reason="...")   output the engine does not write; at its default the user is
+                                      informed, any other value is refused
 
-An engine is a table with one entry for each option of `config/`. `check` stops a run that asks
-for what the engine cannot do, naming the options; one that is in no table is refused as soon as it
-is not at its default, and a test fails until someone has thought about it.
+An engine has a table with one entry for each option of `config/`. `check_support` stops a run that
+needs what the engine cannot do and names the options. An option that is missing from the table is
+refused unless it has its default, and a test fails until the table has an entry for it.
 """
 
 from __future__ import annotations
@@ -21,94 +22,102 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 
-TO, OURS, IDLE, LACKS = "to", "ours", "idle", "lacks"
+PASSED_ON, HANDLED_HERE, NO_EFFECT, NOT_WRITTEN = "to", "ours", "idle", "lacks"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """What one engine makes of one option.
+class OptionSupport:
+    """How one engine treats one option.
 
     Example:
-        Option("to", keys=("loss_type",), values=("token_mean", "sequence_mean"), why="...")
+        OptionSupport("to", engine_options=("loss_type",),
+                      honoured_values=("token_mean", "sequence_mean"), reason="...")
     """
 
-    how: str  # TO | OURS | IDLE | LACKS
-    keys: tuple[str, ...] = ()  # the engine's options that carry it
-    values: tuple[Any, ...] = ()  # those that are honoured; () is any
-    why: str = ""
+    kind: str  # PASSED_ON | HANDLED_HERE | NO_EFFECT | NOT_WRITTEN
+    engine_options: tuple[str, ...] = ()  # the engine's options that carry it
+    honoured_values: tuple[Any, ...] = ()  # () is any value
+    reason: str = ""  # why other values are refused, or what happens to the option
 
     def honours(self, value: Any) -> bool:
-        return not self.values or value in self.values
+        return not self.honoured_values or value in self.honoured_values
 
 
-def to(*keys: str, values: Sequence[Any] = (), why: str = "") -> Option:
-    return Option(TO, keys, tuple(values), why)
+OptionTable = Mapping[str, OptionSupport]
 
 
-def ours(why: str, values: Sequence[Any] = ()) -> Option:
-    return Option(OURS, values=tuple(values), why=why)
+def pass_as(*engine_options: str, values: Sequence[Any] = (), reason: str = "") -> OptionSupport:
+    return OptionSupport(PASSED_ON, engine_options, tuple(values), reason)
 
 
-def idle(why: str) -> Option:
-    return Option(IDLE, why=why)
+def handle_here(reason: str, values: Sequence[Any] = ()) -> OptionSupport:
+    return OptionSupport(HANDLED_HERE, honoured_values=tuple(values), reason=reason)
 
 
-def only(*values: Any, why: str) -> Option:
-    return Option(IDLE, values=values, why=why)
+def no_effect(reason: str) -> OptionSupport:
+    return OptionSupport(NO_EFFECT, reason=reason)
 
 
-def lacks(default: Any, why: str) -> Option:
-    """For what is stored and shown only: nothing that is learned may depend on it."""
-    return Option(LACKS, values=(default,), why=why)
+def accept_only(*values: Any, reason: str) -> OptionSupport:
+    return OptionSupport(NO_EFFECT, honoured_values=values, reason=reason)
 
 
-Table = Mapping[str, Option]
+def not_written(default: Any, reason: str) -> OptionSupport:
+    """For options that only decide what is stored or shown: training must not depend on them."""
+    return OptionSupport(NOT_WRITTEN, honoured_values=(default,), reason=reason)
 
 
-def section(name: str, option: Option) -> dict[str, Option]:
-    """One word for all options of a section: for what an engine does not do at all."""
+def whole_section(name: str, support: OptionSupport) -> dict[str, OptionSupport]:
+    """The same entry for all options of a section: for what an engine does not do at all."""
     fields = dataclasses.fields(getattr(RunConfig(), name))
-    return {f"{name}.{field.name}": option for field in fields}
+    return {f"{name}.{field.name}": support for field in fields}
 
 
-def given(config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
+def iterate_options(config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """(section.option, value, default) for every option of a run."""
-    default = RunConfig()
+    defaults = RunConfig()
     for section in dataclasses.fields(config):
-        values, usual = getattr(config, section.name), getattr(default, section.name)
+        values, default_values = getattr(config, section.name), getattr(defaults, section.name)
         for field in dataclasses.fields(values):
             name = field.name
-            yield f"{section.name}.{name}", getattr(values, name), getattr(usual, name)
+            yield f"{section.name}.{name}", getattr(values, name), getattr(default_values, name)
 
 
-def refused(config: RunConfig, table: Table) -> list[str]:
-    """What the engine cannot honour, each with its reason."""
-    found = []
-    for name, value, default in given(config):
-        option = table.get(name)
-        if option is None:
+def list_refusals(config: RunConfig, table: OptionTable) -> list[str]:
+    """The options that the engine cannot honour, each with the reason."""
+    refusals = []
+    for name, value, default in iterate_options(config):
+        support = table.get(name)
+        if support is None:
+            # A new option nobody has entered into the table yet: safe only while it is unused.
             if value != default:
-                found.append(f"{name}={shown(value)} (not known to it)")
-        elif not option.honours(value):
-            found.append(f"{name}={shown(value)} ({option.why})")
-    return found
+                refusals.append(f"{name}={format_value(value)} (not known to it)")
+        elif not support.honours(value):
+            refusals.append(f"{name}={format_value(value)} ({support.reason})")
+    return refusals
 
 
-def notes(config: RunConfig, table: Table) -> list[str]:
-    """What the engine does not write although the run, by default, asks for it."""
-    named = [(name, table[name]) for name, value, _ in given(config) if value and name in table]
-    return [f"{option.why} ({name})" for name, option in named if option.how == LACKS]
+def list_omissions(config: RunConfig, table: OptionTable) -> list[str]:
+    """The output that the engine does not write although the run's options ask for it."""
+    enabled = [
+        (name, table[name]) for name, value, _ in iterate_options(config) if value and name in table
+    ]
+    return [
+        f"{support.reason} ({name})" for name, support in enabled if support.kind == NOT_WRITTEN
+    ]
 
 
-def check(config: RunConfig, table: Table, engine: str, more: Sequence[str] = ()) -> None:
-    """Stop unless every option is honoured; `more` are faults of several options together."""
-    if faults := [*refused(config, table), *more]:
+def check_support(
+    config: RunConfig, table: OptionTable, engine: str, further_faults: Sequence[str] = ()
+) -> None:
+    """Stop unless every option is honoured; `further_faults` concern several options together."""
+    if faults := [*list_refusals(config, table), *further_faults]:
         raise PoiseError(
             f"--engine {engine} cannot honour {'; '.join(faults)}: "
             "change them, or train with --engine native"
         )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """As in a run file, without quotation marks."""
     return str(value).lower() if isinstance(value, bool) else str(value)

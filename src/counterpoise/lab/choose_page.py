@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from counterpoise.errors import PoiseError, explain_damage
-from counterpoise.hosts.importing.formats import wrote
+from counterpoise.hosts.importing.formats import identify_trainer
 from counterpoise.lab.evaluate.cells import is_evaluation
 from counterpoise.lab.evaluate.page import write_evaluation
 from counterpoise.lab.studies.page import found_in, write_studies
@@ -33,7 +33,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         if found_in(folder):
             return write_studies(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
-    writer = wrote(folder)
+    writer = identify_trainer(folder)
     if writer and not inside:
         raise PoiseError(
             f"{folder} holds rollouts that {writer} wrote: bring them in by poise import {folder} "

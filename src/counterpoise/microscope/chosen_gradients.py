@@ -20,7 +20,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
-from counterpoise.model.swapped_weights import Direction, forward_with
+from counterpoise.model.swapped_weights import WeightDirection, forward_with_weights
 from counterpoise.types import Row
 
 
@@ -61,7 +61,7 @@ def gradient(
     return dict(zip(names, total, strict=True))
 
 
-def plus(terms: Iterable[tuple[float, Direction]]) -> dict[str, Tensor]:
+def plus(terms: Iterable[tuple[float, WeightDirection]]) -> dict[str, Tensor]:
     """A weighted sum of directions.
 
     Example:
@@ -76,7 +76,7 @@ def plus(terms: Iterable[tuple[float, Direction]]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def logprob_at(
-    policy: Policy, row: Row, position: int, change: Direction, *, temperature: float = 1.0
+    policy: Policy, row: Row, position: int, change: WeightDirection, *, temperature: float = 1.0
 ) -> float:
     """log pi of one token at weights + change, in float64: effects are differences of these."""
     if not 0 <= position < row.num_tokens:
@@ -86,7 +86,7 @@ def logprob_at(
         name: p.double() + change[name].double() if name in change else p.double()
         for name, p in policy.model.named_parameters()
     }
-    return float(forward_with(policy, moved, [short], temperature).logprobs_M[-1])
+    return float(forward_with_weights(policy, moved, [short], temperature).logprobs_M[-1])
 
 
 def first_tokens(row: Row, length: int) -> Row:

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import check_tokens
-from counterpoise.model.coupling_sets import Places
-from counterpoise.model.coupling_sums import Walk
-from counterpoise.model.residuals import Errors
+from counterpoise.model.coupling_sets import TokenIndices
+from counterpoise.model.coupling_sums import CouplingSums
+from counterpoise.model.residuals import Residuals
 
 Same = Literal["same", "other"]
 Sign = Literal["positive", "negative"]
@@ -93,19 +93,19 @@ def decompose(
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():
-        errors = Errors(hidden, unembedding, tokens, precision=precision)
+        errors = Residuals(hidden, unembedding, tokens, precision=precision)
     return decompose_errors(errors, tokens, advantages, groups, eta=eta)
 
 
 @torch.no_grad()
 def decompose_errors(
-    errors: Errors,
+    errors: Residuals,
     tokens: Tensor,
     advantages: Tensor,
     groups: Tensor,
     *,
     eta: float = 1.0,
-    of: Places | None = None,
+    of: TokenIndices | None = None,
 ) -> Coupling:
     """`decompose` for errors that others use as well. Keys on the CPU spare a wait for a GPU.
 
@@ -113,29 +113,29 @@ def decompose_errors(
     """
     token_N = tokens.cpu().numpy().astype(np.int64)
     query_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
-    walk = Walk(errors, advantages)
-    everything = walk.matrix(walk.chunks(np.arange(len(token_N))))
+    walk = CouplingSums(errors, advantages)
+    everything = walk.signed_matrix(walk.chunks(np.arange(len(token_N))))
     own, by_any = walk.zeros(), walk.zeros()
 
     def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
         own[places] = walk.A_N2[places] * squares[..., None]
-        by_any[places] = walk.apply(everything, R, H) - own[places]
+        by_any[places] = walk.apply_matrix(everything, R, H) - own[places]
 
-    most = 4 * walk.few // 3 + walk.base  # a kernel gives both sums
-    queries = walk.lay_out(query_N, most, _together(query_N, of))
+    most = 4 * walk.break_even_size // 3 + walk.row_width  # a kernel gives both sums
+    queries = walk.lay_out_sets(query_N, most, _together(query_N, of))
     by_query, by_both = walk.sums_within(queries, (query_N, token_N), spread)
-    if queries.large:  # no kernel was made from which equal tokens could be taken
+    if queries.large_sets:  # no kernel was made from which equal tokens could be taken
         both_N = query_N * len(errors.W) + token_N
-        both = walk.lay_out(both_N, walk.few, np.concatenate(queries.large))
+        both = walk.lay_out_sets(both_N, walk.break_even_size, np.concatenate(queries.large_sets))
         by_both += walk.sums_within(both, (both_N,))[0]
-    equal = walk.lay_out(token_N, walk.few, _together(token_N, of))
+    equal = walk.lay_out_sets(token_N, walk.break_even_size, _together(token_N, of))
     (by_token,) = walk.sums_within(equal, (token_N,))
-    scale = walk.unit * (eta / len(token_N))
-    asked = slice(-1) if of is None else errors.here(of)
+    scale = walk.advantage_scale * (eta / len(token_N))
+    asked = slice(-1) if of is None else errors.to_device(of)
     return _differences(*(scale * x[asked] for x in (own, by_any, by_token, by_query, by_both)))
 
 
-def _together(key_N: Places, of: Places | None) -> Places | None:
+def _together(key_N: TokenIndices, of: TokenIndices | None) -> TokenIndices | None:
     """Places of all tokens that share a key with one of these."""
     return None if of is None else np.flatnonzero(np.isin(key_N, key_N[of]))
 

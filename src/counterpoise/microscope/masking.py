@@ -28,7 +28,7 @@ from counterpoise.microscope.batch_tokens import Snapshot, errors
 from counterpoise.microscope.chosen_gradients import logprob_at, plus
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
-from counterpoise.model.swapped_weights import Direction
+from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.types import Row
 
 LOW = 0.5  # a token is of low confidence when pi(o) <= LOW
@@ -111,8 +111,8 @@ def full_effects(
     policy: Policy,
     rows: Sequence[Row],
     candidate: tuple[int, int],
-    normal: Direction,
-    masked: Mapping[str, Direction],
+    normal: WeightDirection,
+    masked: Mapping[str, WeightDirection],
     eta: float,
     *,
     temperature: float = 1.0,
@@ -126,7 +126,7 @@ def full_effects(
     """
     row, position = rows[candidate[0]], candidate[1]
 
-    def after(terms: list[tuple[float, Direction]]) -> float:
+    def after(terms: list[tuple[float, WeightDirection]]) -> float:
         return logprob_at(policy, row, position, plus(terms), temperature=temperature)
 
     whole = after([(eta, normal)])

@@ -36,8 +36,8 @@ from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.token_types import TypePull, type_pulls
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import HALF, Errors, wide
-from counterpoise.model.scoring import micro_batches, read
+from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
+from counterpoise.model.scoring import micro_batches, score_tokens
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.passes import EAGER, Passes
 
@@ -129,7 +129,7 @@ class Monitor:
         with self._stopwatch.running(policy.device):
             seen, self._open = self._open, None
             used, looked = [seen.rows[i] for i in seen.looked], seen.looked
-            after = read(
+            after = score_tokens(
                 policy, used, self.temperature, self.micro_tokens, self.passes.read, seen.cut
             )
             before = [seen.result.logprobs[i] for i in looked]
@@ -160,9 +160,9 @@ class Monitor:
         hidden, W = torch.cat(list(result.hidden)), policy.decoder.unembedding.detach()
         if self.temperature != 1:
             W = wide(W) / self.temperature
-        half = policy.device.type == "cuda" and hidden.dtype in HALF
+        half = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
         precision = torch.float16 if half else None
-        errors = Errors(hidden, W, tokens, precision=precision)
+        errors = Residuals(hidden, W, tokens, precision=precision)
 
         lengths = [row.num_tokens for row in used]
         number: dict[str, int] = {}
@@ -173,7 +173,9 @@ class Monitor:
         whole = len(looked) == len(used)
         of = None if whole else np.flatnonzero(np.repeat([*map(self._wanted, used)], lengths))
         coupling = decompose_errors(errors, tokens, pulls, groups, eta=eta, of=of)
-        types = type_pulls(wide(hidden), tokens, errors.here(logprobs), errors.here(pulls))
+        types = type_pulls(
+            wide(hidden), tokens, errors.to_device(logprobs), errors.to_device(pulls)
+        )
         watch = [row.group in self.watched and self._wanted(row) for row in used]
         watched = np.flatnonzero(np.repeat(watch, lengths))
         pushes = None

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import errors as errors_of
-from counterpoise.model.residuals import Errors, product, wide
+from counterpoise.model.residuals import Residuals, accurate_product, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ def pairs(hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Ten
 @torch.no_grad()
 def kernel(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
     """K_jk of each of the `watched` [n] with every token of the batch: [n, N]."""
-    errors = Errors(hidden, unembedding, tokens)
+    errors = Residuals(hidden, unembedding, tokens)
     rows = [torch.cat([K for _, K in _kernels(errors, part)], 1) for part in _few(errors, watched)]
     return torch.cat(rows)
 
@@ -55,7 +55,7 @@ def kernel(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor)
 @torch.no_grad()
 def norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
     """|g_k| = |r_k| |h_k| of every token, so that K_jk / (|g_j| |g_k|) is a cosine: [N]."""
-    stretches = Errors(hidden, unembedding, tokens).stretches()
+    stretches = Residuals(hidden, unembedding, tokens).iterate_chunks()
     return torch.cat([R.norm(dim=1) * H.norm(dim=1) for _, R, H in stretches])
 
 
@@ -72,16 +72,16 @@ class Pushes:
 
 @torch.no_grad()
 def strongest(
-    errors: Errors, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
+    errors: Residuals, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
 ) -> Pushes:
     """The `top` tokens of the batch that push each of the `watched` [n] up most, and down most."""
     top = min(top, len(errors) - 1)
-    scale_N = errors.here(advantages).to(errors.wide) * (eta / len(errors))
+    scale_N = errors.to_device(advantages).to(errors.sum_dtype) * (eta / len(errors))
     found = [_strongest(errors, scale_N, part, top) for part in _few(errors, watched)]
     return Pushes(torch.cat([p.places for p in found]), torch.cat([p.pushes for p in found]))
 
 
-def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pushes:
+def _strongest(errors: Residuals, scale_N: Tensor, watched: Tensor, top: int) -> Pushes:
     """The best so far, with every chunk of the batch."""
     values = scale_N.new_zeros(2, len(watched), top)
     places = torch.zeros(2, len(watched), top, dtype=torch.long, device=errors.device)
@@ -97,13 +97,13 @@ def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pu
     return Pushes(torch.cat(places.unbind(), dim=1), torch.cat((values[0], -values[1]), dim=1))
 
 
-def _few(errors: Errors, watched: Tensor) -> tuple[Tensor, ...]:
+def _few(errors: Residuals, watched: Tensor) -> tuple[Tensor, ...]:
     """A chunk of the batch leaves room for one of the watched."""
-    return errors.here(watched).split(errors.chunk)
+    return errors.to_device(watched).split(errors.chunk_size)
 
 
-def _kernels(errors: Errors, watched: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _kernels(errors: Residuals, watched: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """(a stretch of the batch, K [n, stretch]), chunk after chunk."""
-    R_n, H_n = errors.of(watched)
-    for part, R, H in errors.stretches():
-        yield part, product(R_n, R.mT) * product(H_n, H.mT)
+    R_n, H_n = errors.gather(watched)
+    for part, R, H in errors.iterate_chunks():
+        yield part, accurate_product(R_n, R.mT) * accurate_product(H_n, H.mT)

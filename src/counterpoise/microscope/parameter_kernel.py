@@ -19,9 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import HALF
-from counterpoise.model.scoring import Forward, forward, micro_batches
-from counterpoise.model.swapped_weights import Direction, forward_with
+from counterpoise.model.residuals import HALF_DTYPES
+from counterpoise.model.scoring import ForwardOutputs, forward, micro_batches
+from counterpoise.model.swapped_weights import WeightDirection, forward_with_weights
 from counterpoise.types import Row
 
 
@@ -54,14 +54,14 @@ def token_gradient(
 def along(
     policy: Policy,
     rows: Sequence[Row],
-    direction: Direction,
+    direction: WeightDirection,
     *,
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> Tensor:
     """<g_k, direction> for every response token k, row after row: [N], in forward mode."""
     check_rows(rows)
-    if policy.device.type == "cuda" and policy.decoder.dtype in HALF:
+    if policy.device.type == "cuda" and policy.decoder.dtype in HALF_DTYPES:
         raise PoiseError("kernels in half precision have no forward mode: set model.dtype=float32")
     moved: list[Tensor] = [torch.empty(0)] * len(rows)
     for batch in micro_batches(rows, micro_tokens):
@@ -80,11 +80,11 @@ def along(
 
 
 def _forward_along(
-    policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
-) -> Forward:
+    policy: Policy, rows: Sequence[Row], direction: WeightDirection, temperature: float
+) -> ForwardOutputs:
     """All weights are lent without a gradient, so that no graph is built."""
     lent = {name: weight.detach() for name, weight in policy.model.named_parameters()}
     for name, tangent in direction.items():
         was = lent.get(name)
         lent[name] = tangent if was is None else forward_ad.make_dual(was, tangent.to(was))
-    return forward_with(policy, lent, rows, temperature)
+    return forward_with_weights(policy, lent, rows, temperature)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import Snapshot, snapshot
 from counterpoise.model.load import Policy
-from counterpoise.model.swapped_weights import unchanged
+from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.types import Row
 
 Update = Callable[[Sequence[Row]], object]  # changes the policy's weights by one step on the rows
@@ -49,7 +49,7 @@ def polarity(
     before = snapshot(policy, rows, temperature, micro_tokens)
     moved = []
     for batch in (positive_only(rows), rows):
-        with unchanged(policy.model):
+        with restored_weights(policy.model):
             update(batch)
             after = snapshot(policy, rows, temperature, micro_tokens)
             moved.append(after.logprobs - before.logprobs)

@@ -35,8 +35,8 @@ from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score
-from counterpoise.sample.continuations import Start, fork
+from counterpoise.model.scoring import score_logprobs
+from counterpoise.sample.continuations import ContinuationStart, sample_continuations
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
 from counterpoise.verify.scores import Verifier, verified
@@ -94,7 +94,9 @@ def token_values(
         policy, rows, branches, verifier, config, continuations=continuations, seed=seed
     )
     wanted = sorted({row for row, _ in candidates})
-    scored = score(policy, [rows[i] for i in wanted], config.temperature, micro_tokens=16384)
+    scored = score_logprobs(
+        policy, [rows[i] for i in wanted], config.temperature, micro_tokens=16384
+    )
     logprobs = dict(zip(wanted, scored, strict=True))
     values = []
     for (row, position), (taken, free, other) in zip(
@@ -144,7 +146,7 @@ def branch_rewards(
     check(rows, branches, config, continuations)
     rewards_BM = np.empty((len(branches), continuations))
     states: dict[tuple[bytes, int | None], int] = {}
-    starts: list[Start] = []
+    starts: list[ContinuationStart] = []
     state_of: dict[int, int] = {}  # branch -> state, for those that are sampled
     for b, branch in enumerate(branches):
         content = rows[branch.row].content
@@ -161,7 +163,7 @@ def branch_rewards(
             name = f"value/{blake2b(key[0], digest_size=16).hexdigest()}/{without}"
             seeds = tuple(seed_for(seed, name, index=m) for m in range(continuations))
             limit = config.max_new_tokens - kept
-            starts.append(Start(branch.row, len(prefix), seeds, limit, without))
+            starts.append(ContinuationStart(branch.row, len(prefix), seeds, limit, without))
         state_of[b] = states[key]
     sampled_SM = _continue(policy, rows, starts, verifier, config)
     for b, s in state_of.items():
@@ -172,7 +174,7 @@ def branch_rewards(
 def _continue(
     policy: Policy,
     rows: Sequence[Row],
-    starts: Sequence[Start],
+    starts: Sequence[ContinuationStart],
     verifier: Verifier,
     config: SampleConfig,
 ) -> list[list[float]]:
@@ -181,7 +183,9 @@ def _continue(
     sequences = [np.concatenate((c.prompt_tokens, c.response_tokens)) for c in contents]
     texts: list[str] = []
     asked: list[Prompt] = []
-    for start, drawn in zip(starts, fork(policy, sequences, starts, config), strict=True):
+    for start, drawn in zip(
+        starts, sample_continuations(policy, sequences, starts, config), strict=True
+    ):
         content = contents[start.sequence]
         prefix = sequences[start.sequence][len(content.prompt_tokens) : start.length]
         texts += [policy.decode(np.concatenate((prefix, response.tokens))) for response in drawn]

@@ -45,7 +45,7 @@ from counterpoise.microscope.batch_tokens import check_rows, snapshot
 from counterpoise.microscope.parameter_kernel import along
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
-from counterpoise.model.swapped_weights import Direction
+from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.types import Row
 
 Array = NDArray[np.float64]
@@ -109,7 +109,7 @@ def directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tenso
 def rollout_scores(
     policy: Policy,
     rows: Sequence[Row],
-    direction: Direction,
+    direction: WeightDirection,
     *,
     temperature: float = 1.0,
     micro_tokens: int = 8192,

@@ -1,11 +1,11 @@
-"""Sets of tokens that push each other, laid side by side in blocks of equal width.
+"""Group tokens that push each other into sets, and lay the sets out in blocks of equal width.
 
-Tokens of equal key form a set. A kernel of one set is a small matrix product, and a batch has
-thousands of sets, so sets are put into blocks [B, w] that one batched product handles: small sets
-share a row of `base` places, larger ones have a row each, in blocks whose width doubles. A set
-that is cheaper without a kernel, above `most`, is left to the caller.
+Tokens of equal key form a set. The kernel of one set is a small matrix product, and a batch has
+thousands of sets, so sets are combined into blocks [B, w] that one batched product handles: small
+sets share a row of `row_width` places, larger ones have a row each, in blocks whose width doubles.
+Sets above `max_size` are cheaper without a kernel and are returned separately.
 
-Places that are left over are filled with N, one past the last token.
+Unused places are filled with N, one past the last token.
 """
 
 from __future__ import annotations
@@ -15,52 +15,60 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
+TokenIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sets:
-    """
+class CouplingSets:
+    """Sets of token indices, laid out in blocks.
+
     Example:
-        >>> found = lay_out(np.array([7, 5, 7, 9, 7]), base=2, most=4)
-        >>> [block.tolist() for block in found.blocks]
+        >>> sets = lay_out_sets(np.array([7, 5, 7, 9, 7]), row_width=2, max_size=4)
+        >>> [block.tolist() for block in sets.blocks]
         [[[1, 3]], [[0, 2, 4]]]
     """
 
-    blocks: tuple[Places, ...]  # [B, w] each; a row holds whole sets
-    large: tuple[Places, ...]  # [n] each: a set with more than `most` tokens
+    blocks: tuple[TokenIndices, ...]  # [B, w] each; a row holds whole sets
+    large_sets: tuple[TokenIndices, ...]  # [n] each: a set with more than `max_size` tokens
 
 
-def lay_out(key_N: NDArray[np.int64], *, base: int, most: int) -> Sets:
+def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> CouplingSets:
+    """Group tokens of equal key; sets up to `row_width` share rows, larger ones get their own."""
     order = np.argsort(key_N, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(key_N[order]) != 0]) if len(order) else order
     ends = np.r_[starts[1:], len(order)] if len(order) else order
     sizes = ends - starts
-    shared = sizes <= base
-    blocks = [_side_by_side(order[np.repeat(shared, sizes)], sizes[shared], base, len(key_N))]
-    width = base
-    while width < most:
-        width = min(2 * width, most)
-        alone = (sizes <= width) & ~shared
-        shared |= alone
-        blocks.append(_rows(order, starts[alone], ends[alone], len(key_N)))
-    large = [order[a:b] for a, b in zip(starts[~shared], ends[~shared], strict=True)]
-    return Sets(tuple(block for block in blocks if block.size), tuple(large))
+    placed = sizes <= row_width
+    blocks = [_side_by_side(order[np.repeat(placed, sizes)], sizes[placed], row_width, len(key_N))]
+    # Sets that do not share a row get one each, in blocks of doubling width: less than half of a
+    # row is padding.
+    width = row_width
+    while width < max_size:
+        width = min(2 * width, max_size)
+        row_each = (sizes <= width) & ~placed
+        placed |= row_each
+        blocks.append(_rows(order, starts[row_each], ends[row_each], len(key_N)))
+    large = [order[start:end] for start, end in zip(starts[~placed], ends[~placed], strict=True)]
+    return CouplingSets(tuple(block for block in blocks if block.size), tuple(large))
 
 
-def _side_by_side(order: Places, sizes: Places, width: int, nobody: int) -> Places:
-    """Consecutive whole sets in each row, as many as fit."""
+def _side_by_side(
+    order: TokenIndices, sizes: TokenIndices, width: int, padding: int
+) -> TokenIndices:
+    """Fill each row with as many consecutive whole sets as fit."""
     ends = np.cumsum(sizes)
     cuts = [0]
     while cuts[-1] < len(order):
         cuts.append(int(ends[np.searchsorted(ends, cuts[-1] + width, side="right") - 1]))
-    return _rows(order, np.array(cuts[:-1]), np.array(cuts[1:]), nobody)
+    return _rows(order, np.array(cuts[:-1]), np.array(cuts[1:]), padding)
 
 
-def _rows(order: Places, starts: Places, ends: Places, nobody: int) -> Places:
-    """[B, w]: a row for each stretch of `order`, as wide as the longest of them."""
+def _rows(
+    order: TokenIndices, starts: TokenIndices, ends: TokenIndices, padding: int
+) -> TokenIndices:
+    """[B, w]: one row for each range [start, end) of `order`, as wide as the longest range."""
     if not len(starts):
         return np.empty((0, 0), np.int64)
-    at = starts[:, None] + np.arange((ends - starts).max())
-    inside = at < ends[:, None]
-    return np.where(inside, order[np.minimum(at, len(order) - 1)], nobody)
+    positions = starts[:, None] + np.arange((ends - starts).max())
+    inside = positions < ends[:, None]
+    return np.where(inside, order[np.minimum(positions, len(order) - 1)], padding)

@@ -1,9 +1,9 @@
-"""Sums over the tokens of a batch, by the sign of the one that pushes.
+"""Sums of the pushes that each token of a batch receives, by the sign of the pushing token.
 
-A set of tokens that push each other is summed up by its kernel or by its matrix M, whichever is
+A set of tokens that push each other is summed by its kernel or by its matrix M, whichever is
 cheaper; `microscope/coupling.py` says which sets, and why. Sums are [N + 1, 2], a row for each
-token: pushed by positive tokens, pushed by negative ones. The last row is that of padding, which
-has no advantage, so that it pushes nobody, and whose sums nobody reads.
+token: pushed by positive tokens, pushed by negative ones. The last row belongs to padding, which
+has no advantage, so it pushes no token, and its own sums are never read.
 """
 
 from __future__ import annotations
@@ -15,128 +15,155 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.model.coupling_sets import Places, Sets, lay_out
-from counterpoise.model.residuals import ALIGN, HALF, Errors, product
+from counterpoise.model.coupling_sets import CouplingSets, TokenIndices, lay_out_sets
+from counterpoise.model.residuals import ALIGN, HALF_DTYPES, Residuals, accurate_product
 
-BASE = {"cpu": 128, "cuda": 256}  # tokens of small sets that share one kernel
-PEAK = 1024.0  # largest entry of an M in half precision: float16 ends at 65504
+ROW_WIDTH = {"cpu": 128, "cuda": 256}  # tokens of small sets that share one kernel matrix
+HALF_PRECISION_PEAK = 1024.0  # largest entry of an M in half precision: float16 ends at 65504
 
-Visit = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # (places, R, H, |r|^2 |h|^2)
+BlockVisitor = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # (indices, R, H, |r|^2 |h|^2)
 
 
-class Matrix(NamedTuple):
-    """M+ and M- side by side."""
+class SignedMatrix(NamedTuple):
+    """M = sum_k A_k r_k h_k^T of the positive and of the negative tokens, side by side."""
 
     values: Tensor  # [V, 2D]
-    unit: Tensor | float  # what the values were divided by
+    scale: Tensor | float  # what the values were divided by
 
 
-class Chunk(NamedTuple):
-    """Some tokens, sorted by sign, filled up with padding to a multiple of ALIGN."""
+class TokenChunk(NamedTuple):
+    """Tokens sorted by the sign of their advantage, padded to a multiple of ALIGN."""
 
-    places: Tensor  # [n]
+    indices: Tensor  # [n]
     R: Tensor  # [n, V]
     H: Tensor  # [n, D]
-    signs: tuple[slice, slice]  # the positive ones, the negative ones; whole multiples of ALIGN
+    sign_slices: tuple[slice, slice]  # positive, negative; bounds are multiples of ALIGN
 
 
-class Walk:
-    def __init__(self, errors: Errors, advantages: Tensor) -> None:
-        self.errors = errors
+class CouplingSums:
+    """Computes, for every token, the sum of the pushes it receives from other tokens."""
+
+    def __init__(self, residuals: Residuals, advantages: Tensor) -> None:
+        self.residuals = residuals
         self.sign_N = np.sign(advantages.cpu().double().numpy())
-        A_N = errors.here(advantages).to(errors.wide)
-        self.unit = A_N.abs().max().clamp(min=torch.finfo(errors.wide).tiny)
-        A_N = torch.cat((A_N / self.unit, A_N.new_zeros(1)))
+        A_N = residuals.to_device(advantages).to(residuals.sum_dtype)
+        self.advantage_scale = A_N.abs().max().clamp(min=torch.finfo(residuals.sum_dtype).tiny)
+        # One more entry, 0, for padding; scaled to 1 so that half precision does not overflow.
+        A_N = torch.cat((A_N / self.advantage_scale, A_N.new_zeros(1)))
         self.A_N2 = torch.stack((A_N.clamp(min=0), A_N.clamp(max=0)), dim=1)
-        self.base = min(BASE["cuda" if errors.hidden.is_cuda else "cpu"], errors.chunk)
-        V, D = errors.W.shape
-        self.few = 3 * V * D // (V + D)  # 2 n^2 (V + D) = 6 n V D
+        self.row_width = min(
+            ROW_WIDTH["cuda" if residuals.hidden.is_cuda else "cpu"], residuals.chunk_size
+        )
+        V, D = residuals.W.shape
+        # Below this size a kernel is cheaper than M: 2 n^2 (V + D) = 6 n V D.
+        self.break_even_size = 3 * V * D // (V + D)
 
     def zeros(self) -> Tensor:
+        """Sums [N + 1, 2], all zero."""
         return torch.zeros_like(self.A_N2)
 
-    def lay_out(self, key_N: Places, most: int, among: Places | None = None) -> Sets:
-        """Sets of equal key; of all tokens, or of those at `among`. No kernel above `most`."""
-        most = max(self.base, min(most, self.errors.chunk))
-        if among is None:
-            return lay_out(key_N, base=self.base, most=most)
-        found = lay_out(key_N[among], base=self.base, most=most)
-        places = np.append(among, len(key_N))
-        return Sets(tuple(places[b] for b in found.blocks), tuple(places[s] for s in found.large))
+    def lay_out_sets(
+        self, key_N: TokenIndices, max_size: int, subset: TokenIndices | None = None
+    ) -> CouplingSets:
+        """Sets of equal key among all tokens or a `subset`; no kernel above `max_size` tokens."""
+        max_size = max(self.row_width, min(max_size, self.residuals.chunk_size))
+        if subset is None:
+            return lay_out_sets(key_N, row_width=self.row_width, max_size=max_size)
+        local_sets = lay_out_sets(key_N[subset], row_width=self.row_width, max_size=max_size)
+        global_indices = np.append(subset, len(key_N))
+        return CouplingSets(
+            tuple(global_indices[block] for block in local_sets.blocks),
+            tuple(global_indices[members] for members in local_sets.large_sets),
+        )
 
     def sums_within(
-        self, sets: Sets, keys: Sequence[Places], visit: Visit | None = None
+        self, sets: CouplingSets, keys: Sequence[TokenIndices], visit: BlockVisitor | None = None
     ) -> list[Tensor]:
-        """[N + 1, 2] for each key: what those do to a token that agree with it so far.
+        """[N + 1, 2] for each key: pushes from the tokens that agree in this and all earlier keys.
 
-        The first key made the sets; the next ones cut them further, but large sets are left out.
+        The first key must be the one that formed the sets. Further keys divide them more finely,
+        except for large sets, which count for the first key only.
         """
         sums = [self.zeros() for _ in keys]
-        keys_N = [self.errors.here(np.append(key, -1)) for key in keys]
-        for places, R, H in self._blocks(sets):
-            K = product(R, R.mT) * product(H, H.mT)
+        keys_N = [self.residuals.to_device(np.append(key, -1)) for key in keys]
+        for indices, R, H in self._blocks(sets):
+            # K[j, k] = (r_j . r_k)(h_j . h_k): how strongly token k pushes token j per advantage.
+            K = accurate_product(R, R.mT) * accurate_product(H, H.mT)
             squares = K.diagonal(dim1=1, dim2=2)
             if visit:
-                visit(places, R, H, squares)
-            squares.zero_()
-            for key_N, sum_ in zip(keys_N, sums, strict=True):
-                key = key_N[places]
+                visit(indices, R, H, squares)
+            squares.zero_()  # a view of the diagonal of K: no token pushes itself
+            for key_N, key_sums in zip(keys_N, sums, strict=True):
+                # Keys are ordered from coarse to fine, so K loses entries from one to the next.
+                key = key_N[indices]
                 K *= key[:, :, None] == key[:, None]
-                sum_[places] = K @ self.A_N2[places]
-        for members in sets.large:
-            fits = len(members) <= self.errors.chunk
-            once = list(self.chunks(members)) if fits else None
-            M = self.matrix(once or self.chunks(members))
-            for places, R, H, _ in once or self.chunks(members):
-                squares = _square(R, self.errors.wide) * _square(H, self.errors.wide)
+                key_sums[indices] = K @ self.A_N2[indices]
+        for members in sets.large_sets:
+            fits = len(members) <= self.residuals.chunk_size
+            # Large sets go through M. A set of one chunk computes its residuals only once.
+            stored_chunks = list(self.chunks(members)) if fits else None
+            M = self.signed_matrix(stored_chunks or self.chunks(members))
+            for indices, R, H, _ in stored_chunks or self.chunks(members):
+                squares = self._square(R) * self._square(H)
                 if visit:
-                    visit(places, R, H, squares)
-                own = self.A_N2[places] * squares[:, None]
-                sums[0][places] = self.apply(M, R, H) - own
+                    visit(indices, R, H, squares)
+                self_push = self.A_N2[indices] * squares[:, None]
+                sums[0][indices] = self.apply_matrix(M, R, H) - self_push
         return sums
 
-    def matrix(self, chunks: Iterable[Chunk]) -> Matrix:
+    def signed_matrix(self, chunks: Iterable[TokenChunk]) -> SignedMatrix:
         """M = sum_k A_k r_k h_k^T, by sign."""
-        W = self.errors.W
-        M = W.new_zeros(len(W), 2 * W.shape[1], dtype=self.errors.wide)
+        W = self.residuals.W
+        M = W.new_zeros(len(W), 2 * W.shape[1], dtype=self.residuals.sum_dtype)
         for chunk in chunks:
-            A_n2 = self.A_N2[chunk.places]  # 0 for the few tokens of the other sign in a slice
-            for half, part, A_n in zip(M.chunk(2, dim=1), chunk.signs, A_n2.unbind(1), strict=True):
-                weighted = (A_n[part, None] * chunk.H[part]).to(W.dtype)
-                half += product(chunk.R[part].mT, weighted)
-        if self.errors.precision not in HALF:
-            return Matrix(M, 1.0)
-        unit = torch.linalg.vector_norm(M, ord=torch.inf).clamp(min=1e-30) / PEAK
-        return Matrix((M / unit).to(self.errors.precision), unit)
+            # Slices end at multiples of ALIGN and may include a few tokens of the other sign: their
+            # weight here is 0.
+            A_n2 = self.A_N2[chunk.indices]
+            for M_sign, same_sign, A_n in zip(
+                M.chunk(2, dim=1), chunk.sign_slices, A_n2.unbind(1), strict=True
+            ):
+                weighted = (A_n[same_sign, None] * chunk.H[same_sign]).to(W.dtype)
+                M_sign += accurate_product(chunk.R[same_sign].mT, weighted)
+        if self.residuals.precision not in HALF_DTYPES:
+            return SignedMatrix(M, 1.0)
+        # Scaled so that the largest entry is far from overflow in float16.
+        scale = torch.linalg.vector_norm(M, ord=torch.inf).clamp(min=1e-30) / HALF_PRECISION_PEAK
+        return SignedMatrix((M / scale).to(self.residuals.precision), scale)
 
-    def apply(self, M: Matrix, R: Tensor, H: Tensor) -> Tensor:
+    def apply_matrix(self, M: SignedMatrix, R: Tensor, H: Tensor) -> Tensor:
         """r_j^T M h_j for both halves: [..., 2]."""
         *shape, D = H.shape
-        pushed = product(R.flatten(0, -2), M.values).view(*shape, 2, D)
-        return (pushed * H.unsqueeze(-2)).sum(dim=-1) * M.unit
+        pushed = accurate_product(R.flatten(0, -2), M.values).view(*shape, 2, D)
+        return (pushed * H.unsqueeze(-2)).sum(dim=-1) * M.scale
 
-    def _blocks(self, sets: Sets) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(places [B, w], R, H), a chunk's worth at a time."""
-        last = len(self.errors) - 1
+    def _blocks(self, sets: CouplingSets) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(indices [B, w], R, H), at most a chunk of tokens at a time."""
+        last_token = len(self.residuals) - 1
         for block in sets.blocks:
-            rows = max(1, self.errors.chunk // block.shape[1])
+            rows = max(1, self.residuals.chunk_size // block.shape[1])
             for start in range(0, len(block), rows):
-                places = self.errors.here(block[start : start + rows])
-                yield places, *self.errors.of(places.clamp(max=last))
+                indices = self.residuals.to_device(block[start : start + rows])
+                yield indices, *self.residuals.gather(indices.clamp(max=last_token))
 
-    def chunks(self, members: Places) -> Iterator[Chunk]:
-        """Positive tokens first, so that those of one sign are a slice."""
+    def chunks(self, members: TokenIndices) -> Iterator[TokenChunk]:
+        """The members in chunks, positive tokens first, so that those of one sign are a slice."""
         signs = self.sign_N[members]
         members, signs = members[np.argsort(-signs, kind="stable")], np.sort(signs)[::-1]
-        nobody = len(self.errors)
-        for start in range(0, len(members), self.errors.chunk):
-            part = slice(start, start + self.errors.chunk)
-            padded = np.append(members[part], np.full(-len(members[part]) % ALIGN, nobody))
-            places = self.errors.here(padded)
-            first, last = int((signs[part] > 0).sum()), int((signs[part] >= 0).sum())
-            by_sign = slice(-(-first // ALIGN) * ALIGN), slice(last // ALIGN * ALIGN, None)
-            yield Chunk(places, *self.errors.of(places.clamp(max=nobody - 1)), by_sign)
+        padding = len(self.residuals)
+        for start in range(0, len(members), self.residuals.chunk_size):
+            chunk = slice(start, start + self.residuals.chunk_size)
+            padded = np.append(members[chunk], np.full(-len(members[chunk]) % ALIGN, padding))
+            indices = self.residuals.to_device(padded)
+            positive_end = int((signs[chunk] > 0).sum())
+            negative_start = int((signs[chunk] >= 0).sum())
+            sign_slices = (
+                slice(-(-positive_end // ALIGN) * ALIGN),
+                slice(negative_start // ALIGN * ALIGN, None),
+            )
+            yield TokenChunk(
+                indices, *self.residuals.gather(indices.clamp(max=padding - 1)), sign_slices
+            )
 
-
-def _square(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, dtype=dtype).square()
+    def _square(self, x: Tensor) -> Tensor:
+        """|x|^2 over the last axis."""
+        return torch.linalg.vector_norm(x, dim=-1, dtype=self.residuals.sum_dtype).square()

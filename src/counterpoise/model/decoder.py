@@ -1,7 +1,7 @@
 """One forward pass over the weights of a transformers Llama, Qwen2 or Qwen3 model.
 
 Sampler and trainer run this same code on the same parameter tensors, over a flat list of tokens
-[N, D] without padding. How a token finds the tokens it may look at is the business of `attend`:
+[N, D] without padding. The `attend` function decides which tokens a token attends to:
 
     attend(layer, q [N, H, d], k [N, K, d], v [N, K, d]) -> [N, H, d]      K key/value heads
 
@@ -22,18 +22,26 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.flash import Segments, takes
-from counterpoise.model.kernels import on_gpu
-from counterpoise.model.layer import Layer, Shape, parameters
-from counterpoise.model.layer_parts import gate, heads, lay_side_by_side, product, rms_norm
+from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.kernels import is_half_on_gpu
+from counterpoise.model.layer import FusedLayer, LayerShape, layer_parameters
+from counterpoise.model.layer_parts import (
+    apply_gate,
+    join_weights,
+    joint_linear,
+    rms_norm,
+    split_heads,
+)
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+# (layer, q, k, v) -> the mixed values; see above
+AttendFunction = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-BY_LENGTH = ("dynamic", "longrope")  # angles that change with a sequence's length: no one table
+# Their angles change with a sequence's length, so one table cannot serve all sequences.
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 class Decoder:
-    """Reads a transformers causal language model; owns no weights, but lays some side by side."""
+    """Runs a transformers causal language model with its own weights, some of them joined."""
 
     def __init__(self, model: Any) -> None:  # transformers publishes no types
         config = model.config
@@ -41,19 +49,22 @@ class Decoder:
         self.config = config
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
-        lay_side_by_side(self.layers)
+        join_weights(self.layers)
         self.norm: Any = model.model.norm
         self.head: nn.Linear = model.lm_head
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon: float = config.rms_norm_eps
-        self.shape = Shape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
+        self.shape = LayerShape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
         self._rotary: nn.Module = model.model.rotary_emb
-        self._angles: tuple[Tensor, Tensor] | None = None
+        self._rotary_table: tuple[Tensor, Tensor] | None = None
         modules = self.embedding, self.layers, self.norm, self.head
-        self._parameters = list(dict.fromkeys(p for part in modules for p in part.parameters()))
-        self.num_parameters = sum(p.numel() for p in self._parameters)
+        # A dict drops the second mention of a tied weight and keeps the order.
+        self._parameters = list(
+            dict.fromkeys(parameter for module in modules for parameter in module.parameters())
+        )
+        self.num_parameters = sum(parameter.numel() for parameter in self._parameters)
 
     @property
     def device(self) -> torch.device:
@@ -65,36 +76,38 @@ class Decoder:
 
     @property
     def unembedding(self) -> Tensor:
-        """W [V, D]; the embedding's own tensor where the model ties them."""
+        """W [V, D]; the same tensor as the embedding if the model ties them."""
         return self.head.weight
 
     def __call__(
         self,
         tokens_N: Tensor,
         positions_N: Tensor,
-        attend: Attend,
+        attend: AttendFunction,
         *,
         checkpoint: bool = False,
         embedded_N: Tensor | None = None,
-        wanted_n: Tensor | None = None,
+        output_indices_n: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [N, D]: the input of the unembedding.
 
-        With `checkpoint` the backward pass computes every layer again instead of keeping it;
-        `embedded_N` [N, D] stands in for the embeddings of the tokens. `wanted_n`: only the hidden
-        states at these places, [n, D]: of other tokens the last layer computes keys and values
-        alone, and its `attend` is given the queries of these.
+        `checkpoint`: the backward pass recomputes every layer instead of storing its activations.
+        `embedded_N` [N, D] replaces the embeddings of the tokens. `output_indices_n` restricts the
+        result to these tokens, [n, D]: for all others the last layer computes only keys and values,
+        and its `attend` receives the queries of these n tokens alone.
         """
         x = F.embedding(tokens_N, self.embedding.weight) if embedded_N is None else embedded_N
         if embedded_N is not None and not torch.is_grad_enabled():
-            x = x.clone()  # layers add to it in place
+            x = x.clone()  # without gradients the layers add to it in place
         cos, sin = self._rotation(positions_N)
         for index in range(len(self.layers)):
-            only = wanted_n if index == len(self.layers) - 1 else None
+            layer_outputs = output_indices_n if index == len(self.layers) - 1 else None
             if checkpoint:
-                x = recompute(self._layer, index, x, cos, sin, attend, only, use_reentrant=False)
+                x = recompute(
+                    self._layer, index, x, cos, sin, attend, layer_outputs, use_reentrant=False
+                )
             else:
-                x = self._layer(index, x, cos, sin, attend, only)
+                x = self._layer(index, x, cos, sin, attend, layer_outputs)
         return rms_norm(x, self.norm.weight, self.epsilon)
 
     def _layer(
@@ -103,92 +116,99 @@ class Decoder:
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        attend: Attend,
-        only_n: Tensor | None = None,
+        attend: AttendFunction,
+        output_indices_n: Tensor | None = None,
     ) -> Tensor:
         layer = self.layers[index]
-        at = self._segments(x, attend) if only_n is None else None
-        if at is not None:
-            z: Tensor = Layer.apply(x, cos, sin, at, self.shape, *parameters(layer))
+        segments = self._segments(x, attend) if output_indices_n is None else None
+        if segments is not None:  # training on a GPU: one autograd node for the whole layer
+            z: Tensor = FusedLayer.apply(
+                x, cos, sin, segments, self.shape, *layer_parameters(layer)
+            )
             return z
         H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, epsilon)
-        qkv = product(h, (attention.q_proj, attention.k_proj, attention.v_proj))
+        qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
         norms = None
         if self.config.model_type == "qwen3":  # normalises queries and keys head by head
             norms = attention.q_norm.weight, attention.k_norm.weight
-        q, k, v = heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
-        if only_n is not None:
-            x, q = x.index_select(0, only_n), q.index_select(0, only_n)
+        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+        if output_indices_n is not None:  # keys and values are needed of all tokens
+            x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v).reshape(-1, H * d)
-        y = _added(x, attention.o_proj, mixed)
+        y = _add_linear(x, attention.o_proj, mixed)
         m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
-        return _added(y, mlp.down_proj, gate(product(m, (mlp.gate_proj, mlp.up_proj))))
+        gated = apply_gate(joint_linear(m, (mlp.gate_proj, mlp.up_proj)))
+        return _add_linear(y, mlp.down_proj, gated)
 
-    def _segments(self, x: Tensor, attend: Attend) -> Segments | None:
-        """Where a layer written out takes over: for gradients, where flash attention can run."""
-        able = torch.is_grad_enabled() and on_gpu(x) and takes(self.head_dim)
-        return attend.segments if able and isinstance(attend, PackedAttention) else None
+    def _segments(self, x: Tensor, attend: AttendFunction) -> PackedSegments | None:
+        """The packed segments if `FusedLayer` can run: with gradients and flash attention."""
+        supported = (
+            torch.is_grad_enabled() and is_half_on_gpu(x) and supports_head_dim(self.head_dim)
+        )
+        return attend.segments if supported and isinstance(attend, PackedAttention) else None
 
     def reserve(self, length: int) -> None:
-        """Make the rotary table long enough for positions below `length`; call before a pass."""
-        if self._angles is not None and len(self._angles[0]) >= length:
+        """Extend the rotary table to positions below `length`; call it before a pass."""
+        if self._rotary_table is not None and len(self._rotary_table[0]) >= length:
             return
+        # Growing moves the table in memory and invalidates CUDA graphs, so it starts long.
         longest = max(length, min(self.config.max_position_embeddings, 32768))
-        where = torch.arange(longest, device=self.device)[None]
+        positions = torch.arange(longest, device=self.device)[None]
         with torch.no_grad():
-            cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), where)
+            cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), positions)
         if cos.shape[-1] != self.head_dim:
             raise PoiseError(
-                f"models that turn {cos.shape[-1]} of a head's {self.head_dim} numbers by their "
-                "position are not supported: all of them only"
+                f"models that rotate only {cos.shape[-1]} of a head's {self.head_dim} numbers are "
+                "not supported: choose one with full rotary embedding"
             )
-        self._angles = (cos[0], sin[0])
+        self._rotary_table = (cos[0], sin[0])
 
     @property
-    def angles(self) -> tuple[Tensor, Tensor]:
-        """cos and sin [L, d]: a table of the model's own rotary embedding."""
-        if self._angles is None:
+    def rotary_table(self) -> tuple[Tensor, Tensor]:
+        """cos and sin [L, d] of the model's own rotary embedding for all reserved positions."""
+        if self._rotary_table is None:
             self.reserve(1)
-            assert self._angles is not None
-        return self._angles
+            assert self._rotary_table is not None
+        return self._rotary_table
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        """Where what a pass reads lies in memory: captured work remembers addresses, not names."""
-        return tuple(tensor.data_ptr() for tensor in (*self.angles, *self._parameters))
+    def tensor_addresses(self) -> tuple[int, ...]:
+        """Addresses of all tensors that a pass reads; a CUDA graph is valid only for these."""
+        return tuple(tensor.data_ptr() for tensor in (*self.rotary_table, *self._parameters))
 
     def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, d]"""
-        cos_L, sin_L = self.angles
+        cos_L, sin_L = self.rotary_table
         return cos_L[positions_N], sin_L[positions_N]
 
 
 def check_architecture(config: Any) -> None:
-    """Refuse what this forward would compute wrongly, by the config alone."""
+    """Raise PoiseError if the config describes a model that this decoder would compute wrongly."""
     if config.model_type not in ARCHITECTURES:
         raise PoiseError(
-            f"{config.model_type} is not an architecture this engine runs: "
+            f"{config.model_type} models are not supported: "
             f"choose a {', '.join(ARCHITECTURES)} model"
         )
     if getattr(config, "use_sliding_window", False):
         raise PoiseError(
-            "models with sliding-window attention are not supported: full attention only"
+            "models with sliding-window attention are not supported: choose one with full attention"
         )
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in BY_LENGTH:
+    if rope in LENGTH_DEPENDENT_ROPE:
         raise PoiseError(
-            f"models with {rope} rotary embedding are not supported: their angles follow the length"
+            f"models with {rope} rotary embedding are not supported: their angles depend on the "
+            "sequence length"
         )
     if config.hidden_act != "silu":
         raise PoiseError(
-            f"models with {config.hidden_act} activations are not supported: silu only"
+            f"models with {config.hidden_act} activations are not supported: choose one with silu"
         )
 
 
-def _added(x: Tensor, layer: nn.Linear, y: Tensor) -> Tensor:
-    """x + layer(y), the sum taken inside the product; where no gradient is taken, inside x."""
+def _add_linear(x: Tensor, layer: nn.Linear, y: Tensor) -> Tensor:
+    """x + layer(y) as one fused operation; without gradients it overwrites x to save memory."""
     if layer.bias is not None:
         x = x + layer.bias
     if torch.is_grad_enabled():

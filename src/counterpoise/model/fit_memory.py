@@ -1,9 +1,9 @@
-"""A pass that does not fit in memory is made again in smaller pieces.
+"""Retry a pass that runs out of memory in smaller pieces.
 
-    size -> size / 2, as often as memory runs out, down to the smallest piece there is
+    size -> size / 2, as often as memory runs out, down to the smallest possible piece
 
-How a step is cut changes its gradient by rounding only, so nothing is lost but the time of the
-pass that failed. The new size holds for the rest of the run, and is told.
+How a step is split changes its gradient by rounding only, so nothing is lost but the time of the
+failed pass. The new size is reported and stays for the rest of the run.
 """
 
 from __future__ import annotations
@@ -20,87 +20,99 @@ from counterpoise.types import Row
 
 T = TypeVar("T")
 
-# What allocators say that raise no type of their own: torch's on the CPU, cuBLAS, the driver.
-SIGNS = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-TOKENS = "micro-batches of {:,} tokens"
-NO_MEMORY = (  # outside the passes of the update, which grow smaller by themselves
-    "go on with --resume and --set monitor.every=0, or start anew with fewer sample.prompts, "
+# Messages of allocators without an exception type of their own: torch's on the CPU, cuBLAS, the
+# driver.
+OUT_OF_MEMORY_MESSAGES = (
+    "DefaultCPUAllocator",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+)
+TOKENS_CAPTION = "micro-batches of {:,} tokens"
+GENERAL_REMEDY = (  # for work other than the passes of the update, which shrink by themselves
+    "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
-PROMPTS = "{:,} prompts sampled at once"
-REMEDY = (
-    "go on with --resume and --set update.checkpointing=true, or start anew with a lower "
+PROMPTS_CAPTION = "{:,} prompts sampled at once"
+UPDATE_REMEDY = (
+    "continue with --resume and --set update.checkpointing=true, or start again with a lower "
     "sample.max_new_tokens or a smaller model"
 )
 
 
 class MicroBatch:
-    """How much one pass takes: it shrinks when memory runs out and never grows again.
+    """How much work one pass takes: it shrinks when memory runs out and never grows again.
 
     Example:
-        micro = MicroBatch(16384, tell=watch.say)
-        micro.fitting(lambda tokens: score(policy, rows, 1.0, tokens), least=900, most=40_000)
+        micro = MicroBatch(16384, notify=watch.say)
+        micro.run_fitting(
+            lambda tokens: score_logprobs(policy, rows, 1.0, tokens), smallest=900, total=40_000
+        )
     """
 
     def __init__(
         self,
         size: int,
         *,
-        what: str = TOKENS,
-        tell: Callable[[str], None] = lambda message: None,
+        caption: str = TOKENS_CAPTION,
+        notify: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.size = size
-        self.what = what
-        self.tell = tell
+        self.caption = caption
+        self.notify = notify
 
-    def fitting(
-        self, attempt: Callable[[int], T], *, least: int, most: int, remedy: str = REMEDY
+    def run_fitting(
+        self, attempt: Callable[[int], T], *, smallest: int, total: int, remedy: str = UPDATE_REMEDY
     ) -> T:
-        """attempt(size), again with half of it while memory runs out.
+        """Return attempt(size), halving the size for as long as memory runs out.
 
-        `least` is the smallest piece the work can be cut into and `most` all of it: a size above
-        `most` is no smaller piece than `most`. An attempt must start from nothing: what a failed
-        one left behind is its own to clear away.
+        `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
+        size above `total` is treated as `total`. Each attempt must start from scratch and clean up
+        after a failed one.
         """
         while True:
             try:
                 return attempt(self.size)
             except (RuntimeError, MemoryError) as fault:
-                if not out_of_memory(fault):
+                if not is_out_of_memory(fault):
                     raise
-            # Out here the fault is gone, and with its traceback the tensors of the failed pass.
-            self._shrink(least, most, remedy)
+            # Outside the except block the exception is gone, and with its traceback the references
+            # to the tensors of the failed pass: only here can their memory be freed.
+            self._shrink(smallest, total, remedy)
 
-    def rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
-        """`fitting` for rows, whose smallest piece is the longest of them: rows are never cut."""
-        tokens = [len(row.content.prompt_tokens) + row.num_read for row in rows]
-        return self.fitting(attempt, least=max(tokens, default=0), most=sum(tokens))
+    def run_rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
+        """`run_fitting` for rows; rows are never split, so the longest is the smallest piece."""
+        tokens_R = [len(row.content.prompt_tokens) + row.num_read for row in rows]
+        return self.run_fitting(attempt, smallest=max(tokens_R, default=0), total=sum(tokens_R))
 
-    def _shrink(self, least: int, most: int, remedy: str) -> None:
-        tried = min(self.size, most)
-        if tried <= least:
+    def _shrink(self, smallest: int, total: int, remedy: str) -> None:
+        failed_size = min(self.size, total)
+        if failed_size <= smallest:
             raise PoiseError(
-                f"out of memory at {self.what.format(least)}, the smallest possible: {remedy}"
+                f"out of memory at {self.caption.format(smallest)}, the smallest possible: {remedy}"
             )
-        self.size = max(least, tried // 2)
+        self.size = max(smallest, failed_size // 2)
         gc.collect()
-        torch.cuda.empty_cache()  # does nothing where CUDA was never used
-        self.tell(f"{self.what.format(self.size)} from now on: out of memory at {tried:,}")
+        torch.cuda.empty_cache()  # does nothing if CUDA was never used
+        self.notify(
+            f"{self.caption.format(self.size)} from now on: out of memory at {failed_size:,}"
+        )
 
 
 @contextmanager
-def explained(remedy: str) -> Iterator[None]:
-    """Around work that cannot be cut here: memory that runs out becomes one line."""
+def explain_out_of_memory(remedy: str) -> Iterator[None]:
+    """Turn running out of memory into a one-line error, around work that cannot be split."""
     try:
         yield
     except (RuntimeError, MemoryError) as fault:
-        if not out_of_memory(fault):
+        if not is_out_of_memory(fault):
             raise
         raise PoiseError(f"out of memory: {remedy}") from fault
 
 
-def out_of_memory(fault: BaseException) -> bool:
-    """Whether a fault is one that a smaller pass may be spared."""
+def is_out_of_memory(fault: BaseException) -> bool:
+    """Whether an error means that memory ran out, so that a smaller pass may succeed."""
     if isinstance(fault, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(fault, RuntimeError) and any(sign in str(fault) for sign in SIGNS)
+    return isinstance(fault, RuntimeError) and any(
+        message in str(fault) for message in OUT_OF_MEMORY_MESSAGES
+    )

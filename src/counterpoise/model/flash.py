@@ -1,23 +1,24 @@
 """Flash attention over packed rows in which the responses of a prompt share its keys and values.
 
     tokens      prompts p | q | ...     then responses  a b c (of p) | d e f (of q) | ...
-    itself      every segment looks at its own past                      one causal call
-    prompt      the responses of a prompt, as one long query, look at it  one more call
+    call 1      every segment attends to its own past, causally
+    call 2      the responses of a prompt, as one long query, attend to the prompt
 
-A response's token needs the softmax over both sets of keys. With l = logsumexp of the scores,
+A response token needs the softmax over both sets of keys. With l = logsumexp of the scores,
 
     o = exp(l1 - l) o1 + exp(l2 - l) o2,        l = log(exp l1 + exp l2)
 
-and the backward pass of either part is flash attention's own, handed the *joined* o and l: it
-recomputes probabilities as exp(score - l), which then are those of the whole softmax. So a prompt
-is read once for all its responses, nothing is copied or padded, and the gradient is exact. The
-order of summation in flash attention's backward pass is not fixed (`update/repeatable.py`).
+The backward pass of either call is flash attention's own, given the *joint* o and l: it recomputes
+probabilities as exp(score - l), which then are those of the joint softmax. So a prompt is read once
+for all its responses, nothing is copied or padded, and the gradient is exact. The order of
+summation in flash attention's backward pass is not fixed (`update/repeatable.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,41 +27,67 @@ from torch import Tensor
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
 
+FlashState = tuple[Tensor, Tensor]  # random state of the forward call, which its backward expects
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
+class PackedSegments:
     """Where sequences begin and end among the packed tokens, as flash attention wants it."""
 
-    prompt_tokens: int  # they come first
-    every: Tensor  # int32 bounds of all prompts and responses
-    longest: int
-    prompts: Tensor  # bounds of the prompts
+    prompt_tokens: int  # number of prompt tokens; they come first
+    all_bounds: Tensor  # int32 bounds of all prompts and responses
+    longest_segment: int
+    prompt_bounds: Tensor  # bounds of the prompts
     longest_prompt: int
-    readers: Tensor | None  # bounds of the responses of each prompt, counted from the first of them
+    reader_bounds: Tensor | None  # bounds of each prompt's responses, counted from the first one
     longest_reader: int
 
 
-def takes(head_dim: int) -> bool:
-    """Heads that torch's flash attention has kernels for."""
+class FlashOutputs(NamedTuple):
+    """What attention returns, and what its backward pass needs."""
+
+    out: Tensor  # [N, H, d]
+    lse: Tensor  # [H, N] logsumexp of the scores
+    state: FlashState
+
+
+class AttentionCall(NamedTuple):
+    """Which queries attend to which keys in one call of flash attention."""
+
+    query_bounds: Tensor
+    key_bounds: Tensor
+    longest_query: int
+    longest_key: int
+    causal: bool
+
+
+def supports_head_dim(head_dim: int) -> bool:
+    """Whether torch's flash attention has kernels for heads of this size."""
     return head_dim % 8 == 0 and head_dim <= 256
 
 
-def segments(packing: Packing) -> Segments | None:
-    """None where the responses of a prompt are not side by side, prompt after prompt."""
-    if any(a > b for a, b in zip(packing.parents, packing.parents[1:], strict=False)):
+def find_segments(packing: Packing) -> PackedSegments | None:
+    """None if the responses of a prompt are not adjacent, in the order of the prompts."""
+    if any(
+        parent > next_parent
+        for parent, next_parent in zip(packing.parents, packing.parents[1:], strict=False)
+    ):
         return None
     prompts = [length for _, length in packing.prompts]
     responses = [length for _, length in packing.responses]
-    read = np.bincount(packing.parents, weights=responses, minlength=len(prompts)).astype(int)
+    # The responses of one prompt form a single long query (its "reader").
+    reader_lengths = np.bincount(packing.parents, weights=responses, minlength=len(prompts)).astype(
+        int
+    )
     device = packing.tokens_N.device
-    return Segments(
+    return PackedSegments(
         prompt_tokens=sum(prompts),
-        every=_bounds([*prompts, *(length for length in responses if length)], device),
-        longest=max((*prompts, *responses)),
-        prompts=_bounds(prompts, device),
+        all_bounds=_bounds([*prompts, *(length for length in responses if length)], device),
+        longest_segment=max((*prompts, *responses)),
+        prompt_bounds=_bounds(prompts, device),
         longest_prompt=max(prompts),
-        readers=_bounds(read.tolist(), device) if sum(responses) else None,
-        longest_reader=int(read.max()),
+        reader_bounds=_bounds(reader_lengths.tolist(), device) if sum(responses) else None,
+        longest_reader=int(reader_lengths.max()),
     )
 
 
@@ -68,72 +95,69 @@ def _bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
     return to_device(np.cumsum([0, *lengths]), device, np.int32)
 
 
-def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, at: Segments
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """q [N, H, d], k and v [N, K, d] -> (o [N, H, d], l [H, N], what the backward wants again)"""
+def flash_forward(q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments) -> FlashOutputs:
+    """q [N, H, d], k and v [N, K, d] -> outputs of all packed tokens."""
     from counterpoise.model.kernels.merge import merge
 
-    P = at.prompt_tokens
-    out, lse, state = _forward(q, k, v, *_itself(at))
-    if at.readers is None:
-        return out, lse, state
-    beside, lse_beside, _ = _forward(q[P:], k[:P], v[:P], *_prompt(at))
-    joined = lse.clone()
-    merge(out[P:], lse[:, P:], beside, lse_beside, into=joined[:, P:])
-    return out, joined, state
+    P = segments.prompt_tokens
+    out, lse, state = _forward(q, k, v, _call_within_segments(segments))
+    if segments.reader_bounds is None:
+        return FlashOutputs(out, lse, state)
+    of_prompt = _forward(q[P:], k[:P], v[:P], _call_to_prompts(segments))
+    # The merge kernel must not write where it still reads, so the joint lse has its own memory.
+    joint_lse = lse.clone()
+    merge(out[P:], lse[:, P:], of_prompt.out, of_prompt.lse, into=joint_lse[:, P:])
+    return FlashOutputs(out, joint_lse, state)
 
 
 def flash_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    state: tuple[Tensor, Tensor], at: Segments,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: FlashOutputs, segments: PackedSegments
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    P = at.prompt_tokens
-    dq, dk, dv = _backward(grad, q, k, v, out, lse, *_itself(at), state)
-    if at.readers is not None:
-        more = _backward(
-            grad[P:], q[P:], k[:P], v[:P], out[P:], lse[:, P:].contiguous(), *_prompt(at), state
+    P = segments.prompt_tokens
+    dq, dk, dv = _backward(grad, q, k, v, outputs, _call_within_segments(segments))
+    if segments.reader_bounds is not None:
+        of_responses = FlashOutputs(outputs.out[P:], outputs.lse[:, P:].contiguous(), outputs.state)
+        prompt_dq, prompt_dk, prompt_dv = _backward(
+            grad[P:], q[P:], k[:P], v[:P], of_responses, _call_to_prompts(segments)
         )
-        for whole, part in ((dq[P:], more[0]), (dk[:P], more[1]), (dv[:P], more[2])):
-            whole += part
+        dq[P:] += prompt_dq
+        dk[:P] += prompt_dk
+        dv[:P] += prompt_dv
     return dq, dk, dv
 
 
-Call = tuple[Tensor, Tensor, int, int, bool]  # bounds of queries and keys, longest of each, causal
+def _call_within_segments(segments: PackedSegments) -> AttentionCall:
+    """Every segment attends to its own past."""
+    bounds, longest = segments.all_bounds, segments.longest_segment
+    return AttentionCall(bounds, bounds, longest, longest, causal=True)
 
 
-def _itself(at: Segments) -> Call:
-    return at.every, at.every, at.longest, at.longest, True
-
-
-def _prompt(at: Segments) -> Call:
-    assert at.readers is not None
-    return at.readers, at.prompts, at.longest_reader, at.longest_prompt, False
-
-
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    by_q: Tensor,
-    by_k: Tensor,
-    most_q: int,
-    most_k: int,
-    causal: bool,
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """(out [N, H, d], logsumexp [H, N], what the backward call wants to see again)"""
-    out, lse, seed, unused, _ = torch.ops.aten._flash_attention_forward(
-        q, k, v, by_q, by_k, most_q, most_k, 0.0, causal, False
+def _call_to_prompts(segments: PackedSegments) -> AttentionCall:
+    """All responses of a prompt, as one long query, attend to the whole prompt."""
+    assert segments.reader_bounds is not None
+    return AttentionCall(
+        query_bounds=segments.reader_bounds,
+        key_bounds=segments.prompt_bounds,
+        longest_query=segments.longest_reader,
+        longest_key=segments.longest_prompt,
+        causal=False,
     )
-    return out, lse, (seed, unused)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> FlashOutputs:
+    dropout, return_debug_mask = 0.0, False
+    out, lse, seed, unused, _ = torch.ops.aten._flash_attention_forward(
+        q, k, v, *call[:4], dropout, call.causal, return_debug_mask
+    )
+    return FlashOutputs(out, lse, (seed, unused))
 
 
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    by_q: Tensor, by_k: Tensor, most_q: int, most_k: int, causal: bool, state: Sequence[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, out, lse, by_q, by_k, most_q, most_k, 0.0, causal, *state
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: FlashOutputs, call: AttentionCall
+) -> tuple[Tensor, Tensor, Tensor]:
+    dropout = 0.0
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, outputs.out, outputs.lse, *call[:4], dropout, call.causal, *outputs.state
     )
-    return found
+    return gradients

@@ -1,9 +1,9 @@
-"""log pi(o) and the entropy of every token, without ever holding tokens x vocabulary.
+"""log pi(o) and entropy of every token, without ever holding a tokens x vocabulary matrix.
 
     z = W h / temperature        log pi(o) = z_o - logsumexp(z)        H = logsumexp(z) - <pi, z>
 
-The forward walks over chunks of tokens and keeps three numbers for each: log pi(o), H and, for the
-backward, logsumexp(z). The backward recomputes a chunk's probabilities from h:
+The forward pass works on chunks of tokens and stores three numbers for each: log pi(o), H and, for
+the backward pass, logsumexp(z). The backward pass recomputes a chunk's probabilities from h:
 d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
 Forward mode is exact too: along (dh, dW), d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
 
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.model.kernels import fused
+from counterpoise.model.kernels import uses_kernels
 
 CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
 CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
@@ -32,15 +32,15 @@ def token_logprobs(
     return logprobs, entropies
 
 
-def chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
-    """Tokens whose logits are held at once, in so many tensors."""
+def token_chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
+    """Slices of tokens whose logits fit in memory at once, held `tensors` times."""
     elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
     n, size = len(hidden), max(1, elements // len(unembedding))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """In float32 at least."""
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, in float32 or float64."""
     if logits.dtype != torch.float64:
         logits = logits.float()
     return logits if temperature == 1.0 else logits / temperature
@@ -50,11 +50,11 @@ def _summarise(
     logits: Tensor, targets: Tensor, temperature: float, out: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Fill (log pi(o), entropy, logsumexp), each [n], from the logits of a chunk [n, V]."""
-    if fused(logits):
+    if uses_kernels(logits):
         from counterpoise.model.kernels.head import summarise
 
         return summarise(logits, targets, temperature, out)
-    z = at_temperature(logits, temperature)
+    z = scale_logits(logits, temperature)
     logprobs_all = torch.log_softmax(z, dim=-1)
     logprobs, entropies, lse = out
     torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
@@ -70,7 +70,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
-        for chunk in chunks(hidden, unembedding):
+        for chunk in token_chunks(hidden, unembedding):
             out = (logprobs[chunk], entropies[chunk], lse[chunk])
             _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
         ctx.save_for_backward(hidden, unembedding, targets, lse)
@@ -82,48 +82,51 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, unembedding, targets, lse = ctx.saved_tensors
-        wanted_h, wanted_w = ctx.needs_input_grad[:2]
-        grad_hidden = torch.empty_like(hidden) if wanted_h else None
-        grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if wanted_w else None
-        for chunk in chunks(hidden, unembedding):
+        hidden_needs_grad, weight_needs_grad = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if hidden_needs_grad else None
+        grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if weight_needs_grad else None
+        # The weight's gradient is summed over chunks in float32; half precision would lose bits.
+        for chunk in token_chunks(hidden, unembedding):
             logits = hidden[chunk] @ unembedding.T
-            error = _pushed(logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature)
+            grad_logits = _logit_gradient(
+                logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
+            )
             if grad_hidden is not None:
-                grad_hidden[chunk] = error.to(hidden.dtype) @ unembedding
+                grad_hidden[chunk] = grad_logits.to(hidden.dtype) @ unembedding
             if grad_weight is not None:
-                grad_weight += error.to(hidden.dtype).T @ hidden[chunk]
-        weight = None if grad_weight is None else grad_weight.to(unembedding.dtype)
-        return grad_hidden, weight, None, None
+                grad_weight += grad_logits.to(hidden.dtype).T @ hidden[chunk]
+        grad_unembedding = None if grad_weight is None else grad_weight.to(unembedding.dtype)
+        return grad_hidden, grad_unembedding, None, None
 
     @staticmethod
     def jvp(
         ctx: Any, hidden_t: Tensor | None, weight_t: Tensor | None, *_: None
     ) -> tuple[Tensor, None]:
         hidden, unembedding, targets = ctx.saved_tensors
-        moved = []
-        for chunk in chunks(hidden, unembedding):
-            error = _errors(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
-            pushed = torch.zeros_like(error)
+        logprob_tangents = []
+        for chunk in token_chunks(hidden, unembedding):
+            residual = _residuals(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
+            logit_tangent = torch.zeros_like(residual)
             if hidden_t is not None:
-                pushed += hidden_t[chunk] @ unembedding.T
+                logit_tangent += hidden_t[chunk] @ unembedding.T
             if weight_t is not None:
-                pushed += hidden[chunk] @ weight_t.T
-            moved.append((error * pushed).sum(dim=-1) / ctx.temperature)
-        return torch.cat(moved), None
+                logit_tangent += hidden[chunk] @ weight_t.T
+            logprob_tangents.append((residual * logit_tangent).sum(dim=-1) / ctx.temperature)
+        return torch.cat(logprob_tangents), None
 
 
-def _pushed(
+def _logit_gradient(
     logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
 ) -> Tensor:
     """(e_o - pi) * grad / temperature for every token of a chunk: [n, V]."""
-    if fused(logits):
-        from counterpoise.model.kernels.head import error_
+    if uses_kernels(logits):
+        from counterpoise.model.kernels.head import logit_gradient_
 
-        return error_(logits, targets, lse, grad.contiguous(), temperature)
-    return _errors(logits, targets, temperature).mul_(grad[:, None] / temperature)
+        return logit_gradient_(logits, targets, lse, grad.contiguous(), temperature)
+    return _residuals(logits, targets, temperature).mul_(grad[:, None] / temperature)
 
 
-def _errors(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+def _residuals(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """e_o - pi for every token of a chunk: [n, V]."""
-    error = torch.softmax(at_temperature(logits, temperature), dim=-1).neg_()
-    return error.scatter_add_(1, targets[:, None], torch.ones_like(error[:, :1]))
+    residual = torch.softmax(scale_logits(logits, temperature), dim=-1).neg_()
+    return residual.scatter_add_(1, targets[:, None], torch.ones_like(residual[:, :1]))

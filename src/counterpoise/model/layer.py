@@ -1,15 +1,15 @@
-"""One decoder layer, and its backward pass written out.
+"""One decoder layer as an autograd function with a hand-written backward pass.
 
     h = norm(x)    q, k, v = heads(W_qkv h)    o = attention(q, k, v)    y = x + W_o o
     m = norm(y)    u = W_gu m                  z = y + W_d gate(u)
 
-Autograd would keep every intermediate and walk some fifty small nodes a layer; on a GPU that walk
-takes longer than the arithmetic of a small model. Written out, a layer keeps x, q, k, v, o, y and u
-and computes the rest again on the way back, which is elementwise and nearly free. Tests hold it
-against autograd.
+Autograd would store every intermediate and walk some fifty small nodes a layer; on a GPU that walk
+takes longer than the arithmetic of a small model. Written by hand, a layer stores x, q, k, v, o, y
+and u and recomputes the rest in the backward pass, which is elementwise and nearly free. Tests
+compare it with autograd.
 
-Its forward rounds where `Decoder` without gradients does, biases inside the products: old and new
-log-probabilities of unchanged weights are to be the same numbers.
+The forward pass rounds exactly where `Decoder` without gradients does, with biases inside the
+products: unchanged weights must give identical old and new log-probabilities.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from counterpoise.model.flash import Segments, flash_backward, flash_forward
+from counterpoise.model.flash import FlashOutputs, PackedSegments, flash_backward, flash_forward
 from counterpoise.model.layer_parts import (
-    gate,
+    apply_gate,
     gate_backward,
-    heads,
-    heads_backward,
-    matrix,
+    joint_weight,
     rms_norm,
     rms_norm_backward,
+    split_heads,
+    split_heads_backward,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LayerShape:
+    """The sizes of a decoder layer, and the epsilon of its norms."""
+
     heads: int
     kv_heads: int
     head_dim: int
     epsilon: float
 
 
-Parameters = tuple[Tensor | None, ...]
+# w: weights, b: biases, n: norms of queries and keys; q k v o: attention, g u d: gate, up, down
+LayerParameters = tuple[Tensor | None, ...]
 
 
-def parameters(layer: Any) -> Parameters:
-    """The layer's parameters in the order of `Layer`; None where the architecture has none."""
+def layer_parameters(layer: Any) -> LayerParameters:
+    """The layer's parameters in the order of `FusedLayer`; None for those it does not have."""
     attention, mlp = layer.self_attn, layer.mlp
     q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
     normed = "q_norm" in attention._modules  # Qwen3
@@ -59,50 +62,63 @@ def parameters(layer: Any) -> Parameters:
     )  # fmt: skip
 
 
-class Layer(torch.autograd.Function):
-    """(x [N, D], cos, sin [N, d], where, shape, *parameters) -> z [N, D]"""
+class FusedLayer(torch.autograd.Function):
+    """(x [N, D], cos, sin [N, d], segments, shape, *parameters) -> z [N, D]"""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, at: Segments, shape: Shape, *given: Tensor
+        ctx: Any,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        segments: PackedSegments,
+        shape: LayerShape,
+        *parameters: Tensor,
     ) -> Tensor:
-        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = given
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, bk, bv, bo, bg, bu, bd = parameters
         H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
         norms = None if nq is None else (nq, nk)
-        of_qkv = None if bq is None else torch.cat((bq, bk, bv))
-        joint = F.linear(rms_norm(x, norm_x, epsilon), matrix((wq, wk, wv)), of_qkv)
+        qkv_bias = None if bq is None else torch.cat((bq, bk, bv))
+        joint = F.linear(rms_norm(x, norm_x, epsilon), joint_weight((wq, wk, wv)), qkv_bias)
         qkv = joint.view(-1, H + 2 * K, d)
-        q, k, v = heads(qkv, norms, cos, sin, H, K, epsilon)
-        o, lse, state = flash_forward(q, k, v, at)
+        q, k, v = split_heads(qkv, norms, cos, sin, H, K, epsilon)
+        o, lse, state = flash_forward(q, k, v, segments)
         y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
-        of_u = None if bg is None else torch.cat((bg, bu))
-        u = F.linear(rms_norm(y, norm_y, epsilon), matrix((wg, wu)), of_u)
-        raw = q if norms is None else qkv  # only norms look at it again
-        ctx.save_for_backward(x, raw, q, k, v, o, lse, *state, y, u, cos, sin, *given)
-        ctx.at, ctx.shape = at, shape
-        return torch.addmm(y if bd is None else y + bd, gate(u), wd.T)
+        gate_up_bias = None if bg is None else torch.cat((bg, bu))
+        u = F.linear(rms_norm(y, norm_y, epsilon), joint_weight((wg, wu)), gate_up_bias)
+        # Only the backward pass of the norms needs qkv; without norms it is freed here.
+        unnormed = q if norms is None else qkv
+        ctx.save_for_backward(x, unnormed, q, k, v, o, lse, *state, y, u, cos, sin, *parameters)
+        ctx.segments, ctx.shape = segments, shape
+        return torch.addmm(y if bd is None else y + bd, apply_gate(u), wd.T)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        x, raw, q, k, v, o, lse, seed, unused, y, u, cos, sin, *given = ctx.saved_tensors
-        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo, bg, _bu, bd = given
+        x, unnormed, q, k, v, o, lse, seed, unused, y, u, cos, sin, *parameters = ctx.saved_tensors
+        norm_x, norm_y, wq, wk, wv, wo, wg, wu, wd, nq, nk, bq, _bk, _bv, bo, bg, _bu, bd = (
+            parameters
+        )
         epsilon, N = ctx.shape.epsilon, len(x)
         norms = None if nq is None else (nq, nk)
-        trained = any(ctx.needs_input_grad[5:])  # else dx alone is wanted: half of the products
+        # Where no parameter is trained only dx is needed, which saves half of the products.
+        weight_grads = any(ctx.needs_input_grad[5:])
 
-        du, gated = gate_backward(dz @ wd, u, trained=trained)
+        # MLP: z = y + W_d gate(u), u = W_gu m, m = norm(y). The residual gradient dz joins dm's.
+        du, gated = gate_backward(dz @ wd, u, weight_grads=weight_grads)
         dwd = None if gated is None else dz.T @ gated
-        dm = du @ matrix((wg, wu))
-        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, trained=trained)
+        dm = du @ joint_weight((wg, wu))
+        dy, m, dnorm_y = rms_norm_backward(dm, y, norm_y, epsilon, dz, weight_grads=weight_grads)
         dwg, dwu = (None, None) if m is None else (du.T @ m).chunk(2)
 
+        # Attention: y = x + W_o o. The residual gradient dy joins dh's.
         do = (dy @ wo).view_as(o)
-        dwo = dy.T @ o.view(N, -1) if trained else None
-        dq, dk, dv = flash_backward(do, q, k, v, o, lse, (seed, unused), ctx.at)
-        dqkv, dnorms = heads_backward(dq, dk, dv, raw, norms, cos, sin, epsilon)
+        dwo = dy.T @ o.view(N, -1) if weight_grads else None
+        outputs = FlashOutputs(o, lse, (seed, unused))
+        dq, dk, dv = flash_backward(do, q, k, v, outputs, ctx.segments)
+        dqkv, dnorms = split_heads_backward((dq, dk, dv), unnormed, norms, cos, sin, epsilon)
         joint = dqkv.view(N, -1)
-        dh = joint @ matrix((wq, wk, wv))
-        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, trained=trained)
+        dh = joint @ joint_weight((wq, wk, wv))
+        dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, weight_grads=weight_grads)
         sizes = [len(wq), len(wk), len(wv)]
         dwq, dwk, dwv = (None, None, None) if h is None else (joint.T @ h).split(sizes)
         biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)

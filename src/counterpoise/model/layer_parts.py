@@ -1,4 +1,7 @@
-"""The parts of a decoder layer: norms, gate, heads, and weights laid side by side."""
+"""The building blocks of a decoder layer: norm, gate, attention heads and joined linear layers.
+
+Each runs as one Triton kernel where `uses_kernels` says so, and in plain torch elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from counterpoise.model.kernels import fused
+from counterpoise.model.kernels import uses_kernels
 
 
 def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
@@ -19,11 +22,11 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
         dx = (p - u mean(p u)) / sqrt(mean(x^2) + epsilon)          dw = sum_n dh u
 
-    It is given another gradient to add to dx (the residual stream's) and returns h once more, so
-    that h need not be kept between the passes. Where no weight is trained, neither h nor dw is
-    wanted.
+    The backward function also adds the residual stream's gradient to dx, and returns h again, so
+    that h need not be stored between the passes. If no weight is trained, it returns neither h nor
+    dw.
     """
-    if fused(x) and x.dim() == 2:
+    if uses_kernels(x) and x.dim() == 2:
         from counterpoise.model.kernels import norm
 
         return norm.forward(x, w, epsilon)
@@ -31,19 +34,25 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
 
 def rms_norm_backward(
-    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor, *, trained: bool = True
+    grad: Tensor,
+    x: Tensor,
+    w: Tensor,
+    epsilon: float,
+    residual_grad: Tensor,
+    *,
+    weight_grads: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(beside + dx [N, D], h [N, D], dw [D])"""
-    if fused(x):
+    """(residual_grad + dx [N, D], h [N, D], dw [D])"""
+    if uses_kernels(x):
         from counterpoise.model.kernels import norm
 
-        return norm.backward(grad, x, w, epsilon, beside, trained=trained)
+        return norm.backward(grad, x, w, epsilon, residual_grad, weight_grads=weight_grads)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon)
-    unit, pulled = x * scale, grad * w
-    dx = scale * (pulled - unit * (pulled * unit).mean(dim=-1, keepdim=True))
-    if not trained:
-        return beside + dx, None, None
-    return beside + dx, unit * w, (grad * unit).sum(dim=0)
+    unit, weighted_grad = x * scale, grad * w
+    dx = scale * (weighted_grad - unit * (weighted_grad * unit).mean(dim=-1, keepdim=True))
+    if not weight_grads:
+        return residual_grad + dx, None, None
+    return residual_grad + dx, unit * w, (grad * unit).sum(dim=0)
 
 
 # The gated activation of the MLP: silu(a) * b, a and b side by side in one tensor.
@@ -51,9 +60,9 @@ def rms_norm_backward(
 # With s = sigmoid(a):     da = g b s (1 + a (1 - s))        db = g a s
 
 
-def gate(joint: Tensor) -> Tensor:
+def apply_gate(joint: Tensor) -> Tensor:
     """[N, 2 I] -> [N, I]"""
-    if fused(joint):
+    if uses_kernels(joint):
         from counterpoise.model.kernels import gate as kernel
 
         return kernel.forward(joint)
@@ -62,35 +71,35 @@ def gate(joint: Tensor) -> Tensor:
 
 
 def gate_backward(
-    grad: Tensor, joint: Tensor, *, trained: bool = True
+    grad: Tensor, joint: Tensor, *, weight_grads: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """(gradient of `joint`, gate(joint) once more for the weight after it: it need not be kept)"""
-    if fused(joint):
+    """(gradient of `joint`, gate(joint) again for the gradient of the weight after it)"""
+    if uses_kernels(joint):
         from counterpoise.model.kernels import gate as kernel
 
-        return kernel.backward(grad, joint, trained=trained)
+        return kernel.backward(grad, joint, weight_grads=weight_grads)
     a, b = joint.chunk(2, dim=-1)
     s = a.sigmoid()
-    found = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
-    return found, a * s * b if trained else None
+    grad_joint = torch.cat((grad * b * s * (1 + a * (1 - s)), grad * a * s), dim=-1)
+    return grad_joint, a * s * b if weight_grads else None
 
 
-# Queries and keys of each head: normed (Qwen3 does), then turned by their position.
+# Queries and keys of each head: normalised (in Qwen3), then rotated by their position.
 #
-#     (a, b) halves of a head:     a' = a cos - b sin        b' = b cos + a sin        v as it is
+#     (a, b) halves of a head:     a' = a cos - b sin        b' = b cos + a sin        v unchanged
 #
-# This is rotary embedding in the half-split layout that Llama, Qwen2 and Qwen3 share. Its transpose
-# turns back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
+# This is rotary embedding in the half-split layout of Llama, Qwen2 and Qwen3. Its transpose
+# rotates back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
 # end.
 
-Norms = tuple[Tensor, Tensor] | None  # weights of the norm of queries and of keys
+HeadNorms = tuple[Tensor, Tensor] | None  # norm weights of queries and of keys; None: no norms
 
 
-def heads(
-    qkv: Tensor, norms: Norms, cos: Tensor, sin: Tensor, H: int, K: int, epsilon: float
+def split_heads(
+    qkv: Tensor, norms: HeadNorms, cos: Tensor, sin: Tensor, H: int, K: int, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """qkv [N, H + 2K, d], cos and sin [N, d] -> q [N, H, d], k and v [N, K, d]"""
-    if fused(qkv):
+    if uses_kernels(qkv):
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.forward(qkv, norms, cos, sin, H, K, epsilon)
@@ -100,12 +109,20 @@ def heads(
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-def heads_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, norms: Norms,
-    cos: Tensor, sin: Tensor, epsilon: float,
-) -> tuple[Tensor, Norms]:  # fmt: skip
-    """(gradient of qkv [N, H + 2K, d], of the norms' weights); qkv is looked at for norms only."""
-    if fused(dq):
+def split_heads_backward(
+    grads: tuple[Tensor, Tensor, Tensor],
+    qkv: Tensor,
+    norms: HeadNorms,
+    cos: Tensor,
+    sin: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, HeadNorms]:
+    """(gradient of qkv [N, H + 2K, d], gradients of the norm weights).
+
+    `grads` are the gradients of q, k and v. `qkv` is read only if there are norms.
+    """
+    dq, dk, dv = grads
+    if uses_kernels(dq):
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.backward(dq, dk, dv, qkv, norms, cos, sin, epsilon)
@@ -124,18 +141,18 @@ def heads_backward(
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x [N, H, d], cos and sin [N, d] -> [N, H, d]"""
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos[:, None] + turned * sin[:, None]
+    quarter_turn = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos[:, None] + quarter_turn * sin[:, None]
 
 
-def lay_side_by_side(layers: Any) -> None:
-    """Linear layers that read the same input as one matrix product: q, k, v; gate, up.
+def join_weights(layers: Any) -> None:
+    """Make linear layers with the same input one matrix product: q, k, v; gate, up.
 
-    `lay_side_by_side` moves their weights into one block of memory, once, when a policy is made.
-    Each stays a parameter of its own, under its own name, for the optimizer and for checkpoints; a
-    sampler, which needs no gradient, sees the block as one matrix, and so does a layer whose
-    backward pass is written out (`model/layer.py`). Where autograd is to hand every parameter its
-    part the weights are copied together, which costs next to nothing beside the product.
+    Their weights move into one block of memory, once, when a policy is made. Each stays a parameter
+    of its own, under its own name, for the optimizer and for checkpoints. Code that runs without
+    autograd (a sampler, or `model/layer.py` with its own backward pass) reads the block as one
+    matrix. Where autograd needs every parameter by itself the weights are concatenated, which costs
+    next to nothing beside the product.
     """
     for layer in layers:
         attention, mlp = layer.self_attn, layer.mlp
@@ -143,22 +160,25 @@ def lay_side_by_side(layers: Any) -> None:
         _join((mlp.gate_proj, mlp.up_proj))
 
 
-def _join(parts: Sequence[nn.Linear]) -> None:
-    block = torch.cat([part.weight.detach() for part in parts])
-    for part, view in zip(parts, block.split([len(part.weight) for part in parts]), strict=True):
-        part.weight.data = view
+def _join(linears: Sequence[nn.Linear]) -> None:
+    block = torch.cat([linear.weight.detach() for linear in linears])
+    views = block.split([len(linear.weight) for linear in linears])
+    for linear, view in zip(linears, views, strict=True):
+        linear.weight.data = view
 
 
-def product(x: Tensor, parts: Sequence[nn.Linear]) -> Tensor:
-    """[N, sum of the parts' widths]"""
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    return F.linear(
-        x, matrix([part.weight for part in parts]), torch.cat(biases) if biases else None
-    )
+def joint_linear(x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
+    """The concatenated outputs of several linear layers with the same input: [N, sum of widths]."""
+    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+    weight = joint_weight([linear.weight for linear in linears])
+    return F.linear(x, weight, torch.cat(biases) if biases else None)
 
 
-def matrix(weights: Sequence[Tensor]) -> Tensor:
-    """The weights above one another; no copy where they lie so and nothing is differentiated."""
+def joint_weight(weights: Sequence[Tensor]) -> Tensor:
+    """The weights stacked as one matrix; a view without copying if they are adjacent in memory.
+
+    With gradients enabled they are always copied, so that autograd reaches every parameter.
+    """
     if not torch.is_grad_enabled() and _adjacent(weights):
         rows, width = sum(len(w) for w in weights), weights[0].shape[1]
         return weights[0].as_strided((rows, width), (width, 1))
@@ -166,6 +186,7 @@ def matrix(weights: Sequence[Tensor]) -> Tensor:
 
 
 def _adjacent(weights: Sequence[Tensor]) -> bool:
+    """Whether each weight begins where the one before it ends, in the same storage."""
     end = weights[0].data_ptr()
     storage = weights[0].untyped_storage().data_ptr()
     for weight in weights:

@@ -1,4 +1,4 @@
-"""A model name -> weights, tokenizer and the one forward that runs them."""
+"""Load a model by name: its weights, its tokenizer and the decoder that runs them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import replacing
 from counterpoise.model import templates
 from counterpoise.model.decoder import Decoder, check_architecture
-from counterpoise.model.shapes import PREFIX, random_model, shape_config
+from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints
 
-EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
+EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A model that can be sampled from and trained. `decoder` runs the tensors of `model`."""
+    """A model that can be sampled and trained. `decoder` runs the tensors of `model`."""
 
     name: str
     model: nn.Module
     tokenizer: Any
     decoder: Decoder
-    template: str  # of templates.TEMPLATES
+    template: str  # a key of templates.TEMPLATES
     end_tokens: tuple[int, ...]  # any of them ends a response
 
     @property
@@ -46,96 +46,98 @@ class Policy:
         return self.decoder.num_parameters
 
     def encode(self, problem: str) -> Ints:
-        """A problem as the tokens of a prompt that asks for its solution."""
-        ids = templates.encode(self.template, self.tokenizer, problem)
+        """The tokens of the prompt that asks for a problem's solution."""
+        ids = templates.encode_prompt(self.template, self.tokenizer, problem)
         return np.array(ids, dtype=np.int32)
 
-    def reply(self, text: str) -> Ints:
-        """What someone says to a finished response, as the tokens between its end and the next."""
-        ids = templates.reply(self.template, self.tokenizer, text, self.end_tokens)
+    def encode_reply(self, text: str) -> Ints:
+        """The tokens of a reply to a finished response, up to where the next response begins."""
+        ids = templates.encode_reply(self.template, self.tokenizer, text, self.end_tokens)
         return np.array(ids, dtype=np.int32)
 
-    def pieces(self) -> list[str]:
-        """The text of every token of the vocabulary by itself; a cut character shows as U+FFFD."""
+    def vocabulary_texts(self) -> list[str]:
+        """The text of every single token of the vocabulary; an incomplete character is U+FFFD."""
         size = len(self.decoder.unembedding)
         texts: list[str] = self.tokenizer.batch_decode([[i] for i in range(size)])
         return texts
 
     def decode(self, tokens: Sequence[int] | Ints) -> str:
-        return self.texts([tokens])[0]
+        return self.decode_rows([tokens])[0]
 
-    def texts(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
-        """Rows of tokens as texts, special tokens left out."""
+    def decode_rows(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
+        """The texts of many rows of tokens, without special tokens."""
         ids = [np.asarray(row).tolist() for row in rows]
-        backend = self.tokenizer.backend_tokenizer  # all rows in one call: three times as quick
+        # The backend decodes all rows in one call, three times as fast as one by one.
+        backend = self.tokenizer.backend_tokenizer
         texts: list[str] = backend.decode_batch(ids, skip_special_tokens=True)
         return texts
 
 
 def load_policy(config: ModelConfig) -> Policy:
-    """'embedded', 'smollm2', a folder of `save_pretrained`, a hub id, or 'shape:NAME'."""
+    """Load 'embedded', 'smollm2', a folder of `save_pretrained`, a hub id, or 'shape:NAME'."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    if config.name.startswith(PREFIX):
-        return _shaped(config, device, dtype)
-    source = find_folder(config.name)
+    if config.name.startswith(SHAPE_PREFIX):
+        return _random_policy(config, device, dtype)
+    # Checks come before loading: their messages are clearer than those of the libraries.
+    source = find_model_folder(config.name)
     if not Path(source).exists() and not HUB_ID.fullmatch(source):
         raise PoiseError(
-            f"no model '{config.name}': no such folder; give 'embedded', 'smollm2', a folder, or a "
+            f"no model '{config.name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise PoiseError(f"{source} holds no model: config.json is missing")
-    quiet()
+    silence_libraries()
     try:
         check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except PoiseError:
         raise
-    except Exception as fault:  # transformers, tokenizers and safetensors raise as they please
+    except Exception as fault:  # transformers, tokenizers and safetensors raise errors of any type
         raise PoiseError(f"model '{config.name}' cannot be loaded: {first_line(fault)}") from fault
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(loading_info["missing_keys"]):
         raise PoiseError(
             f"model '{config.name}' cannot be loaded: its file lacks {len(missing)} weights, "
-            f"{missing[0]} for one"
+            f"for example {missing[0]}"
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
-    return as_policy(config.name, model.to(device), tokenizer, config.template)
+    return wrap_model(config.name, model.to(device), tokenizer, config.template)
 
 
-def find_folder(name: str) -> str:
-    """Where a model that has a name of ours lies; any other name is its own place."""
+def find_model_folder(name: str) -> str:
+    """The folder of a built-in model; any other name (a path or a hub id) is returned as it is."""
     if name == "embedded":
-        return str(EMBEDDED)
+        return str(EMBEDDED_FOLDER)
     if name == "smollm2":
-        quiet()
+        silence_libraries()
         return str(smollm2_folder())
     return name
 
 
-def _shaped(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Policy:
-    """Random weights in a published shape, behind the embedded model's tokenizer."""
+def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Policy:
+    """A policy with random weights in a published shape and the embedded model's tokenizer."""
     from transformers import AutoTokenizer
 
-    quiet()
+    silence_libraries()
     shape = shape_config(config.name)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    return as_policy(config.name, random_model(shape, device, dtype), tokenizer, config.template)
+    return wrap_model(config.name, random_model(shape, device, dtype), tokenizer, config.template)
 
 
 def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> None:
-    """A folder that `model.name` takes, as `save_pretrained` writes it: complete or absent.
+    """Write a folder that `model.name` accepts; it is either complete or not there at all.
 
-    Another dtype is that of the folder alone: the policy goes on with the weights it has.
+    `dtype` converts the saved weights only: the policy itself stays as it is.
     """
-    quiet()
+    silence_libraries()
     model: Any = policy.model
     if dtype not in (None, policy.decoder.dtype):
         model = deepcopy(model).to(dtype)
@@ -144,44 +146,48 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
         policy.tokenizer.save_pretrained(temporary)
 
 
-def quiet() -> None:
-    """stderr is for our one line: no progress bars, no reports of the libraries underneath."""
+def silence_libraries() -> None:
+    """Turn off the progress bars and reports of transformers and the hub client."""
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # a bar of its own would tear the display
+    logging.disable_progress_bar()  # a second bar would garble the live display
     logging.set_verbosity(logging.CRITICAL)
     hub.set_verbosity_error()
 
 
-def as_policy(
+def wrap_model(
     name: str, model: nn.Module, tokenizer: Any, template: str = templates.AUTO
 ) -> Policy:
     """Wrap a transformers model that is already in memory."""
-    chosen = templates.resolve(template, tokenizer, name)
+    template_name = templates.resolve_template(template, tokenizer, name)
     model.eval()  # no dropout: the policy that is trained is the policy that was sampled
-    ends = templates.end_tokens(chosen, tokenizer, _end_tokens(model, tokenizer))
-    return Policy(name, model, tokenizer, Decoder(model), chosen, ends)
+    end_tokens = templates.end_tokens(template_name, tokenizer, _end_tokens(model, tokenizer))
+    return Policy(name, model, tokenizer, Decoder(model), template_name, end_tokens)
 
 
 def choose_device(name: str) -> torch.device:
+    """The device for `model.device`; "auto" prefers CUDA."""
     if name == "cuda" and not torch.cuda.is_available():
         raise PoiseError("model.device=cuda, but torch sees no CUDA device: use auto or cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype for `model.dtype`; "auto" is bfloat16 on a GPU and float32 on a CPU."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def _end_tokens(model: nn.Module, tokenizer: Any) -> tuple[int, ...]:
-    """The tokenizer's end token, and whatever else the model's generation config stops at."""
+    """The tokenizer's end token, and any others in the model's generation config."""
     ends = {tokenizer.eos_token_id}
     extra = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends.update(extra if isinstance(extra, list) else [extra])
-    found = tuple(sorted(int(e) for e in ends if e is not None))
-    if not found:
-        raise PoiseError("the tokenizer has no end token: responses could never finish")
-    return found
+    end_tokens = tuple(sorted(int(token) for token in ends if token is not None))
+    if not end_tokens:
+        raise PoiseError(
+            "the tokenizer has no end token, so responses could never finish: choose another model"
+        )
+    return end_tokens

@@ -1,16 +1,16 @@
-"""Rows -> one flat list of tokens, every prompt once.
+"""Pack rows into one flat list of tokens in which every prompt appears once.
 
 The G responses of a prompt share its tokens, so the prompt is computed once and each response
-attends to it: with prompts as long as responses that is nearly half of a forward pass. The last
+attends to it: with prompts as long as responses that saves nearly half of a forward pass. The last
 token of a response predicts nothing and is left out.
 
     prompt  p0 p1 p2          tokens     p0 p1 p2 | a0 a1 | b0
     responses  a0 a1 a2       positions   0  1  2    3  4    3
                b0 b1          predictors of a0 a1 a2 b0 b1: indices 2 3 4 2 5
 
-What an environment told in the middle of a response is read there and predicted by nobody:
+Observations (an environment's tokens in the middle of a response) are read but not predicted:
 
-    response   a0 a1 a2, told e0 e1 before a2        tokens a0 a1 e0 e1, predictors 2 3 6
+    response   a0 a1 a2, observation e0 e1 before a2        tokens a0 a1 e0 e1, predictors 2 3 6
 """
 
 from __future__ import annotations
@@ -25,65 +25,76 @@ from torch import Tensor
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Ints
 
-Told = Sequence[tuple[int, Ints]]  # tokens read before which token of a response, in order
+Observations = Sequence[
+    tuple[int, Ints]
+]  # (index of the response token they precede, tokens), in order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """A micro-batch without padding. M counts predicted tokens, N the tokens of the pass."""
+    """A micro-batch without padding. N: tokens of the pass, M: predicted (response) tokens."""
 
     tokens_N: Tensor
     positions_N: Tensor
     prompts: tuple[tuple[int, int], ...]  # (start, length) of each distinct prompt
-    responses: tuple[tuple[int, int], ...]  # (start, length) of each response as it is read
-    parents: tuple[int, ...]  # prompt of each response
-    predictors_M: Tensor  # where the distribution of each response token is computed
+    responses: tuple[
+        tuple[int, int], ...
+    ]  # (start, length) of each response, observations included
+    parents: tuple[int, ...]  # index of each response's prompt
+    predictors_M: Tensor  # index of the token whose state predicts each response token
     targets_M: Tensor  # the response tokens themselves
-    lengths: tuple[int, ...]  # response tokens of each row, so that [M] splits into rows
-    longest: int  # positions in use
+    lengths: tuple[int, ...]  # response tokens of each row: they split [M] into rows
+    longest: int  # positions that the longest row needs
 
 
 def pack(
     prompts: Sequence[Ints],
     responses: Sequence[Ints],
     device: torch.device,
-    told: Sequence[Told] | None = None,
+    observations: Sequence[Observations] | None = None,
 ) -> Packing:
-    """Pack rows (prompt tokens, response tokens); equal prompts are shared."""
-    _check("prompt", prompts)
-    _check("response", responses)
+    """Pack rows (prompt tokens, response tokens); equal prompts are stored once.
+
+    `observations`: for each response, the environment's tokens inside it.
+    """
+    _check_nonempty("prompt", prompts)
+    _check_nonempty("response", responses)
     tokens: list[Ints] = []
     positions: list[np.ndarray] = []
-    spans: dict[bytes, int] = {}
+    prompt_indices: dict[bytes, int] = {}
     prompt_spans: list[tuple[int, int]] = []
     start = 0
     for prompt in prompts:
-        if (key := prompt_key(prompt)) not in spans:
-            spans[key] = len(prompt_spans)
+        if (key := prompt_key(prompt)) not in prompt_indices:
+            prompt_indices[key] = len(prompt_spans)
             prompt_spans.append((start, len(prompt)))
             tokens.append(prompt)
             positions.append(np.arange(len(prompt)))
             start += len(prompt)
-    parents = tuple(spans[prompt_key(prompt)] for prompt in prompts)
+    parents = tuple(prompt_indices[prompt_key(prompt)] for prompt in prompts)
 
     response_spans: list[tuple[int, int]] = []
     predictors: list[np.ndarray] = []
     longest = 0
-    told = [()] * len(prompts) if told is None else told
-    for parent, response, said in zip(parents, responses, told, strict=True):
+    observations = [()] * len(prompts) if observations is None else observations
+    for parent, response, inserted in zip(parents, responses, observations, strict=True):
         prompt_start, prompt_length = prompt_spans[parent]
-        whole, own = woven(response, said)
-        kept = len(whole) - 1
-        response_spans.append((start, kept))
-        tokens.append(whole[:-1])
-        positions.append(np.arange(prompt_length, prompt_length + kept))
-        read = np.concatenate(([prompt_start + prompt_length - 1], np.arange(start, start + kept)))
-        predictors.append(read[own])
-        start += kept
-        longest = max(longest, prompt_length + len(whole))
+        sequence, response_positions = insert_observations(response, inserted)
+        num_read = len(sequence) - 1
+        response_spans.append((start, num_read))
+        tokens.append(sequence[:-1])
+        positions.append(np.arange(prompt_length, prompt_length + num_read))
+        # Token t of the sequence is predicted by the token before it; the first one by the last
+        # token of the prompt.
+        predictor_of_token = np.concatenate(
+            ([prompt_start + prompt_length - 1], np.arange(start, start + num_read))
+        )
+        predictors.append(predictor_of_token[response_positions])
+        start += num_read
+        longest = max(longest, prompt_length + len(sequence))
 
-    def flat(parts: Sequence[np.ndarray]) -> Tensor:
-        return to_device(np.concatenate(parts), device, np.int64)
+    def flat(arrays: Sequence[np.ndarray]) -> Tensor:
+        return to_device(np.concatenate(arrays), device, np.int64)
 
     return Packing(
         tokens_N=flat(tokens),
@@ -99,40 +110,50 @@ def pack(
 
 
 def prompt_key(prompt: Ints) -> bytes:
-    """The same for prompts that a pass shares."""
+    """A key that is equal for equal prompts."""
     return np.asarray(prompt, dtype=np.int64).tobytes()
 
 
-def woven(response: Ints, told: Told) -> tuple[Ints, np.ndarray | slice]:
-    """A response with what was told in it, and the places of its own tokens there."""
-    if not told:
+def insert_observations(
+    response: Ints, observations: Observations
+) -> tuple[Ints, np.ndarray | slice]:
+    """(response with the observations inserted, positions of the response's own tokens in it)"""
+    if not observations:
         return response, slice(None)
-    before = np.concatenate([np.full(len(tokens), place) for place, tokens in told])
-    whole = np.insert(response, before, np.concatenate([tokens for _, tokens in told]))
-    lengths = np.zeros(len(response), dtype=np.int64)
-    np.add.at(lengths, [place for place, _ in told], [len(tokens) for _, tokens in told])
-    return whole, np.arange(len(response)) + np.cumsum(lengths)
+    insert_before = np.concatenate(
+        [np.full(len(tokens), position) for position, tokens in observations]
+    )
+    sequence = np.insert(
+        response, insert_before, np.concatenate([tokens for _, tokens in observations])
+    )
+    inserted_lengths = np.zeros(len(response), dtype=np.int64)
+    np.add.at(
+        inserted_lengths,
+        [position for position, _ in observations],
+        [len(tokens) for _, tokens in observations],
+    )
+    return sequence, np.arange(len(response)) + np.cumsum(inserted_lengths)
 
 
 def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
-    """Prompts alone, in their order: what a prefill computes. Equal prompts are not merged."""
-    _check("prompt", prompts)
+    """Pack prompts alone, in their order, for a prefill. Equal prompts are not merged."""
+    _check_nonempty("prompt", prompts)
     starts = np.cumsum([0, *(len(prompt) for prompt in prompts)])
-    nothing = torch.empty(0, dtype=torch.long, device=device)
+    no_tokens = torch.empty(0, dtype=torch.long, device=device)
     return Packing(
         tokens_N=to_device(np.concatenate(prompts), device, np.int64),
         positions_N=to_device(np.concatenate([np.arange(len(p)) for p in prompts]), device),
         prompts=tuple((int(s), len(p)) for s, p in zip(starts[:-1], prompts, strict=True)),
         responses=(),
         parents=(),
-        predictors_M=nothing,
-        targets_M=nothing,
+        predictors_M=no_tokens,
+        targets_M=no_tokens,
         lengths=(),
         longest=max(map(len, prompts)),
     )
 
 
-def _check(what: str, sequences: Sequence[Ints]) -> None:
-    """One without tokens would make its neighbour's last token predict in its place."""
+def _check_nonempty(kind: str, sequences: Sequence[Ints]) -> None:
+    """Raise for an empty sequence: a neighbour's last token would predict in its place."""
     if not all(map(len, sequences)):
-        raise ValueError(f"a {what} without tokens cannot be packed")
+        raise ValueError(f"a {kind} without tokens cannot be packed")

@@ -1,4 +1,4 @@
-"""Passes that read rows and train nothing: what credit and the microscope need of the policy.
+"""Forward passes that train nothing: what credit and the microscope need from the policy.
 
 `update/passes.py` adds the passes that compute gradients, and `update/graphs/` runs both as CUDA
 graphs.
@@ -16,14 +16,14 @@ from torch import Tensor
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
-from counterpoise.model.scoring import Forward, once, packed
+from counterpoise.model.scoring import ForwardOutputs, forward_without_grad, pack_rows
 from counterpoise.types import Row
 
 
 class ReadingPasses(Protocol):
-    """How rows are read: as they come, or by captured passes."""
+    """Forward passes without weight gradients: eager, or captured as CUDA graphs."""
 
-    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
         """Log-probabilities, entropies and hidden states, without gradients."""
         ...
 
@@ -34,28 +34,30 @@ class ReadingPasses(Protocol):
 
 
 class EagerReading:
-    """Reading passes that run as they come."""
+    """Reading passes that run eagerly."""
 
-    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
-        return once(policy, rows, temperature)
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
+        return forward_without_grad(policy, rows, temperature)
 
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
-        packing = packed(policy, rows)
+        packing = pack_rows(policy, rows)
         tokens_N, attend = packing.tokens_N, PackedAttention(packing)
-        x_ND, kept = given_for_responses(policy, packing, tokens_N, embedded_nD)
-        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[kept]
+        x_ND, given = given_for_responses(policy, packing, tokens_N, embedded_nD)
+        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[given]
 
 
 def given_for_responses(
     policy: Policy, packing: Packing, tokens_N: Tensor, embedded_nD: Tensor
 ) -> tuple[Tensor, slice]:
-    """Embeddings [N, D] of all tokens, those of the first n of the responses as given, and where
-    these are: responses come after all prompts, in the order of the rows."""
+    """(embeddings [N, D] of all tokens, slice of the n response tokens that `embedded_nD` replaces)
+
+    The n tokens are the first of the responses, which follow all prompts in the order of the rows.
+    """
     start = sum(length for _, length in packing.prompts)
-    kept = slice(start, start + len(embedded_nD))
+    given = slice(start, start + len(embedded_nD))
     with torch.no_grad():
-        own_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    return torch.cat((own_ND[: kept.start], embedded_nD, own_ND[kept.stop :])), kept
+        table_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
+    return torch.cat((table_ND[: given.start], embedded_nD, table_ND[given.stop :])), given
 
 
 EAGER_READING = EagerReading()

@@ -1,15 +1,15 @@
-"""The errors of a batch's tokens, for products of them: what coupling and pushes are made of.
+"""The residuals of a batch's tokens, the factors that coupling and pushes are computed from.
 
     r_j = e_{o_j} - pi_j        pi_j = softmax(W h_j)        every use is a product r_j^T ... r_k
 
-so -r = pi - e_o serves as well, and saves a pass over [n, V]. They are computed a chunk of `MEMORY`
-at a time. A batch of a few chunks (`KEPT`) keeps them; for a larger one they are computed again
-whenever asked for.
+Because r always appears twice, -r = pi - e_o serves as well and saves a pass over [n, V]. Residuals
+are computed in chunks of `CHUNK_BYTES`. A batch of a few chunks (`STORED_CHUNKS`) stores them; for
+a larger one they are recomputed at each use.
 
 `precision` is that of logits, r, h and M, the factors of the large products; sums are float32 or
 wider. float16 keeps 11 bits of each, bfloat16 8, and both run at the full rate of a GPU. Confident
 tokens need care: where pi(o) is near 1, rounding leaves nothing of 1 - pi(o). In half precision
-that one entry is the sum of all the others, so an r still adds up to 0, as it must.
+that entry is therefore the sum of all the others, so that r still adds up to 0, as it must.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
-KEPT = {"cpu": 1, "cuda": 4}  # chunks
-HALF = (torch.float16, torch.bfloat16)
-ALIGN = 64  # tokens of a product come in multiples of this: a GPU's fast kernels want it so
+CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
+STORED_CHUNKS = {"cpu": 1, "cuda": 4}  # a batch of at most so many chunks stays in memory
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+ALIGN = 64  # tokens of a product come in multiples of this, as a GPU's fast kernels require
 
 
-class Errors:
-    """-r of any tokens of one batch.
+class Residuals:
+    """The negative residuals -r of any tokens of one batch.
 
     Example:
-        errors = Errors(hidden, W, tokens)
-        R, H = errors.of(torch.tensor([3, 17]))     # [2, V] and [2, D]
-        product(R, R.mT) * product(H, H.mT)         # their kernel
+        residuals = Residuals(hidden, W, tokens)
+        R, H = residuals.gather(torch.tensor([3, 17]))              # [2, V] and [2, D]
+        accurate_product(R, R.mT) * accurate_product(H, H.mT)       # their kernel
     """
 
     def __init__(
@@ -45,69 +45,84 @@ class Errors:
         precision: torch.dtype | None = None,
     ) -> None:
         self.device = hidden.device
-        self.wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        self.precision = precision or self.wide
+        self.sum_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        self.precision = precision or self.sum_dtype
         self.hidden, self.W = hidden, unembedding.to(self.precision)
-        self.tokens = self.here(tokens).long()
-        size = len(self.W) * self.W.element_size()
-        tokens_that_fit = max(1, memory(self.device) // size)
-        self.chunk = max(tokens_that_fit // ALIGN * ALIGN, min(tokens_that_fit, ALIGN))
-        self.kept: Tensor | None = None
-        if len(tokens) <= KEPT[self.device.type] * self.chunk:
-            kept = self.W.new_empty(len(tokens), len(self.W))
-            whole = torch.arange(len(tokens), device=self.device)
-            for places, part in zip(whole.split(self.chunk), kept.split(self.chunk), strict=True):
-                part.copy_(self._compute(places))
-            self.kept = kept
+        self.tokens = self.to_device(tokens).long()
+        bytes_per_token = len(self.W) * self.W.element_size()
+        # A whole multiple of ALIGN, unless not even that many tokens fit.
+        tokens_that_fit = max(1, chunk_bytes(self.device) // bytes_per_token)
+        self.chunk_size = max(tokens_that_fit // ALIGN * ALIGN, min(tokens_that_fit, ALIGN))
+        self.stored_residuals: Tensor | None = None
+        if len(tokens) <= STORED_CHUNKS[self.device.type] * self.chunk_size:
+            all_residuals = self.W.new_empty(len(tokens), len(self.W))
+            all_indices = torch.arange(len(tokens), device=self.device)
+            for indices, destination in zip(
+                all_indices.split(self.chunk_size),
+                all_residuals.split(self.chunk_size),
+                strict=True,
+            ):
+                destination.copy_(self._compute(indices))
+            self.stored_residuals = all_residuals
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def of(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """(R [..., V], H [..., D]) of tokens [...]; the caller keeps them to a chunk."""
-        flat = places.flatten()
-        R = self._compute(flat) if self.kept is None else self.kept.index_select(0, flat)
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """(R [..., V], H [..., D]) of the tokens [...], at most a chunk of them."""
+        flat = indices.flatten()
+        R = (
+            self._compute(flat)
+            if self.stored_residuals is None
+            else self.stored_residuals.index_select(0, flat)
+        )
         H = self.hidden.index_select(0, flat).to(self.precision)
-        return R.view(*places.shape, -1), H.view(*places.shape, -1)
+        return R.view(*indices.shape, -1), H.view(*indices.shape, -1)
 
-    def stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(places, R, H) of all tokens in order, a chunk at a time."""
+    def iterate_chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(slice of tokens, R, H) of all tokens in order, a chunk at a time."""
         N = len(self)
-        for start in range(0, N, self.chunk):
-            part = slice(start, min(start + self.chunk, N))
-            places = torch.arange(part.start, part.stop, device=self.device)
-            R = self._compute(places) if self.kept is None else self.kept[part]
-            yield part, R, self.hidden[part].to(self.precision)
+        for start in range(0, N, self.chunk_size):
+            chunk = slice(start, min(start + self.chunk_size, N))
+            indices = torch.arange(chunk.start, chunk.stop, device=self.device)
+            R = (
+                self._compute(indices)
+                if self.stored_residuals is None
+                else self.stored_residuals[chunk]
+            )
+            yield chunk, R, self.hidden[chunk].to(self.precision)
 
-    def here(self, values: Tensor | NDArray[np.generic]) -> Tensor:
-        """On the device, without waiting for it."""
-        made = values if isinstance(values, Tensor) else torch.from_numpy(values)
-        return made.to(self.device, non_blocking=True)
+    def to_device(self, values: Tensor | NDArray[np.generic]) -> Tensor:
+        """The values on the device of the hidden states, copied without waiting."""
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(values)
+        return tensor.to(self.device, non_blocking=True)
 
     @torch.no_grad()
-    def _compute(self, places: Tensor) -> Tensor:
-        H, tokens = self.hidden[places].to(self.precision), self.tokens[places, None]
-        if self.precision not in HALF:
+    def _compute(self, indices: Tensor) -> Tensor:
+        """-r = pi - e_o of the tokens [n]: [n, V]."""
+        H, tokens = self.hidden[indices].to(self.precision), self.tokens[indices, None]
+        if self.precision not in HALF_DTYPES:
             R = torch.softmax(H @ self.W.mT, dim=-1)
             return R.scatter_add_(1, tokens, R.new_full(tokens.shape, -1))
-        logits = H @ self.W.mT if H.is_cuda else product(H, self.W.mT).to(self.precision)
+        logits = H @ self.W.mT if H.is_cuda else accurate_product(H, self.W.mT).to(self.precision)
+        # 1 - pi(o) would be rounded away for confident tokens: sum the other entries instead.
         R = torch.softmax(logits, dim=-1).scatter_(1, tokens, 0)
-        others = R.sum(dim=-1, keepdim=True, dtype=self.wide)
-        return R.scatter_(1, tokens, -others.to(self.precision))
+        other_mass = R.sum(dim=-1, keepdim=True, dtype=self.sum_dtype)
+        return R.scatter_(1, tokens, -other_mass.to(self.precision))
 
 
-def memory(device: torch.device) -> int:
-    """Bytes of a chunk: `MEMORY`, and at most a thirty-second of a GPU."""
+def chunk_bytes(device: torch.device) -> int:
+    """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of a GPU's memory."""
     if device.type != "cuda":
-        return MEMORY["cpu"]
-    return min(MEMORY["cuda"], torch.cuda.get_device_properties(device).total_memory // 32)
+        return CHUNK_BYTES["cpu"]
+    return min(CHUNK_BYTES["cuda"], torch.cuda.get_device_properties(device).total_memory // 32)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, with or without a batch; half precision is summed up, and returned, in float32."""
-    if a.dtype not in HALF:
+def accurate_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, batched or not; half precision is accumulated and returned in float32."""
+    if a.dtype not in HALF_DTYPES:
         return a @ b
-    if not a.is_cuda:  # the same numbers; CPUs are slow at half precision anyway
+    if not a.is_cuda:  # equally accurate, and CPUs are slow at half precision anyway
         return a.float() @ b.float()
     multiply = torch.bmm if a.dim() == 3 else torch.mm
     return multiply(a, b, out_dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Rows -> log-probabilities of their response tokens, by the trainer, in memory-sized pieces."""
+"""Compute log-probabilities of response tokens with the trainer's forward, in micro-batches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from counterpoise.types import Floats, Row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forward:
-    """One micro-batch's pass. M: response tokens, flat in the order of the rows."""
+class ForwardOutputs:
+    """The outputs of one micro-batch. M: response tokens, flat in the order of the rows."""
 
     logprobs_M: Tensor
     entropies_M: Tensor
@@ -27,39 +27,41 @@ class Forward:
     lengths: tuple[int, ...]
 
 
-OnePass = Callable[[Policy, Sequence[Row], float], Forward]  # without gradients
-Cut = Callable[[Sequence[Row], int], Iterator[list[int]]]  # rows -> those of each pass
+ForwardPass = Callable[[Policy, Sequence[Row], float], ForwardOutputs]  # without gradients
+RowSplitter = Callable[[Sequence[Row], int], Iterator[list[int]]]  # see `micro_batches`
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
-    """What passes found. It stays where the policy is until the host asks for it, and waits."""
+class TokenScores:
+    """The scores of all response tokens, on the policy's device until a property copies them."""
 
     rows: Sequence[Row]
-    order: Sequence[int]  # in which they were walked
-    values_2N: Tensor  # log-probabilities and entropies, in this order
+    order: Sequence[int]  # of the rows in `values_2N`
+    values_2N: Tensor  # log-probabilities and entropies of all tokens
     hidden: list[Tensor]  # per row [T, D]
 
     @cached_property
     def logprobs(self) -> list[Floats]:
-        """Per row [T]."""
-        return by_row(self.values_2N[0], self.order, self.rows)
+        """Log-probabilities, per row [T]."""
+        return split_by_row(self.values_2N[0], self.order, self.rows)
 
     @cached_property
     def entropies(self) -> list[Floats]:
-        return by_row(self.values_2N[1], self.order, self.rows)
+        """Entropies, per row [T]."""
+        return split_by_row(self.values_2N[1], self.order, self.rows)
 
 
 def forward(
     policy: Policy, rows: Sequence[Row], temperature: float, *, checkpointing: bool = False
-) -> Forward:
-    """`checkpointing`: the backward pass computes each layer again instead of keeping it."""
-    packing = packed(policy, rows)
+) -> ForwardOutputs:
+    """One forward pass; with `checkpointing` the backward pass recomputes each layer."""
+    packing = pack_rows(policy, rows)
     attend = PackedAttention(packing)
-    return through(policy, packing, attend, temperature, checkpointing=checkpointing)
+    return forward_packed(policy, packing, attend, temperature, checkpointing=checkpointing)
 
 
-def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
+def pack_rows(policy: Policy, rows: Sequence[Row]) -> Packing:
+    """Pack the rows on the policy's device and reserve their positions."""
     contents = [row.content for row in rows]
     packing = pack(
         [c.prompt_tokens for c in contents],
@@ -71,24 +73,24 @@ def packed(policy: Policy, rows: Sequence[Row]) -> Packing:
     return packing
 
 
-def through(
+def forward_packed(
     policy: Policy,
     packing: Packing,
     attend: PackedAttention,
     temperature: float,
     *,
     checkpointing: bool = False,
-) -> Forward:
-    """The pass itself: it reads tensors and weights, and nothing else."""
+) -> ForwardOutputs:
+    """The pass itself. It reads only tensors and weights, so a CUDA graph can capture it."""
     decoder = policy.decoder
-    hidden_M = _body(policy, packing, attend, checkpointing)
+    hidden_M = _predictor_states(policy, packing, attend, checkpointing)
     logprobs, entropies = token_logprobs(
         hidden_M, decoder.unembedding, packing.targets_M, temperature
     )
-    return Forward(logprobs, entropies, hidden_M, packing.lengths)
+    return ForwardOutputs(logprobs, entropies, hidden_M, packing.lengths)
 
 
-def _body(
+def _predictor_states(
     policy: Policy, packing: Packing, attend: PackedAttention, checkpointing: bool = False
 ) -> Tensor:
     """Hidden states [M, D] that predict the response tokens."""
@@ -98,108 +100,119 @@ def _body(
     return hidden_N.index_select(0, packing.predictors_M)
 
 
-def states(policy: Policy, rows: Sequence[Row]) -> Tensor:
-    """One pass without gradients and without the head: what predicts the response tokens [M, D]."""
+def hidden_states(policy: Policy, rows: Sequence[Row]) -> Tensor:
+    """The states [M, D] that predict the response tokens: no gradients, no unembedding."""
     with torch.no_grad():
-        packing = packed(policy, rows)
-        return _body(policy, packing, PackedAttention(packing))
+        packing = pack_rows(policy, rows)
+        return _predictor_states(policy, packing, PackedAttention(packing))
 
 
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
-    """Positions of the rows of each pass: those of a prompt side by side, then by length.
+    """Split rows into passes; yields the row indices of each.
 
-    A pass computes a prompt once, and flash attention wants its readers together, also where two
-    groups have the same one. No more passes than needed, and those about equally long: a short last
-    one would leave a GPU idle. A row longer than `micro_tokens` gets a pass of its own.
+    Rows of a prompt are adjacent, because a pass computes the prompt once and flash attention needs
+    its responses together, even if two groups have the same prompt. Prompts are ordered by length.
+    There are no more passes than needed, all of about equal size: a short last one would leave a
+    GPU idle. A row longer than `micro_tokens` gets a pass of its own.
     """
     keys = [prompt_key(row.content.prompt_tokens) for row in rows]
-    prompts = {key: len(row.content.prompt_tokens) for key, row in zip(keys, rows, strict=True)}
-    heaviest, first = dict.fromkeys(keys, 0), dict[bytes, str]()
+    prompt_lengths = {
+        key: len(row.content.prompt_tokens) for key, row in zip(keys, rows, strict=True)
+    }
+    # Sorting by these keys keeps rows of a prompt together and makes the order independent of how
+    # the rows were listed.
+    longest_read, first_group = dict.fromkeys(keys, 0), dict[bytes, str]()
     for key, row in zip(keys, rows, strict=True):
-        heaviest[key] = max(heaviest[key], row.num_read)
-        first[key] = min(first.get(key, row.group), row.group)
+        longest_read[key] = max(longest_read[key], row.num_read)
+        first_group[key] = min(first_group.get(key, row.group), row.group)
     order = sorted(
         range(len(rows)),
-        key=lambda i: (heaviest[keys[i]], first[keys[i]], keys[i], rows[i].group, i),
+        key=lambda i: (longest_read[keys[i]], first_group[keys[i]], keys[i], rows[i].group, i),
     )
-    total = sum(prompts.values()) + sum(row.num_read for row in rows)
-    share = total / -(-total // micro_tokens) if rows else 0
+    total_tokens = sum(prompt_lengths.values()) + sum(row.num_read for row in rows)
+    # The number of passes is the smallest possible; each aims at an equal share of the tokens.
+    target_tokens = total_tokens / -(-total_tokens // micro_tokens) if rows else 0
     batch: list[int] = []
     tokens = 0
-    prompt = b""
+    previous_key = b""
     for i in order:
         row, key = rows[i], keys[i]
-        alone = row.num_read + prompts[key]
-        cost = row.num_read if batch and key == prompt else alone
-        if batch and (tokens >= share or tokens + cost > micro_tokens):
+        cost_alone = row.num_read + prompt_lengths[key]
+        cost = row.num_read if batch and key == previous_key else cost_alone
+        if batch and (tokens >= target_tokens or tokens + cost > micro_tokens):
             yield batch
-            batch, tokens, cost = [], 0, alone
+            batch, tokens, cost = [], 0, cost_alone
         batch.append(i)
         tokens += cost
-        prompt = key
+        previous_key = key
     if batch:
         yield batch
 
 
-def once(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+def forward_without_grad(policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
     """One pass without gradients."""
     with torch.no_grad():
         return forward(policy, rows, temperature)
 
 
-def read(
+def score_tokens(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
     micro_tokens: int | MicroBatch,
-    one_pass: OnePass = once,
-    cut: Cut = micro_batches,
-) -> Read:
-    """What the policy as it is now makes of every response token.
+    forward_pass: ForwardPass = forward_without_grad,
+    split_rows: RowSplitter = micro_batches,
+) -> TokenScores:
+    """Log-probabilities, entropies and hidden states of every response token, no gradients.
 
-    A `MicroBatch` is made smaller when the pass does not fit in memory.
+    A `MicroBatch` shrinks if a pass does not fit in memory.
     """
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda n: read(policy, rows, temperature, n, one_pass, cut), rows)
+        return micro_tokens.run_rows(
+            lambda n: score_tokens(policy, rows, temperature, n, forward_pass, split_rows), rows
+        )
     if not rows:
-        return Read([], [], torch.empty(2, 0), [])
+        return TokenScores([], [], torch.empty(2, 0), [])
     order: list[int] = []
-    seen: list[Tensor] = []
+    values: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
-    for batch in cut(rows, micro_tokens):
-        found = one_pass(policy, [rows[i] for i in batch], temperature)
+    for batch in split_rows(rows, micro_tokens):
+        outputs = forward_pass(policy, [rows[i] for i in batch], temperature)
         order += batch
-        seen.append(torch.stack((found.logprobs_M, found.entropies_M)))
-        hidden |= dict(zip(batch, found.hidden_M.split(found.lengths), strict=True))
-    return Read(rows, order, torch.cat(seen, dim=1), [hidden[i] for i in range(len(rows))])
+        values.append(torch.stack((outputs.logprobs_M, outputs.entropies_M)))
+        hidden |= dict(zip(batch, outputs.hidden_M.split(outputs.lengths), strict=True))
+    return TokenScores(rows, order, torch.cat(values, dim=1), [hidden[i] for i in range(len(rows))])
 
 
-def score(
+def score_logprobs(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
     micro_tokens: int | MicroBatch,
-    one_pass: OnePass = once,
+    forward_pass: ForwardPass = forward_without_grad,
 ) -> list[Floats]:
-    """Log-probability of every response token under the policy as it is now, per row [T]."""
+    """Log-probability of every response token under the current policy, per row [T]."""
     if isinstance(micro_tokens, MicroBatch):
-        return micro_tokens.rows(lambda n: score(policy, rows, temperature, n, one_pass), rows)
+        return micro_tokens.run_rows(
+            lambda n: score_logprobs(policy, rows, temperature, n, forward_pass), rows
+        )
     if not rows:
         return []
     order: list[int] = []
-    seen: list[Tensor] = []  # hidden states are not kept: those of a large batch are large
+    # Hidden states are dropped: those of a large batch would not fit in memory.
+    logprobs: list[Tensor] = []
     for batch in micro_batches(rows, micro_tokens):
-        seen.append(one_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
+        logprobs.append(forward_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
         order += batch
-    return by_row(torch.cat(seen), order, rows)
+    return split_by_row(torch.cat(logprobs), order, rows)
 
 
-def by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
-    """Tokens of the rows as they were walked in `order` -> per row [T], in one copy to the host."""
+def split_by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
+    """Split the values of rows in `order` into rows [T], with a single copy to the host."""
     host_N = values_N.detach().float().cpu().numpy()
-    parts: list[Floats] = [host_N] * len(rows)
+    values_R: list[Floats] = [host_N] * len(rows)
     end = 0
     for i in order:
         start, end = end, end + rows[i].num_tokens
-        parts[i] = host_N[start:end]
-    return parts
+        values_R[i] = host_N[start:end]
+    return values_R

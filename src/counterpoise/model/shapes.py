@@ -1,9 +1,9 @@
 """`shape:NAME`: a published architecture with random weights, for benchmarks without a download.
 
-Every size is that of the published config.json, so time, memory and FLOP are those of the real
-model; what it writes is noise. Weights ~ N(0, 0.02^2), norms 1, biases 0, drawn on the device in
-the wanted dtype from a seed: nothing passes through float32 or the CPU. Prompts are encoded by the
-embedded model's tokenizer, whose few ids every vocabulary here contains.
+All sizes are those of the published config.json, so time, memory and FLOP are those of the real
+model; the text it generates is noise. Weights ~ N(0, 0.02^2), norms 1, biases 0, drawn on the
+device in the requested dtype from a seed: nothing passes through float32 or the CPU. Prompts are
+encoded by the embedded model's tokenizer, whose few ids every vocabulary here contains.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 
 from counterpoise.errors import unknown
 
-PREFIX = "shape:"
-STD = 0.02
+SHAPE_PREFIX = "shape:"
+WEIGHT_STD = 0.02
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True}
 QWEN3 = {"model_type": "qwen3", "hidden_act": "silu", "tie_word_embeddings": True}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def shape_config(name: str) -> Any:
     """The transformers config of `shape:NAME`."""
     from transformers import AutoConfig
 
-    key = name.removeprefix(PREFIX)
+    key = name.removeprefix(SHAPE_PREFIX)
     if key not in SHAPES:
         raise unknown("shape", key, SHAPES)
     sizes = dict(SHAPES[key])
@@ -54,14 +54,15 @@ def shape_config(name: str) -> Any:
 
 
 def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
-    """A model of that config whose weights are drawn where they will live."""
+    """A model of that config with random weights, created directly on the device."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.to_empty(device=device)
-    model.tie_weights()  # `to_empty` gave the two ends of a tie memory of their own
-    with torch.device(device):  # its angles are computed, not drawn
+    model.tie_weights()  # `to_empty` gave both ends of a tie separate memory
+    # The rotary embedding has no parameters: its buffers must be computed again.
+    with torch.device(device):
         model.model.rotary_emb = type(model.model.rotary_emb)(config)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
@@ -71,5 +72,5 @@ def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: in
             elif name.endswith("bias"):
                 weight.zero_()
             else:
-                weight.normal_(0.0, STD, generator=generator)
+                weight.normal_(0.0, WEIGHT_STD, generator=generator)
     return model

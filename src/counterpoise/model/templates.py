@@ -1,13 +1,13 @@
-r"""How a problem is put to a model. The same model asked another way is another number.
+r"""Prompt templates: how a problem becomes a prompt. Results compare only under equal templates.
 
     chat         the tokenizer's own chat template, the problem as the user's message
     chat-boxed   the same, with the request for a \boxed{} after the problem
     boxed        plain text: the problem, then the request
     qwen-math    Qwen2.5-Math's: ChatML whose system message asks for steps and a \boxed{}
-    auto         chat where the tokenizer has a template, else boxed
+    auto         chat if the tokenizer has a template, else boxed
 
-Training (`model.template`) and `poise eval --template` know these names. Adding a template is one
-line of TEMPLATES.
+Training (`model.template`) and `poise eval --template` accept these names. A new template is one
+entry of TEMPLATES.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from counterpoise.errors import PoiseError, first_line, unknown
 from counterpoise.model.template_limits import check_template_ends
 
 AUTO = "auto"
-ASK = "Please reason step by step, and put your final answer within \\boxed{}."
-TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
-OPTION = "set model.template="  # the remedy of training
-RESPONSE = "=RESPONSE="  # where a chat template puts one
+BOXED_REQUEST = "Please reason step by step, and put your final answer within \\boxed{}."
+CHATML_TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
+TRAINING_REMEDY = "set model.template="  # how training sets a template; other commands differ
+RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +31,32 @@ class Template:
     """Example: Template("{problem}\\nAnswer:", chat=False, reply="\\n{problem}\\nAnswer:")"""
 
     text: str = "{problem}"  # the user's message in a chat, else the whole prompt
-    chat: bool = True  # the tokenizer's chat template stands around it
-    reply: str = ""  # without a chat template: what follows a response, to get another
-    needs: tuple[str, ...] = ()  # tokens without which the text is only letters
-    ends: tuple[str, ...] = ()  # tokens that end a response, beside the model's own
+    chat: bool = True  # whether the tokenizer's chat template is put around it
+    reply: str = ""  # without a chat template: the text between two responses
+    required_tokens: tuple[str, ...] = ()  # special tokens that the tokenizer must know
+    end_tokens: tuple[str, ...] = ()  # tokens that end a response, in addition to the model's own
 
 
 TEMPLATES = {
     "chat": Template(),
-    "chat-boxed": Template(f"{{problem}}\n{ASK}"),
+    "chat-boxed": Template(f"{{problem}}\n{BOXED_REQUEST}"),
     "boxed": Template(
         "{problem}\nReason step by step and put the final answer in \\boxed{}.\n",
         chat=False,
         reply="\n{problem}\n",
     ),
     "qwen-math": Template(
-        f"<|im_start|>system\n{ASK}<|im_end|>\n{TURN}",
+        f"<|im_start|>system\n{BOXED_REQUEST}<|im_end|>\n{CHATML_TURN}",
         chat=False,
-        reply=f"\n{TURN}",
-        needs=("<|im_start|>", "<|im_end|>"),
-        ends=("<|im_end|>", "<|endoftext|>"),
+        reply=f"\n{CHATML_TURN}",
+        required_tokens=("<|im_start|>", "<|im_end|>"),
+        end_tokens=("<|im_end|>", "<|endoftext|>"),
     ),
 }
 
 
-def resolve(name: str, tokenizer: Any, model: str, remedy: str = OPTION) -> str:
-    """The template's own name; a tokenizer that cannot write it is an error."""
+def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINING_REMEDY) -> str:
+    """The template's name with "auto" resolved; PoiseError if the tokenizer cannot apply it."""
     has_chat = bool(tokenizer.chat_template)
     if name == AUTO:
         name = "chat" if has_chat else "boxed"
@@ -67,7 +67,9 @@ def resolve(name: str, tokenizer: Any, model: str, remedy: str = OPTION) -> str:
         raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
     if template.chat:
         check_template_ends(tokenizer, model, remedy)
-    if missing := [token for token in template.needs if token_id(tokenizer, token) is None]:
+    if missing := [
+        token for token in template.required_tokens if token_id(tokenizer, token) is None
+    ]:
         raise PoiseError(
             f"template '{name}' needs the token {missing[0]}, which '{model}' does not have: "
             f"{remedy}{'chat' if has_chat else 'boxed'}"
@@ -75,41 +77,42 @@ def resolve(name: str, tokenizer: Any, model: str, remedy: str = OPTION) -> str:
     return name
 
 
-def written(name: str, problem: str) -> str:
-    """A problem as the user's message of a chat, or as the whole prompt."""
+def fill_template(name: str, problem: str) -> str:
+    """The user's message of a chat, or the whole prompt, for a problem."""
     return TEMPLATES[name].text.replace("{problem}", problem)
 
 
-def encode(name: str, tokenizer: Any, problem: str) -> list[int]:
-    """The tokens of a prompt, for a name that `resolve` gave."""
-    template, text = TEMPLATES[name], written(name, problem)
+def encode_prompt(name: str, tokenizer: Any, problem: str) -> list[int]:
+    """The tokens of a prompt, for a name from `resolve_template`."""
+    template, text = TEMPLATES[name], fill_template(name, problem)
     if template.chat:
         text = _render_chat(tokenizer, [("user", text)])
-    plain = not template.chat and not template.needs  # the others hold their special tokens
+    # Chat templates and templates with required tokens already contain their special tokens.
+    plain = not template.chat and not template.required_tokens
     ids: list[int] = tokenizer.encode(text, add_special_tokens=plain)
     return ids
 
 
-def reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int]:
-    """What someone says to a response that ended in one of `ends`, up to where the next begins."""
+def encode_reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int]:
+    """The tokens of a reply to a response that ended in one of `ends`, up to the next response."""
     text = TEMPLATES[name].reply.replace("{problem}", said)
     if TEMPLATES[name].chat:
-        turns = [("user", "?"), ("assistant", RESPONSE), ("user", said)]
-        whole = _render_chat(tokenizer, turns)
-        _, found, text = whole.partition(RESPONSE)
-        if not found:
+        turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", said)]
+        conversation = _render_chat(tokenizer, turns)
+        _, marker, text = conversation.partition(RESPONSE_MARKER)
+        if not marker:
             raise PoiseError(
-                "the model's chat template shows no earlier responses: it takes no second turn; "
-                f"{OPTION}boxed"
+                "the model's chat template drops earlier responses, so there is no second turn: "
+                f"{TRAINING_REMEDY}boxed"
             )
         for end in tokenizer.convert_ids_to_tokens(list(ends)):
-            text = text.removeprefix(end)  # the response has its own
+            text = text.removeprefix(end)  # the response already contains it
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
 
 
 def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
-    """(role, content) of every message, as the tokenizer's chat template writes them."""
+    """The text of (role, content) messages as the tokenizer's chat template renders them."""
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
         text: str = tokenizer.apply_chat_template(
@@ -117,19 +120,20 @@ def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
         )
     except Exception as fault:  # a template is a program, and may raise anything
         raise PoiseError(
-            f"the model's chat template cannot be rendered: {first_line(fault)}; {OPTION}boxed"
+            f"the model's chat template cannot be rendered: {first_line(fault)}; "
+            f"{TRAINING_REMEDY}boxed"
         ) from fault
     return text
 
 
 def end_tokens(name: str, tokenizer: Any, own: Sequence[int]) -> tuple[int, ...]:
-    """The model's own end tokens and those of the template."""
-    added = (token_id(tokenizer, token) for token in TEMPLATES[name].ends)
+    """The model's own end tokens together with those of the template."""
+    added = (token_id(tokenizer, token) for token in TEMPLATES[name].end_tokens)
     return tuple(sorted({*own, *(token for token in added if token is not None)}))
 
 
 def token_id(tokenizer: Any, token: str) -> int | None:
-    """The number of a special token; None where it is several tokens, or unknown."""
+    """The id of a special token; None if the tokenizer does not know it as one token."""
     ids = tokenizer.encode(token, add_special_tokens=False)
-    found = len(ids) == 1 and ids[0] != tokenizer.unk_token_id
-    return int(ids[0]) if found else None
+    is_single = len(ids) == 1 and ids[0] != tokenizer.unk_token_id
+    return int(ids[0]) if is_single else None

@@ -1,7 +1,7 @@
-"""Arrays to the device without waiting, and back when they are asked for.
+"""Copy arrays to the device and back without making host and GPU wait for each other.
 
 A plain copy to a GPU waits for all work queued before it, and then the GPU waits for the host to
-queue more. A copy from pinned memory is queued like everything else, and so is one into it.
+queue more. A copy from or into pinned memory is queued like all other work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[Any], device: torch.device, dtype: Any = None) -> Tensor:
-    """`array`, or its values as a numpy `dtype`."""
+    """Queue a copy of `array` to the device, converted to a numpy `dtype` if one is given."""
     tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))
     if device.type != "cuda":
         return tensor.to(device)
@@ -24,16 +24,16 @@ def to_device(array: NDArray[Any], device: torch.device, dtype: Any = None) -> T
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Queues the copy. To call what is returned is to wait for it, and for nothing queued later."""
+    """Queue a copy to the host; the returned function waits for it (not for later work)."""
     if tensor.device.type != "cuda":
         return tensor.numpy
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
-    there = torch.cuda.Event()
-    there.record()
+    copy_finished = torch.cuda.Event()
+    copy_finished.record()
 
-    def waited() -> NDArray[Any]:
-        there.synchronize()
+    def wait_for_copy() -> NDArray[Any]:
+        copy_finished.synchronize()
         return host.numpy()
 
-    return waited
+    return wait_for_copy

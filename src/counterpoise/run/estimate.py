@@ -25,7 +25,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.plugins import shown
-from counterpoise.sample.positions import beyond
+from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
 from counterpoise.task.load import check_enough, load_problems
 
@@ -66,11 +66,11 @@ def shape_of(name: str) -> Shape | None:
     """From the table above, a shape by name, or the model's own config.json on this machine."""
     if name in KNOWN:
         return KNOWN[name]
-    from counterpoise.model.shapes import PREFIX, shape_config
+    from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
     if name == "smollm2":
-        name = f"{PREFIX}smollm2-135m"
-    c = shape_config(name) if name.startswith(PREFIX) else _config_of(name)
+        name = f"{SHAPE_PREFIX}smollm2-135m"
+    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _config_of(name)
     if c is None:
         return None
     return Shape(
@@ -91,9 +91,9 @@ def _config_of(name: str) -> Any:
     from transformers import AutoConfig
 
     from counterpoise.model.decoder import check_architecture
-    from counterpoise.model.load import EMBEDDED
+    from counterpoise.model.load import EMBEDDED_FOLDER
 
-    path = EMBEDDED if name == "embedded" else Path(name)
+    path = EMBEDDED_FOLDER if name == "embedded" else Path(name)
     if not (path / "config.json").is_file():
         return None
     try:
@@ -161,7 +161,9 @@ def memory(config: RunConfig) -> list[str]:
     if config.sample.engine == "vllm":
         share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
         drawing = [f"               vLLM's weights, keys and values: {share}"]
-    fault = beyond(0, config.sample.max_new_tokens, shape.positions)  # of prompts nobody knows
+    fault = describe_overflow(
+        0, config.sample.max_new_tokens, shape.positions
+    )  # of prompts nobody knows
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
@@ -201,9 +203,9 @@ def _problems(config: RunConfig) -> str:
     few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config
     found = load_problems(few)
     if config.sample.anchors:
-        from counterpoise.sample.anchors import check_generic
+        from counterpoise.sample.anchors import check_generic_texts
 
-        check_generic(found.train, config.sample)
+        check_generic_texts(found.train, config.sample)
     train, heldout = len(found.train), len(found.heldout)
     if generated:
         train, heldout = task.size, task.heldout

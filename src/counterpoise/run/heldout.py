@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample.episodes import Episodes, respond
+from counterpoise.sample.episodes import EpisodePlayer, sample_responses
 from counterpoise.sample.native import sample as native
-from counterpoise.sample.sampler import Sample
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import Estimate, share
 from counterpoise.types import Prompt
@@ -59,15 +59,15 @@ def judge(
     config: SampleConfig,
     verifier: Verifier,
     seed: int,
-    sample: Sample = native,
-    episodes: Episodes | None = None,
+    sample: SampleFunction = native,
+    episodes: EpisodePlayer | None = None,
 ) -> Success:
     """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
     seeds = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
     asked = [(p, policy.encode(p.problem)) for p in prompts]
-    responses = respond(policy, asked, seeds, config, sample, episodes)
+    responses = sample_responses(policy, asked, seeds, config, sample, episodes)
     texts = [r.text for group in responses for r in group]
     rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
     return summarise(np.array(rewards).reshape(len(prompts), samples))

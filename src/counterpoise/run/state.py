@@ -14,11 +14,11 @@ from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import PROMPTS, MicroBatch
+from counterpoise.model.fit_memory import PROMPTS_CAPTION, MicroBatch
 from counterpoise.model.load import Policy
-from counterpoise.sample.episodes import Episodes
+from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
-from counterpoise.sample.sampler import Sample
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.store import checkpoint
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
@@ -51,8 +51,8 @@ class State:
     micro: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
     drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
     passes: Passes = EAGER  # how those of the update run
-    sample: Sample = sample  # who draws
-    episodes: Episodes | None = None  # who answers; None: nobody
+    sample: SampleFunction = sample  # who draws
+    episodes: EpisodePlayer | None = None  # who answers; None: nobody
     reference: dict[str, Tensor] | None = None  # the first weights, where a rule reads them
     iteration: int = 0  # finished
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
@@ -66,7 +66,7 @@ def new_state(policy: Policy, config: RunConfig) -> State:
         Optimizer(policy.model, options),
         _buffer(config),
         MicroBatch(options.micro_tokens),
-        MicroBatch(config.sample.prompts, what=PROMPTS),
+        MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
         passes_of(options),
         reference=reference_of(policy, config.credit),
     )

@@ -1,1 +1,1 @@
-"""Stage 1: draw G responses for every prompt."""
+"""Stage 1: sample G responses for every prompt."""

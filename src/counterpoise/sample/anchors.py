@@ -1,13 +1,16 @@
-"""CRPO's generic-response anchors: what the policy says when it is not told what makes the problem.
+"""CRPO's generic-response anchors: group members sampled from a less informative prompt.
 
     group    G - a responses to the problem, then a responses to its generic text (Prompt.generic)
 
-All are verified against the same answer and share a baseline, so an anchor, which lacks what a good
-answer needs, is a member that the others are to beat: also in a group that is all right otherwise.
-In training it is a response to the problem like the others, with old log-probabilities after the
-problem: a group cancels what it shares only after one prompt. What the sampler said of it after
-the generic text is not used. arXiv:2605.25511, where G = 8, a = 1 and the generic text is the
-prompt without its character; the released code trains an anchor after the text it was drawn from.
+All G responses are verified against the same answer and share one baseline. An anchor lacks the
+information that a good answer needs, so the other responses should beat it, and even a group whose
+other responses are all correct keeps a training signal.
+
+The update treats an anchor like any other response to the problem: its old log-probabilities are
+computed after the problem, because the terms that a group shares cancel only under one common
+prompt. The sampler's log-probabilities after the generic text are discarded. arXiv:2605.25511 uses
+G = 8, a = 1 and, as generic text, the prompt without its character description; the released code
+instead trains an anchor after the text it was sampled from.
 """
 
 from __future__ import annotations
@@ -17,16 +20,16 @@ from collections.abc import Sequence
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
-from counterpoise.sample.sampler import Sample
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.types import Ints, Prompt, Response
 
 
-def check_generic(prompts: Sequence[Prompt], config: SampleConfig) -> None:
-    """Before anything is drawn: anchors need a text of their own."""
-    missing = next((prompt for prompt in prompts if not prompt.generic), None)
-    if config.anchors and missing:
+def check_generic_texts(prompts: Sequence[Prompt], config: SampleConfig) -> None:
+    """Raise before sampling starts if anchors are requested and a prompt has no generic text."""
+    without_generic = next((prompt for prompt in prompts if not prompt.generic), None)
+    if config.anchors and without_generic:
         raise PoiseError(
-            f"sample.anchors: prompt '{missing.id}' has no generic text: name its field by "
+            f"sample.anchors: prompt '{without_generic.id}' has no generic text: name its field by "
             "task.generic_field, or set sample.anchors=0"
         )
 
@@ -36,11 +39,19 @@ def sample_with_anchors(
     prompts: Sequence[tuple[Prompt, Ints]],
     seeds_PG: Sequence[Sequence[int]],
     config: SampleConfig,
-    sample: Sample,
+    sample: SampleFunction,
 ) -> list[list[Response]]:
-    """As `sample`; the last `config.anchors` responses of a prompt come after its generic text."""
-    own = config.group_size - config.anchors
-    tokens, generic = zip(*((t, policy.encode(p.generic)) for p, t in prompts), strict=True)
-    informed = sample(policy, tokens, [seeds[:own] for seeds in seeds_PG], config)
-    anchors = sample(policy, generic, [seeds[own:] for seeds in seeds_PG], config)
-    return [[*some, *others] for some, others in zip(informed, anchors, strict=True)]
+    """Like `sample`, but the last `config.anchors` responses of a group answer the generic text."""
+    num_informed = config.group_size - config.anchors
+    prompt_tokens = [tokens for _, tokens in prompts]
+    generic_tokens = [policy.encode(prompt.generic) for prompt, _ in prompts]
+    informed_PG = sample(
+        policy, prompt_tokens, [seeds[:num_informed] for seeds in seeds_PG], config
+    )
+    anchors_PG = sample(
+        policy, generic_tokens, [seeds[num_informed:] for seeds in seeds_PG], config
+    )
+    return [
+        [*informed_G, *anchors_G]
+        for informed_G, anchors_G in zip(informed_PG, anchors_PG, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Prompts, responses and rewards -> groups of rollouts, which credit is computed over."""
+"""Combine prompts, responses and rewards into the groups that credit is computed over."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ import numpy as np
 from counterpoise.types import Floats, Group, Ints, Prompt, Response, Rollout
 
 
-def gather(
+def build_groups(
     prompts: Sequence[tuple[Prompt, Ints]],
     responses_PG: Sequence[Sequence[Response]],
     rewards: Sequence[float],
-    now: int,
-    further_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
+    iteration: int,
+    extra_rewards_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
     anchors: int = 0,
 ) -> list[Group]:
-    """Rewards come prompt after prompt, in the order of the responses; the last `anchors` of a
-    prompt's responses were drawn after its generic text: what the sampler says of their tokens
-    says nothing of them after the prompt.
+    """One group for each prompt.
+
+    `rewards` is flat: prompt by prompt, in the order of the responses. The last `anchors` responses
+    of every prompt were sampled after its generic text (`sample/anchors.py`).
     """
-    remaining = iter(rewards)
-    if further_PG is None:
-        further_PG = [[{}] * len(responses) for responses in responses_PG]
+    rewards_left = iter(rewards)
+    if extra_rewards_PG is None:
+        extra_rewards_PG = [[{}] * len(responses) for responses in responses_PG]
     return [
         Group(
-            key=f"{now}:{prompt.id}",
-            iteration=now,
+            key=f"{iteration}:{prompt.id}",
+            iteration=iteration,
             rollouts=tuple(
                 Rollout(
                     prompt_id=prompt.id,
                     prompt=prompt.problem,
                     answer=prompt.answer,
                     response=response.text,
-                    reward=next(remaining),
+                    reward=next(rewards_left),
                     prompt_tokens=tokens,
                     response_tokens=response.tokens,
-                    sampled_logprobs=_unknown(response) if anchor else response.logprobs,
+                    # The sampler saw an anchor after the generic text, so its log-probabilities
+                    # say nothing about the response after this prompt.
+                    sampled_logprobs=_unknown_logprobs(response) if anchor else response.logprobs,
                     finished=response.finished,
-                    further=further,
+                    further=extra_rewards,
                     anchor=anchor,
                     turns=response.turns,
                     columns=prompt.columns,
                 )
-                for response, further, anchor in zip(
-                    responses, further_G, _last(anchors, len(responses)), strict=True
+                for response, extra_rewards, anchor in zip(
+                    responses, extra_rewards_G, _anchor_flags(anchors, len(responses)), strict=True
                 )
             ),
         )
-        for (prompt, tokens), responses, further_G in zip(
-            prompts, responses_PG, further_PG, strict=True
+        for (prompt, tokens), responses, extra_rewards_G in zip(
+            prompts, responses_PG, extra_rewards_PG, strict=True
         )
     ]
 
 
-def _last(count: int, size: int) -> list[bool]:
-    return [i >= size - count for i in range(size)]
+def _anchor_flags(num_anchors: int, group_size: int) -> list[bool]:
+    """True for the last `num_anchors` members of a group."""
+    return [i >= group_size - num_anchors for i in range(group_size)]
 
 
-def _unknown(response: Response) -> Floats:
+def _unknown_logprobs(response: Response) -> Floats:
     return np.full(len(response.tokens), np.nan, dtype=np.float32)

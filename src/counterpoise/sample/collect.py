@@ -1,6 +1,6 @@
-"""Stages 1 and 2 bound to a run: an iteration's prompts, their responses, their groups.
+"""Collect an iteration's rollouts: pick prompts, sample responses, verify them, build groups.
 
-One round is the rule. With dynamic sampling (`sample/dynamic_sampling.py`) there may be more.
+Usually one round is enough; dynamic sampling (`sample/dynamic_sampling.py`) may add more.
 """
 
 from __future__ import annotations
@@ -10,108 +10,149 @@ from dataclasses import dataclass
 from itertools import islice
 
 from counterpoise.config import RunConfig
-from counterpoise.model.fit_memory import NO_MEMORY, PROMPTS, MicroBatch
+from counterpoise.model.fit_memory import GENERAL_REMEDY, PROMPTS_CAPTION, MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.sample.anchors import sample_with_anchors
-from counterpoise.sample.build_groups import gather
-from counterpoise.sample.dynamic_sampling import Refilled, further_prompts, refill
-from counterpoise.sample.episodes import Episodes, respond
+from counterpoise.sample.build_groups import build_groups
+from counterpoise.sample.dynamic_sampling import RefilledBatch, refill_groups, replacement_prompts
+from counterpoise.sample.episodes import EpisodePlayer, sample_responses
 from counterpoise.sample.native import sample as native
-from counterpoise.sample.sampler import Sample
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Group, Ints, Prompt, Response
 from counterpoise.verify.extra_rewards import further
 from counterpoise.verify.scores import Scores, Verifier, verified
 
-Encoded = tuple[Prompt, Ints]  # a prompt and its tokens
+EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Drawer:
-    """Who draws, by which weights, and how much at once."""
+class SamplerBinding:
+    """A sampler together with the policy it samples from and the limits it works under."""
 
     policy: Policy
-    at_once: MicroBatch | None = None  # prompts; None: all of them until memory runs out
-    sample: Sample = native
-    episodes: Episodes | None = None  # who answers; None: nobody
+    prompts_per_draw: MicroBatch | None = None  # None: all prompts until memory runs out
+    sample: SampleFunction = native
+    episodes: EpisodePlayer | None = None  # None: single-turn responses, no environment
 
 
-class Asked:
-    """Draws and verifies the groups of one iteration, round after round, and keeps them all."""
+class RolloutCollector:
+    """Samples and verifies the groups of one iteration, round by round, and keeps all of them."""
 
     def __init__(
-        self, drawer: Drawer, config: RunConfig, verifier: Verifier, lap: Callable[[str], None],
-        now: int,
-    ) -> None:  # fmt: skip
-        """`lap` is told when a stage has ended."""
-        self.drawer, self.config, self.verifier = drawer, config, verifier
-        self.lap, self.now = lap, now
-        self.all: list[Group] = []  # in the order they were drawn
+        self,
+        sampler_binding: SamplerBinding,
+        config: RunConfig,
+        verifier: Verifier,
+        end_stage: Callable[[str], None],
+        iteration: int,
+    ) -> None:
+        """`end_stage` is called with the name of a stage when it has finished (for timing)."""
+        self.sampler_binding, self.config, self.verifier = sampler_binding, config, verifier
+        self.end_stage, self.iteration = end_stage, iteration
+        self.collected_groups: list[Group] = []  # of all rounds, in sampling order
         self.scores = Scores([])
 
-    def groups(self, prompts: Sequence[Encoded]) -> list[Group]:
-        """Those of one round; none where there are no prompts."""
+    def collect_groups(self, prompts: Sequence[EncodedPrompt]) -> list[Group]:
+        """Sample and verify one round; without prompts there are no groups."""
         if not prompts:
             return []
-        config, now = self.config, self.now
+        config, iteration = self.config, self.iteration
         G = config.sample.group_size
-        responses_PG = draw(self.drawer, prompts, config, now, first=len(self.all))
-        self.lap("sample")
+        responses_PG = draw_responses(
+            self.sampler_binding,
+            prompts,
+            config,
+            iteration,
+            prompts_before=len(self.collected_groups),
+        )
+        self.end_stage("sample")
         texts = [response.text for responses in responses_PG for response in responses]
-        asked = [prompt for prompt, _ in prompts for _ in range(G)]
-        scores = verified(self.verifier, texts, asked)
-        also_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
-        groups = gather(prompts, responses_PG, scores.rewards, now, also_PG, config.sample.anchors)
-        self.lap("verify")
-        self.all += groups
+        prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
+        scores = verified(self.verifier, texts, prompt_of_response)
+        extra_rewards_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
+        groups = build_groups(
+            prompts,
+            responses_PG,
+            scores.rewards,
+            iteration,
+            extra_rewards_PG,
+            config.sample.anchors,
+        )
+        self.end_stage("verify")
+        self.collected_groups += groups
         self.scores = self.scores.and_then(scores)
         return groups
 
 
 def sample_groups(
-    asked: Asked, train_set: Sequence[Encoded], config: RunConfig, now: int
-) -> Refilled:
-    """The groups of iteration `now`, and those that were drawn and dropped on the way."""
-    prompts = pick_prompts(train_set, config, now)
-    others = further_prompts(train_set, [prompt for prompt, _ in prompts], config.loop.seed, now)
-    return refill(
-        asked.groups(prompts),
-        lambda missing: asked.groups(list(islice(others, missing))),
+    collector: RolloutCollector,
+    train_set: Sequence[EncodedPrompt],
+    config: RunConfig,
+    iteration: int,
+) -> RefilledBatch:
+    """The groups of an iteration, and those that dynamic sampling dropped on the way."""
+    prompts = pick_prompts(train_set, config, iteration)
+    unused_prompts = replacement_prompts(
+        train_set, [prompt for prompt, _ in prompts], config.loop.seed, iteration
+    )
+    return refill_groups(
+        collector.collect_groups(prompts),
+        lambda missing: collector.collect_groups(list(islice(unused_prompts, missing))),
         config.sample.refills,
     )
 
 
-def pick_prompts(train_set: Sequence[Encoded], config: RunConfig, now: int) -> list[Encoded]:
-    """The prompts of iteration `now`: shuffled epochs, an incomplete last iteration left out."""
+def pick_prompts(
+    train_set: Sequence[EncodedPrompt], config: RunConfig, iteration: int
+) -> list[EncodedPrompt]:
+    """The prompts of an iteration: shuffled epochs, each without its incomplete last batch."""
     P = config.sample.prompts
-    epoch, place = divmod(now - 1, len(train_set) // P)
+    epoch, iteration_of_epoch = divmod(iteration - 1, len(train_set) // P)
     order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
-    return [train_set[i] for i in order[place * P : (place + 1) * P]]
+    start = iteration_of_epoch * P
+    return [train_set[index] for index in order[start : start + P]]
 
 
-def draw(
-    drawer: Drawer, prompts: Sequence[Encoded], config: RunConfig, now: int, *, first: int = 0
+def draw_responses(
+    sampler_binding: SamplerBinding,
+    prompts: Sequence[EncodedPrompt],
+    config: RunConfig,
+    iteration: int,
+    *,
+    prompts_before: int = 0,
 ) -> list[list[Response]]:
-    """G responses for every prompt, each from a seed of its own; a part at a time if need be.
+    """G responses for every prompt, in smaller batches of prompts where memory runs out.
 
-    `first` prompts of the iteration were drawn before these.
+    `prompts_before` prompts of the iteration were sampled in earlier rounds.
     """
     P, G = len(prompts), config.sample.group_size
+    # A seed depends only on the iteration and the response's place in it, never on how prompts are
+    # batched, so running out of memory changes no response.
     seeds_PG = [
-        [seed_for(config.loop.seed, "sample", now, p * G + g) for g in range(G)]
-        for p in range(first, first + P)
+        [
+            seed_for(config.loop.seed, "sample", iteration, prompt_index * G + response_index)
+            for response_index in range(G)
+        ]
+        for prompt_index in range(prompts_before, prompts_before + P)
     ]
 
-    def parts(size: int) -> list[list[Response]]:
-        drawn: list[list[Response]] = []
-        for start in range(0, P, size):
-            part = slice(start, start + size)
-            asked = drawer.policy, prompts[part], seeds_PG[part], config.sample, drawer.sample
+    def draw_in_batches(batch_size: int) -> list[list[Response]]:
+        responses: list[list[Response]] = []
+        for start in range(0, P, batch_size):
+            batch = slice(start, start + batch_size)
+            arguments = (
+                sampler_binding.policy,
+                prompts[batch],
+                seeds_PG[batch],
+                config.sample,
+                sampler_binding.sample,
+            )
             if config.sample.anchors:
-                drawn += sample_with_anchors(*asked)
+                responses += sample_with_anchors(*arguments)
             else:
-                drawn += respond(*asked, drawer.episodes)
-        return drawn
+                responses += sample_responses(*arguments, sampler_binding.episodes)
+        return responses
 
-    at_once = drawer.at_once or MicroBatch(P, what=PROMPTS)
-    return at_once.fitting(parts, least=1, most=P, remedy=NO_MEMORY)
+    prompts_per_draw = sampler_binding.prompts_per_draw or MicroBatch(P, caption=PROMPTS_CAPTION)
+    return prompts_per_draw.run_fitting(draw_in_batches, smallest=1, total=P, remedy=GENERAL_REMEDY)

@@ -1,12 +1,13 @@
-"""Decoding on a GPU: a step is captured once as a CUDA graph and replayed for every token.
+"""GPU decoding: each decoding step is captured once as a CUDA graph and replayed for every token.
 
-A decoded token is some 240 small kernels; launched one by one they cost more than they
-compute. All memory a step touches stays where it is (`sample/kv_slots.py`) and the weights are the
-trainer's own tensors, updated in place, so a graph captured once serves every later iteration.
+A decoded token takes some 240 small kernels, which cost more to launch than to compute. All memory
+that a step touches stays in place (`sample/kv_slots.py`), and the weights are the trainer's own
+tensors, updated in place, so a graph captured once serves every later iteration.
 
-Finished rows leave at intervals, which takes a smaller graph: batches come in a few sizes, each
-captured when it is first needed. The first step of a size runs as it is (which also compiles its
-kernels), the next is captured, all others are replayed. On a CPU every step runs as it is.
+Finished rows are removed at intervals, after which a smaller graph suffices. Batches therefore come
+in a few sizes, and each size is captured when it is first needed: its first step runs eagerly
+(which also compiles its kernels), then the step is captured, and all later ones are replayed. On a
+CPU every step runs eagerly.
 """
 
 from __future__ import annotations
@@ -22,131 +23,154 @@ from torch import Tensor
 from counterpoise.config import SampleConfig
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import Policy
-from counterpoise.sample.choose_token import choose
-from counterpoise.sample.kv_budget import budget, token_bytes
-from counterpoise.sample.kv_cache import Prefill
-from counterpoise.sample.kv_slots import Capacity, Slots
+from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
+from counterpoise.sample.kv_cache import Fork, Prefill
+from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
 
-LOOK_EVERY = 16  # tokens between looks at which rows have finished: a look waits for the GPU
-ROUND_PREFIX, ROUND_ROOM = 4096, 64  # capacities are rounded up, so that they seldom change
+# Counting the running rows makes the host wait for the GPU, so it is done every so many tokens.
+FINISH_CHECK_INTERVAL = 16
+# Capacities are rounded up to multiples, so that they, and with them the graphs, seldom change.
+PREFIX_MULTIPLE, ROOM_MULTIPLE = 4096, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """How a token is drawn: part of what a graph has captured."""
+class DrawSettings:
+    """How a token is sampled. A captured graph is valid for one such setting."""
 
     temperature: float
     top_p: float
     top_k: int
-    ends: tuple[int, ...]
+    end_tokens: tuple[int, ...]
 
 
-class Graphs:
-    """The slots of one decoder, and a graph for each size of batch and way of drawing."""
+class DecodeGraphs:
+    """The slots of one decoder, and a graph for each batch size and `DrawSettings`."""
 
-    def __init__(self, decoder: Decoder, capacity: Capacity) -> None:
-        self.slots = Slots(decoder, capacity)
-        self.weights = decoder.addresses
-        self._graphs: dict[tuple[int, Drawing], torch.cuda.CUDAGraph] = {}
+    def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
+        self.slots = DecodeSlots(decoder, capacity)
+        self.weight_addresses = decoder.tensor_addresses
+        self._graphs: dict[tuple[int, DrawSettings], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        self._ends: dict[Drawing, Tensor] = {}
+        self._end_tokens: dict[DrawSettings, Tensor] = {}
 
-    def step(self, decoder: Decoder, batch: int, how: Drawing) -> None:
-        """Decode the current token of the first `batch` places and draw the next."""
-        key = (batch, how)
+    def step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
+        """Decode the current token of the first `batch` places and sample the next one."""
+        key = (batch, settings)
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
             return
-        self._compute(decoder, batch, how)
+        self._run_step(decoder, batch, settings)
         if decoder.device.type == "cuda":
-            self._graphs[key] = self._captured(decoder, batch, how)
+            self._graphs[key] = self._capture(decoder, batch, settings)
 
-    def _captured(self, decoder: Decoder, batch: int, how: Drawing) -> torch.cuda.CUDAGraph:
-        """Records a step and computes nothing. One is replayed at a time, so all share a pool."""
+    def _capture(
+        self, decoder: Decoder, batch: int, settings: DrawSettings
+    ) -> torch.cuda.CUDAGraph:
+        """Record a step without executing it."""
+        # Only one graph is replayed at a time, so all of them can share one memory pool.
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._compute(decoder, batch, how)
+            self._run_step(decoder, batch, settings)
         return graph
 
-    def _compute(self, decoder: Decoder, batch: int, how: Drawing) -> None:
+    def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
         hidden = decoder(slots.current[:batch], slots.positions(batch), slots)
-        self.draw(hidden @ decoder.unembedding.T, how, offset=1)
+        self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
         slots.step += 1
 
-    def draw(self, logits_RV: Tensor, how: Drawing, *, offset: int) -> None:
-        """Token `step + offset` of every row of the batch, and its books."""
+    def draw_tokens(self, logits_RV: Tensor, settings: DrawSettings, *, offset: int) -> None:
+        """Sample token `step + offset` of every row of the batch and update the slots."""
         slots, R = self.slots, len(logits_RV)
         rows, current, running = slots.rows[:R], slots.current[:R], slots.running[:R]
-        if how not in self._ends:
-            self._ends[how] = torch.tensor(how.ends, device=logits_RV.device)
-        ends = self._ends[how]
+        # The tensor is created once, outside any capture: a capture cannot copy from the host.
+        if settings not in self._end_tokens:
+            self._end_tokens[settings] = torch.tensor(settings.end_tokens, device=logits_RV.device)
+        end_tokens = self._end_tokens[settings]
         if logits_RV.is_cuda:
-            from counterpoise.sample.kernels.draw import draw
+            from counterpoise.sample.kernels.draw import draw_tokens
 
-            draw(
-                logits_RV, rows, slots.uniforms, slots.step, ends, slots.limits,
-                slots.tokens, slots.logprobs, current, running,
-                temperature=how.temperature, top_p=how.top_p, top_k=how.top_k, offset=offset,
-            )  # fmt: skip
+            draw_tokens(
+                logits_RV,
+                slots=rows,
+                uniforms=slots.uniforms,
+                step=slots.step,
+                end_tokens=end_tokens,
+                limits=slots.limits,
+                tokens=slots.tokens,
+                logprobs=slots.logprobs,
+                current=current,
+                running=running,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                offset=offset,
+            )
             return
         t = slots.step + offset
         uniforms = slots.uniforms[rows, t]
-        tokens, logprobs = choose(
-            logits_RV.float(), uniforms, how.temperature, how.top_p, how.top_k
+        tokens, logprobs = choose_tokens(
+            logits_RV.float(), uniforms, settings.temperature, settings.top_p, settings.top_k
         )
         slots.tokens[rows, t], slots.logprobs[rows, t] = tokens, logprobs
         current.copy_(tokens)
-        running &= ~torch.isin(tokens, ends) & (t + 1 < slots.limits[rows])
+        running &= ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[rows])
 
 
-_GRAPHS: WeakKeyDictionary[Decoder, Graphs] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[Decoder, DecodeGraphs] = WeakKeyDictionary()
 
 
-def graphs_for(decoder: Decoder, needed: Capacity) -> Graphs:
-    """The decoder's graphs, made anew when they are too small or its weights have moved.
+def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
+    """The decoder's graphs, rebuilt if they are too small or the weights have moved in memory."""
+    existing = _GRAPHS.get(decoder)
+    if (
+        existing
+        and existing.slots.capacity.holds(needed)
+        and existing.weight_addresses == decoder.tensor_addresses
+    ):
+        return existing
+    needed = round_up_capacity(needed)
+    if existing:
+        # Serve the old needs too if memory allows, so that batches which alternate between two
+        # shapes do not rebuild the graphs each time. Few long rows and many short ones together
+        # would mean many long rows, which may not fit: then only the new needs count.
+        combined = needed.with_room_for(existing.slots.capacity)
+        bytes_needed = combined.total_tokens * kv_bytes_per_token(decoder)
+        if bytes_needed <= kv_bytes_allowed(decoder, kv_bytes_held(decoder)):
+            needed = combined
+        # The old slots must be freed before the new ones are allocated.
+        release_graphs(decoder)
+        del existing
+    graphs = _GRAPHS[decoder] = DecodeGraphs(decoder, needed)
+    return graphs
 
-    New ones have room for what the old ones had too, as far as memory allows: few long rows after
-    many short ones would otherwise make room for many long ones.
-    """
-    kept = _GRAPHS.get(decoder)
-    if kept and kept.slots.capacity.holds(needed) and kept.weights == decoder.addresses:
-        return kept
-    needed = rounded(needed)
-    if kept:
-        both = needed.with_room_for(kept.slots.capacity)
-        if both.tokens * token_bytes(decoder) <= budget(decoder, bytes_held(decoder)):
-            needed = both
-        release(decoder)
-        del kept
-    made = _GRAPHS[decoder] = Graphs(decoder, needed)
-    return made
 
-
-def release(decoder: Decoder) -> None:
-    """Give the memory of slots and graphs back."""
+def release_graphs(decoder: Decoder) -> None:
+    """Free the memory of the decoder's slots and graphs."""
     _GRAPHS.pop(decoder, None)
 
 
-def bytes_held(decoder: Decoder) -> int:
-    """Of keys and values."""
-    kept = _GRAPHS.get(decoder)
-    return kept.slots.capacity.tokens * token_bytes(decoder) if kept else 0
+def kv_bytes_held(decoder: Decoder) -> int:
+    """Bytes of keys and values that the decoder's slots hold now."""
+    existing = _GRAPHS.get(decoder)
+    return existing.slots.capacity.total_tokens * kv_bytes_per_token(decoder) if existing else 0
 
 
-def rounded(capacity: Capacity) -> Capacity:
-    return Capacity(
+def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
+    """The next larger capacity of the few sizes in use."""
+    return SlotCapacity(
         rows=batch_size(capacity.rows),
-        room=-(-capacity.room // ROUND_ROOM) * ROUND_ROOM,
-        prefix=-(-capacity.prefix // ROUND_PREFIX) * ROUND_PREFIX,
+        new_tokens=-(-capacity.new_tokens // ROOM_MULTIPLE) * ROOM_MULTIPLE,
+        prefix_tokens=-(-capacity.prefix_tokens // PREFIX_MULTIPLE) * PREFIX_MULTIPLE,
     )
 
 
 def batch_size(rows: int) -> int:
-    """The size of batch that `rows` rows decode in: powers of two, and halfway between.
+    """The padded batch size for `rows` rows: a power of two, or halfway between two of them.
 
     Example:
         >>> [batch_size(n) for n in (1, 5, 8, 9, 100, 200, 257)]
@@ -160,24 +184,29 @@ def batch_size(rows: int) -> int:
 
 @torch.no_grad()
 def decode_rows(
-    policy: Policy, done: Prefill, sequences: Sequence[int], lengths: Sequence[int],
-    limits: Sequence[int], uniforms_RT: Tensor, first_logits_RV: Tensor, config: SampleConfig,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(tokens [R, T], log-probabilities [R, T]); what follows a row's end means nothing."""
-    R, room = uniforms_RT.shape
-    graphs = graphs_for(policy.decoder, Capacity(R, room, len(done.hidden_N)))
+    policy: Policy,
+    prefilled: Prefill,
+    forks: Sequence[Fork],
+    uniforms_RT: Tensor,
+    first_logits_RV: Tensor,
+    config: SampleConfig,
+) -> tuple[Tensor, Tensor]:
+    """(tokens [R, T], log-probabilities [R, T]); entries after a row's end are undefined."""
+    R, max_new_tokens = uniforms_RT.shape
+    needed = SlotCapacity(R, max_new_tokens, len(prefilled.hidden_N))
+    graphs = graphs_for(policy.decoder, needed)
     slots = graphs.slots
-    slots.fill(done, sequences, lengths, limits, uniforms_RT)
-    how = Drawing(config.temperature, config.top_p, config.top_k, policy.end_tokens)
-    graphs.draw(first_logits_RV, how, offset=0)
+    slots.fill(prefilled, forks, uniforms_RT)
+    settings = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
+    graphs.draw_tokens(first_logits_RV, settings, offset=0)
     batch = batch_size(R)
-    for t in range(1, room):
-        if t % LOOK_EVERY == 0:
-            left = int(slots.running[:batch].sum())
-            if left == 0:
+    for t in range(1, max_new_tokens):
+        if t % FINISH_CHECK_INTERVAL == 0:
+            num_running = int(slots.running[:batch].sum())
+            if num_running == 0:
                 break
-            if batch_size(left) < batch:
-                slots.leave(batch)
-                batch = batch_size(left)
-        graphs.step(policy.decoder, batch, how)
-    return slots.tokens[:R, :room], slots.logprobs[:R, :room]
+            if batch_size(num_running) < batch:
+                slots.drop_finished(batch)
+                batch = batch_size(num_running)
+        graphs.step(policy.decoder, batch, settings)
+    return slots.tokens[:R, :max_new_tokens], slots.logprobs[:R, :max_new_tokens]

@@ -1,15 +1,16 @@
-"""DAPO's dynamic sampling: groups without spread are dropped, and further prompts take their place.
+"""DAPO's dynamic sampling: groups without reward spread are replaced by groups of other prompts.
 
-    no spread    the verifier's rewards of the group are all equal: every rollout right, or wrong
-    a round      as many further prompts as there are such groups, drawn by the same policy
-    the end      no such group is left, `sample.refills` rounds are over, or no prompt is left
+    no spread    all verifier rewards of the group are equal: every rollout right, or all wrong
+    a round      samples as many unused prompts as there are such groups, with the same policy
+    the end      no such group remains, `sample.refills` rounds are over, or no prompt remains
 
-A group is dropped when another has its place, so a batch always has `sample.prompts` groups: those
-that nobody replaced stay, without signal, as they would without dynamic sampling (verl stops the
-run there). Every drawn group is in `groups` or in `dropped`. arXiv:2503.14476
+A group is dropped only when another takes its place, so a batch always has `sample.prompts` groups.
+Groups without a replacement stay, without signal, as they would without dynamic sampling (verl
+stops the run there). Every sampled group ends up in `groups` or in `dropped`. arXiv:2503.14476
 
-Further prompts come in an order of their own, a function of the run's seed and the iteration:
-iteration n has the prompts it has without dynamic sampling, and nothing has to be restored.
+Replacement prompts come in their own shuffled order, a function of the run's seed and the
+iteration. So iteration n starts from the prompts it has without dynamic sampling, and a resumed
+run has no order to restore.
 """
 
 from __future__ import annotations
@@ -24,43 +25,51 @@ from counterpoise.types import Group, Ints, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Refilled:
-    """
+class RefilledBatch:
+    """The groups of a batch after dynamic sampling.
+
     Example:
-        Refilled(groups=[g0, g5, g2], dropped=[g1, g3], rounds=2)
+        RefilledBatch(groups=[g0, g5, g2], dropped=[g1, g3], rounds=2)
     """
 
-    groups: list[Group]  # of the batch; one that came later stands where its predecessor stood
-    dropped: list[Group]  # without spread, in the order in which they were given up
+    groups: list[Group]  # a replacement stands where the group it replaced stood
+    dropped: list[Group]  # without spread, in the order in which they were dropped
     rounds: int  # of sampling, the first included
 
 
 def has_spread(group: Group) -> bool:
+    """Whether the rewards of the group differ at all."""
     return bool(np.ptp(group.rewards_G) > 0)
 
 
-def refill(groups: Sequence[Group], more: Callable[[int], list[Group]], rounds: int) -> Refilled:
-    """`more(n)` draws groups of n further prompts, or of as many as are left."""
-    kept, drawn = list(groups), 1
+def refill_groups(
+    groups: Sequence[Group], draw_more: Callable[[int], list[Group]], max_refills: int
+) -> RefilledBatch:
+    """Replace groups without spread; `draw_more(n)` samples up to n further groups."""
+    batch_groups, num_rounds = list(groups), 1
     dropped: list[Group] = []
-    for _ in range(rounds):
-        places = [i for i, group in enumerate(kept) if not has_spread(group)]
-        arrived = more(len(places)) if places else []
-        if not arrived:
+    for _ in range(max_refills):
+        uniform_indices = [i for i, group in enumerate(batch_groups) if not has_spread(group)]
+        candidates = draw_more(len(uniform_indices)) if uniform_indices else []
+        if not candidates:
             break
-        drawn += 1
-        fresh = [group for group in arrived if has_spread(group)]
-        for i, group in zip(places, fresh, strict=False):  # some places may stay as they are
-            dropped.append(kept[i])
-            kept[i] = group
-        dropped += [group for group in arrived if not has_spread(group)]
-    return Refilled(kept, dropped, drawn)
+        num_rounds += 1
+        replacements = [group for group in candidates if has_spread(group)]
+        # There may be fewer replacements than uniform groups: the rest wait for the next round.
+        for i, group in zip(uniform_indices, replacements, strict=False):
+            dropped.append(batch_groups[i])
+            batch_groups[i] = group
+        dropped += [group for group in candidates if not has_spread(group)]
+    return RefilledBatch(batch_groups, dropped, num_rounds)
 
 
-def further_prompts(
-    train_set: Sequence[tuple[Prompt, Ints]], asked: Sequence[Prompt], seed: int, now: int
+def replacement_prompts(
+    train_set: Sequence[tuple[Prompt, Ints]],
+    used_prompts: Sequence[Prompt],
+    seed: int,
+    iteration: int,
 ) -> Iterator[tuple[Prompt, Ints]]:
-    """All that iteration `now` did not ask for, in the order in which they may be."""
-    known = {prompt.id for prompt in asked}
-    order = rng_for(seed, "refill", now).permutation(len(train_set))
-    return (train_set[i] for i in order if train_set[i][0].id not in known)
+    """The prompts that the iteration has not used, in the order in which refills take them."""
+    used_ids = {prompt.id for prompt in used_prompts}
+    order = rng_for(seed, "refill", iteration).permutation(len(train_set))
+    return (train_set[i] for i in order if train_set[i][0].id not in used_ids)

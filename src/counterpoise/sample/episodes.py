@@ -1,11 +1,12 @@
-"""Episodes: a response, what an environment says to it, another turn, and so on.
+"""Multi-turn episodes: the policy responds, an environment replies, the policy responds again.
 
-    prompt | turn 1 | told | turn 2 | told | turn 3           tokens of the policy: the turns alone
+    prompt | turn 1 | reply | turn 2 | reply | turn 3         trained tokens: those of the turns
 
-An episode ends when there is nothing to say, after `turns` of them, with a turn that was cut off
-(it has no end to be answered after), and where the model has no positions left for another. All
-open episodes of a draw take their next turn together. A turn's seed is a function of the episode's,
-so an episode depends on no other. `sample.max_new_tokens` cuts every turn.
+An episode ends when the environment has nothing to reply, after `task.turns` turns, after a turn
+that was cut off (a reply can only follow an end token), or when the model has too few positions
+left for another turn. All open episodes take their next turn in one call of the sampler. A turn's
+seed is a function of the episode's seed, so episodes do not depend on each other.
+`sample.max_new_tokens` limits each turn.
 """
 
 from __future__ import annotations
@@ -17,57 +18,66 @@ import numpy as np
 
 from counterpoise.config import SampleConfig, TaskConfig
 from counterpoise.model.load import Policy
-from counterpoise.model.pieces import pieces_of, token_span
-from counterpoise.sample.sampler import Sample
+from counterpoise.model.pieces import split_into_pieces, token_span
+from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
 from counterpoise.task.environment import Environment
 from counterpoise.types import Ints, Prompt, Response, Turn
 from counterpoise.variants import ENVIRONMENTS
 from counterpoise.verify.scores import Verifier, verified
 
-NOTHING: Ints = np.empty(0, dtype=np.int32)
+NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 
 
 @dataclass(slots=True, eq=False)
 class Episode:
-    """One rollout while it is played."""
+    """One rollout while it is being played."""
 
     prompt: Prompt
-    sequence: Ints  # everything the policy has read and written
+    sequence: Ints  # all tokens so far: prompt, observations and responses
     seed: int
-    drawn: list[Response] = field(default_factory=list)
-    told: list[Ints] = field(default_factory=list)  # before each of them
+    responses: list[Response] = field(default_factory=list)
+    observations: list[Ints] = field(default_factory=list)  # the one before each response
     turns: list[Turn] = field(default_factory=list)
 
-    def take(self, told: Ints, response: Response) -> None:
-        self.sequence = np.concatenate((self.sequence, told, response.tokens))
-        self.told.append(told)
-        self.drawn.append(response)
+    def add_response(self, observation: Ints, response: Response) -> None:
+        """Append one turn: what the environment said and what the policy answered."""
+        self.sequence = np.concatenate((self.sequence, observation, response.tokens))
+        self.observations.append(observation)
+        self.responses.append(response)
 
-    def judged(self, action: tuple[int, int], feedback: str) -> None:
-        """The environment's word on the turn that was taken last; `action` in its own tokens."""
-        start = sum(len(response.tokens) for response in self.drawn[:-1])
+    def add_feedback(self, action: tuple[int, int], feedback: str) -> None:
+        """Record the environment's feedback on the last response.
+
+        `action` is the token span of the action within that response, (0, 0) if there is none.
+        """
+        start = sum(len(response.tokens) for response in self.responses[:-1])
         span = (start + action[0], start + action[1]) if action[1] else (0, 0)
-        self.turns.append(Turn(start, self.told[-1], span, feedback))
+        self.turns.append(Turn(start, self.observations[-1], span, feedback))
 
-    def response(self, policy: Policy) -> Response:
-        said = policy.texts(self.told)
-        voices = [part for r, t in zip(self.drawn, said, strict=True) for part in (t, r.text)]
+    def build_response(self, policy: Policy) -> Response:
+        """The whole episode as one response. Its tokens are the policy's alone; its text is all."""
+        observation_texts = policy.decode_rows(self.observations)
+        dialogue = [
+            text
+            for observation_text, response in zip(observation_texts, self.responses, strict=True)
+            for text in (observation_text, response.text)
+        ]
         return Response(
-            tokens=np.concatenate([r.tokens for r in self.drawn]),
-            logprobs=np.concatenate([r.logprobs for r in self.drawn]),
-            text="\n".join(voices[1:]),  # nothing was told before the first turn
-            finished=self.drawn[-1].finished,
+            tokens=np.concatenate([response.tokens for response in self.responses]),
+            logprobs=np.concatenate([response.logprobs for response in self.responses]),
+            text="\n".join(dialogue[1:]),  # the observation before the first turn is empty
+            finished=self.responses[-1].finished,
             turns=tuple(self.turns),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
-    """How prompts become responses where an environment answers."""
+class EpisodePlayer:
+    """Turns prompts into multi-turn responses by alternating policy and environment."""
 
     environment: Environment
-    verifier: Verifier  # says what is right
+    verifier: Verifier  # decides whether a turn solved the problem
 
     def play(
         self,
@@ -75,70 +85,86 @@ class Episodes:
         prompts: Sequence[tuple[Prompt, Ints]],
         seeds_PG: Sequence[Sequence[int]],
         config: SampleConfig,
-        sample: Sample,
+        sample: SampleFunction,
     ) -> list[list[Response]]:
         """Episodes for every prompt, one for each of its seeds."""
-        first = sample(policy, [tokens for _, tokens in prompts], seeds_PG, config)
-        played = []
-        for (prompt, tokens), seeds, responses in zip(prompts, seeds_PG, first, strict=True):
+        first_responses = sample(policy, [tokens for _, tokens in prompts], seeds_PG, config)
+        episodes: list[Episode] = []
+        for (prompt, tokens), seeds, responses in zip(
+            prompts, seeds_PG, first_responses, strict=True
+        ):
             for seed, response in zip(seeds, responses, strict=True):
-                played.append(Episode(prompt, tokens, seed))
-                played[-1].take(NOTHING, response)
-        self._judge(policy, played)
+                episode = Episode(prompt, tokens, seed)
+                episode.add_response(NO_TOKENS, response)
+                episodes.append(episode)
+        self._add_feedback(policy, episodes)
         for turn in range(1, self.environment.turns):
-            told = [self._told(policy, episode, turn, config) for episode in played]
-            going = [(e, said) for e, said in zip(played, told, strict=True) if said is not None]
-            if not going:
+            open_episodes = [
+                (episode, observation)
+                for episode in episodes
+                if (observation := self._observe(policy, episode, turn, config)) is not None
+            ]
+            if not open_episodes:
                 break
-            prefixes = [np.concatenate((e.sequence, said)) for e, said in going]
-            own = [[seed_for(e.seed, "turn", turn)] for e, _ in going]
-            drawn = sample(policy, prefixes, own, config)
-            for (episode, said), (response,) in zip(going, drawn, strict=True):
-                episode.take(said, response)
-            self._judge(policy, [episode for episode, _ in going])
-        flat = iter(episode.response(policy) for episode in played)
-        return [[next(flat) for _ in seeds] for seeds in seeds_PG]
+            prefixes = [
+                np.concatenate((episode.sequence, observation))
+                for episode, observation in open_episodes
+            ]
+            turn_seeds = [[seed_for(episode.seed, "turn", turn)] for episode, _ in open_episodes]
+            turn_responses = sample(policy, prefixes, turn_seeds, config)
+            for (episode, observation), (response,) in zip(
+                open_episodes, turn_responses, strict=True
+            ):
+                episode.add_response(observation, response)
+            self._add_feedback(policy, [episode for episode, _ in open_episodes])
+        responses_left = iter(episode.build_response(policy) for episode in episodes)
+        return [[next(responses_left) for _ in seeds] for seeds in seeds_PG]
 
-    def _judge(self, policy: Policy, episodes: Sequence[Episode]) -> None:
-        """What the environment says of everyone's last turn."""
-        last = [episode.drawn[-1] for episode in episodes]
+    def _add_feedback(self, policy: Policy, episodes: Sequence[Episode]) -> None:
+        """Verify the last response of every episode and record the environment's feedback."""
+        responses = [episode.responses[-1] for episode in episodes]
         prompts = [episode.prompt for episode in episodes]
-        rewards = verified(self.verifier, [response.text for response in last], prompts).rewards
-        split = pieces_of(policy, [response.tokens for response in last])
-        for episode, response, reward, pieces in zip(episodes, last, rewards, split, strict=True):
+        texts = [response.text for response in responses]
+        rewards = verified(self.verifier, texts, prompts).rewards
+        pieces_R = split_into_pieces(policy, [response.tokens for response in responses])
+        for episode, response, reward, pieces in zip(
+            episodes, responses, rewards, pieces_R, strict=True
+        ):
             span = token_span(pieces, *self.environment.action("".join(pieces)))
             feedback = self.environment.feedback(episode.prompt, response.text, reward > 0)
-            episode.judged(span, feedback)
+            episode.add_feedback(span, feedback)
 
-    def _told(
+    def _observe(
         self, policy: Policy, episode: Episode, turn: int, config: SampleConfig
     ) -> Ints | None:
-        """What comes before the next turn; None: the episode is over."""
-        over = len(episode.drawn) < turn or not episode.drawn[-1].finished
+        """The tokens that the policy reads before its next turn; None if the episode is over."""
+        # An episode with fewer responses than turns ended earlier. A response that was cut off has
+        # no end token for an answer to follow.
+        over = len(episode.responses) < turn or not episode.responses[-1].finished
         if over or not (feedback := episode.turns[-1].feedback):
             return None
-        tokens = policy.reply(self.environment.ask(episode.prompt, feedback))
+        tokens = policy.encode_reply(self.environment.ask(episode.prompt, feedback))
         positions = policy.decoder.config.max_position_embeddings
-        room = positions - len(episode.sequence) - len(tokens) - config.max_new_tokens
-        return tokens if room >= 0 else None
+        positions_left = positions - len(episode.sequence) - len(tokens) - config.max_new_tokens
+        return tokens if positions_left >= 0 else None
 
 
-def episodes_of(config: TaskConfig, verifier: Verifier) -> Episodes | None:
-    """None without an environment."""
+def make_episode_player(config: TaskConfig, verifier: Verifier) -> EpisodePlayer | None:
+    """The player for `task.environment`; None if there is no environment."""
     if config.environment == "none":
         return None
-    return Episodes(ENVIRONMENTS.load(config.environment)(config.turns), verifier)
+    return EpisodePlayer(ENVIRONMENTS.load(config.environment)(config.turns), verifier)
 
 
-def respond(
+def sample_responses(
     policy: Policy,
     prompts: Sequence[tuple[Prompt, Ints]],
     seeds_PG: Sequence[Sequence[int]],
     config: SampleConfig,
-    sample: Sample,
-    episodes: Episodes | None = None,
+    sample: SampleFunction,
+    episodes: EpisodePlayer | None = None,
 ) -> list[list[Response]]:
-    """Responses for every prompt: episodes where an environment answers."""
+    """Responses for every prompt; whole episodes if there is an environment to play with."""
     if episodes is None:
         return sample(policy, [tokens for _, tokens in prompts], seeds_PG, config)
     return episodes.play(policy, prompts, seeds_PG, config, sample)

@@ -1,8 +1,8 @@
-"""How much memory keys and values may take while rows are decoded.
+"""How much memory the KV cache may take while rows are decoded.
 
 a token    2 (key and value) * layers * key/value heads * head size * bytes of a number
-a CPU      CACHE_BYTES
-a GPU      half of what is free, counting what the sampler itself holds already
+a CPU      CPU_CACHE_BYTES
+a GPU      half of the free memory, counting what the sampler itself already holds as free
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import torch
 
 from counterpoise.model.decoder import Decoder
 
-CACHE_BYTES = 4 << 30
+CPU_CACHE_BYTES = 4 << 30
 
 
-def token_bytes(decoder: Decoder) -> int:
-    """Of one token's keys and values."""
+def kv_bytes_per_token(decoder: Decoder) -> int:
+    """Bytes of one token's keys and values in all layers."""
     numbers = 2 * len(decoder.layers) * decoder.kv_heads * decoder.head_dim
     return numbers * decoder.unembedding.element_size()
 
 
-def budget(decoder: Decoder, held: int) -> int:
-    """Bytes for the keys and values of all rows; `held` of them are allocated now."""
+def kv_bytes_allowed(decoder: Decoder, bytes_held: int) -> int:
+    """Bytes that the keys and values of all rows may take; the sampler holds `bytes_held` now."""
     device = decoder.device
     if device.type != "cuda":
-        return CACHE_BYTES
+        return CPU_CACHE_BYTES
+    # Memory that torch has reserved but not allocated is free for us as well.
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free: int = torch.cuda.mem_get_info(device)[0]
-    return (free + unused + held) // 2
+    return (free + unused + bytes_held) // 2

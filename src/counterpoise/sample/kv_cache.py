@@ -1,11 +1,14 @@
-"""Keys and values of the rows being decoded, prefixes right-aligned so that all rows write alike.
+"""The KV cache of the CPU sampler: prefixes are right-aligned so that all rows write the same slot.
 
-    slot        0  1  2  3 | 4  5  6 ...          prefixes of up to 4 slots, then what is drawn
+    slot        0  1  2  3 | 4  5  6 ...          prefixes of up to 4 slots, then new tokens
     row a       .  p  p  p | a  a                 '.' is padding, masked for good
     row b       p  p  p  p | b  b
 
-Every sequence is computed once. A token's keys and values depend on no later token, so rows may
-start from any prefix of it.
+Every sequence is prefilled once. A token's keys and values do not depend on later tokens, so a row
+may start from any prefix of a sequence.
+
+Suffixes and sizes: N prefilled tokens, R rows, S prefix slots, H query heads, K key/value heads,
+d numbers of a head.
 """
 
 from __future__ import annotations
@@ -23,8 +26,23 @@ from counterpoise.model.packing import pack_prompts
 from counterpoise.types import Ints
 
 
-class Recorded:
-    """Wraps an `attend` and keeps the keys and values that pass through it."""
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """One row to decode: the first `length` tokens of a prefilled sequence, then new tokens.
+
+    Example:
+        Fork(sequence=3, length=61, seed=7, max_new_tokens=51)
+    """
+
+    sequence: int  # index into the prefilled sequences
+    length: int
+    seed: int
+    max_new_tokens: int
+    excluded_token: int | None = None  # the first draw excludes this token and renormalises
+
+
+class RecordingAttention:
+    """Wraps an `attend` function and records the keys and values of every layer."""
 
     def __init__(self, attend: PackedAttention) -> None:
         self.attend = attend
@@ -39,68 +57,72 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefill:
-    """Sequences side by side, computed once."""
+    """Packed sequences with their hidden states, keys and values."""
 
-    firsts: tuple[int, ...]  # where each sequence begins among the N tokens
+    starts: tuple[int, ...]  # index of each sequence's first token among the N tokens
     hidden_N: Tensor  # [N, D]
     keys: list[Tensor]  # per layer [N, K, d]
     values: list[Tensor]
 
 
 def prefill(decoder: Decoder, sequences: Sequence[Ints]) -> Prefill:
+    """Run the decoder over the sequences once and keep what decoding needs."""
     packing = pack_prompts(sequences, decoder.device)
-    recorded = Recorded(PackedAttention(packing))
-    hidden_N = decoder(packing.tokens_N, packing.positions_N, recorded)
-    firsts = tuple(first for first, _ in packing.prompts)
-    return Prefill(firsts, hidden_N, recorded.keys, recorded.values)
+    recording = RecordingAttention(PackedAttention(packing))
+    hidden_N = decoder(packing.tokens_N, packing.positions_N, recording)
+    starts = tuple(start for start, _ in packing.prompts)
+    return Prefill(starts, hidden_N, recording.keys, recording.values)
 
 
-class Cache:
-    """An `attend` for `Decoder` that decodes one token per row and call."""
+class KVCache:
+    """An `attend` function for `Decoder` that decodes one token per row and call."""
 
-    def __init__(self, done: Prefill, firsts_R: Tensor, lengths_R: Tensor, room: int) -> None:
-        """Row r starts from the `lengths_R[r]` tokens at `firsts_R[r]` and has room for more."""
+    def __init__(
+        self, prefilled: Prefill, starts_R: Tensor, lengths_R: Tensor, max_new_tokens: int
+    ) -> None:
+        """Row r starts with the `lengths_R[r]` prefilled tokens from `starts_R[r]` on."""
         S, device = int(lengths_R.max()), lengths_R.device
         offset = torch.arange(S, device=device)[None] - (S - lengths_R)[:, None]  # < 0: padding
-        slots = firsts_R[:, None] + offset.clamp(min=0)  # [R, S]
-        real = offset >= 0
-        self.used = S
-        self.real: Tensor | None = None  # [R, 1, 1, L] or None when nothing is padded
-        if not bool(real.all()):
-            tail = torch.ones(len(real), room, dtype=torch.bool, device=device)
-            self.real = torch.cat((real, tail), dim=1)[:, None, None]
-        self.keys = [self._filled(k, slots, room) for k in done.keys]
-        self.values = [self._filled(v, slots, room) for v in done.values]
+        source = starts_R[:, None] + offset.clamp(min=0)  # [R, S]
+        in_prefix = offset >= 0
+        self.length = S  # slots in use, the same for all rows
+        # [R, 1, 1, L], or None if nothing is padded: attention without a mask is faster.
+        self.is_token: Tensor | None = None
+        if not bool(in_prefix.all()):
+            new = torch.ones(len(in_prefix), max_new_tokens, dtype=torch.bool, device=device)
+            self.is_token = torch.cat((in_prefix, new), dim=1)[:, None, None]
+        self.keys = [self._allocate(k, source, max_new_tokens) for k in prefilled.keys]
+        self.values = [self._allocate(v, source, max_new_tokens) for v in prefilled.values]
 
     @staticmethod
-    def _filled(recorded_N: Tensor, slots: Tensor, room: int) -> Tensor:
-        """[R, K, S + room, d] with the prefix in place."""
-        R, S = slots.shape
+    def _allocate(recorded_N: Tensor, source: Tensor, max_new_tokens: int) -> Tensor:
+        """[R, K, S + max_new_tokens, d] with the prefix filled in."""
+        R, S = source.shape
         _, K, d = recorded_N.shape
-        whole = recorded_N.new_empty(R, K, S + room, d)
-        whole[:, :, :S] = recorded_N[slots].transpose(1, 2)
-        return whole
+        cache = recorded_N.new_empty(R, K, S + max_new_tokens, d)
+        cache[:, :, :S] = recorded_N[source].transpose(1, 2)
+        return cache
 
     def advance(self) -> None:
-        """Make room for the next token of every row; call before each decoding pass."""
-        self.used += 1
+        """Open the next slot of every row; call it before each decoding pass."""
+        self.length += 1
 
-    def keep(self, rows: Tensor) -> None:
-        """Let the other rows leave."""
+    def keep_rows(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
         self.keys = [k.index_select(0, rows) for k in self.keys]
         self.values = [v.index_select(0, rows) for v in self.values]
-        if self.real is not None:
-            self.real = self.real.index_select(0, rows)
+        if self.is_token is not None:
+            self.is_token = self.is_token.index_select(0, rows)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values, L = self.keys[layer], self.values[layer], self.used
+        keys, values, L = self.keys[layer], self.values[layer], self.length
         keys[:, :, L - 1] = k
         values[:, :, L - 1] = v
         R, H, d = q.shape
-        folded = q.view(
-            R, keys.shape[1], -1, d
-        )  # query heads of one key head side by side: no repeats
-        mask = None if self.real is None else self.real[..., :L]
+        # The query heads of one key head stand in for query positions, so that keys and values need
+        # not be repeated for each query head.
+        grouped_q = q.view(R, keys.shape[1], -1, d)
+        mask = None if self.is_token is None else self.is_token[..., :L]
         return F.scaled_dot_product_attention(
-            folded, keys[:, :, :L], values[:, :, :L], attn_mask=mask
+            grouped_q, keys[:, :, :L], values[:, :, :L], attn_mask=mask
         ).reshape(R, H, d)

@@ -1,144 +1,174 @@
-"""Where rows decode on a GPU: fixed places in memory, so that a step is always the same work.
+"""The KV cache of the GPU sampler: fixed slots in memory, so that every decoding step is the same.
 
-    prefixes    every sequence once, side by side, as the prefill computed them; rows point at them
-    own         a slot for each row: what it has drawn since, [slots, K, room, d] a layer
-    rows        which slot each row of the batch decodes; finished rows leave this list
+    prefix      every sequence once, packed, as the prefill computed it; rows point into it
+    response    one slot for each row: what it has sampled since, [slots, K, new tokens, d] a layer
+    rows        the slot that each place of the batch decodes; finished rows leave this list
 
-A row is its slot: nothing moves when others finish, and no key is stored twice for the responses of
-a prompt. The last slot belongs to nobody: rows that only fill up a batch decode there.
+A row never leaves its slot: nothing is copied when other rows finish, and the responses of a prompt
+share its keys and values. The last slot is a spare one: places that only pad the batch decode into
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from counterpoise.model.decoder import Decoder
-from counterpoise.sample.kv_cache import Prefill
+from counterpoise.sample.kv_cache import Fork, Prefill
+
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the slots have room for."""
+class SlotCapacity:
+    """How many rows and tokens the slots can hold."""
 
     rows: int
-    room: int  # tokens drawn in a row
-    prefix: int  # tokens of all prefixes together
+    new_tokens: int  # sampled tokens of a row
+    prefix_tokens: int  # of all prefixes together
 
     @property
-    def tokens(self) -> int:
-        """Whose keys and values have a place; one slot belongs to nobody."""
-        return (self.rows + 1) * self.room + self.prefix
+    def total_tokens(self) -> int:
+        """Tokens whose keys and values are allocated, the spare slot included."""
+        return (self.rows + 1) * self.new_tokens + self.prefix_tokens
 
-    def holds(self, other: Capacity) -> bool:
-        return other.rows <= self.rows and other.room <= self.room and other.prefix <= self.prefix
+    def holds(self, other: SlotCapacity) -> bool:
+        """Whether slots of this capacity can serve a batch that needs `other`."""
+        return (
+            other.rows <= self.rows
+            and other.new_tokens <= self.new_tokens
+            and other.prefix_tokens <= self.prefix_tokens
+        )
 
-    def with_room_for(self, other: Capacity) -> Capacity:
-        return Capacity(
-            max(self.rows, other.rows), max(self.room, other.room), max(self.prefix, other.prefix)
+    def with_room_for(self, other: SlotCapacity) -> SlotCapacity:
+        """The smallest capacity that holds both."""
+        return SlotCapacity(
+            rows=max(self.rows, other.rows),
+            new_tokens=max(self.new_tokens, other.new_tokens),
+            prefix_tokens=max(self.prefix_tokens, other.prefix_tokens),
         )
 
 
-class Slots:
-    """An `attend` for `Decoder`, and the books of the rows. Sizes and addresses never change."""
+class SlotAddresses(NamedTuple):
+    """Which keys and values each row of a batch attends to."""
 
-    def __init__(self, decoder: Decoder, capacity: Capacity) -> None:
+    rows: Tensor  # [R] slot of each row
+    prefix_starts: Tensor  # [slots] first prefix token of each slot
+    prefix_lengths: Tensor  # [slots]
+    step: Tensor  # [1] tokens every row has sampled before the current one
+
+
+class DecodeSlots:
+    """An `attend` function for `Decoder`, and the state of the rows it decodes.
+
+    Shapes and addresses never change after construction: a captured CUDA graph relies on them.
+    """
+
+    def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.capacity = capacity
-        self.nobody = capacity.rows  # the slot that belongs to no row
-        device, slots = decoder.device, capacity.rows + 1
+        self.spare_slot = capacity.rows
+        device, slots, new_tokens = decoder.device, capacity.rows + 1, capacity.new_tokens
         K, d, layers = decoder.kv_heads, decoder.head_dim, len(decoder.layers)
 
-        def numbers(*shape: int) -> Tensor:
+        def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
         # Zeros and not whatever the memory holds: the slot that belongs to no row attends to steps
         # it never took, and one NaN among them would draw a token outside the vocabulary.
-        def cache(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=decoder.dtype, device=device)
+        def cache(*shape: int) -> list[Tensor]:
+            return [torch.zeros(shape, dtype=decoder.dtype, device=device) for _ in range(layers)]
 
-        self.prefix_keys = [cache(capacity.prefix, K, d) for _ in range(layers)]
-        self.prefix_values = [cache(capacity.prefix, K, d) for _ in range(layers)]
-        self.keys = [cache(slots, K, capacity.room, d) for _ in range(layers)]
-        self.values = [cache(slots, K, capacity.room, d) for _ in range(layers)]
-        self.firsts, self.lengths, self.limits = numbers(slots), numbers(slots), numbers(slots)
-        self.tokens = numbers(slots, capacity.room)
-        self.logprobs = torch.zeros(slots, capacity.room, device=device)
-        self.uniforms = torch.zeros(slots, capacity.room, device=device)
-        self.rows, self.current = numbers(slots), numbers(slots)  # by place in the batch
+        self.prefix_keys = cache(capacity.prefix_tokens, K, d)
+        self.prefix_values = cache(capacity.prefix_tokens, K, d)
+        self.response_keys = cache(slots, K, new_tokens, d)
+        self.response_values = cache(slots, K, new_tokens, d)
+        self.prefix_starts, self.prefix_lengths = integers(slots), integers(slots)
+        self.limits = integers(slots)  # new tokens at most
+        self.tokens = integers(slots, new_tokens)
+        self.logprobs = torch.zeros(slots, new_tokens, device=device)
+        self.uniforms = torch.zeros(slots, new_tokens, device=device)
+        # Indexed by place in the batch, not by slot.
+        self.rows, self.current = integers(slots), integers(slots)
         self.running = torch.zeros(slots, dtype=torch.bool, device=device)
-        self.step = numbers(1)  # tokens every row has behind it, the current one not counted
+        self.step = integers(1)  # tokens sampled by every row, the current one not counted
 
-    def fill(
-        self, done: Prefill, sequences: Sequence[int], lengths: Sequence[int],
-        limits: Sequence[int], uniforms_RT: Tensor,
-    ) -> None:  # fmt: skip
-        """Rows 0, 1, ... start after `lengths` tokens of their sequences."""
-        R, N, device = len(lengths), len(done.hidden_N), self.step.device
-        for to, computed in (
-            (self.prefix_keys, done.keys), (self.prefix_values, done.values),
-        ):  # fmt: skip
-            for static, new in zip(to, computed, strict=True):
-                static[:N] = new
-        firsts = [done.firsts[s] for s in sequences]
+    def fill(self, prefilled: Prefill, forks: Sequence[Fork], uniforms_RT: Tensor) -> None:
+        """Start a batch: fork r decodes in slot r."""
+        R, N, device = len(forks), len(prefilled.hidden_N), self.step.device
+        for static, computed in zip(self.prefix_keys, prefilled.keys, strict=True):
+            static[:N] = computed
+        for static, computed in zip(self.prefix_values, prefilled.values, strict=True):
+            static[:N] = computed
+        starts = [prefilled.starts[fork.sequence] for fork in forks]
         for column, values in (
-            (self.firsts, firsts),
-            (self.lengths, lengths),
-            (self.limits, limits),
+            (self.prefix_starts, starts),
+            (self.prefix_lengths, [fork.length for fork in forks]),
+            (self.limits, [fork.max_new_tokens for fork in forks]),
         ):
             column[:R] = torch.tensor(values, device=device)
             column[R:] = 0
         self.uniforms[:R, : uniforms_RT.shape[1]] = uniforms_RT
         self.step.zero_()
-        self.take(torch.arange(R, device=device))
+        self.set_batch(torch.arange(R, device=device))
 
-    def take(self, rows: Tensor, current: Tensor | None = None) -> None:
-        """The batch is these slots from now on; the places after them are filled up with nobody."""
-        n = len(rows)
-        self.rows[:n] = rows
-        self.rows[n:] = self.nobody
+    def set_batch(self, rows: Tensor, current: Tensor | None = None) -> None:
+        """Decode these slots from now on; the places after them decode into the spare slot."""
+        num_rows = len(rows)
+        self.rows[:num_rows] = rows
+        self.rows[num_rows:] = self.spare_slot
         if current is not None:
-            self.current[:n] = current
-        self.running[:n] = True
-        self.running[n:] = False
+            self.current[:num_rows] = current
+        self.running[:num_rows] = True
+        self.running[num_rows:] = False
 
-    def leave(self, batch: int) -> None:
-        """Drop the rows of the first `batch` places that have finished."""
-        going = self.running[:batch].nonzero().squeeze(1)
-        self.take(self.rows[going], self.current[going])
+    def drop_finished(self, batch: int) -> None:
+        """Remove the finished rows among the first `batch` places."""
+        still_running = self.running[:batch].nonzero().squeeze(1)
+        self.set_batch(self.rows[still_running], self.current[still_running])
 
     def positions(self, batch: int) -> Tensor:
-        return self.lengths[self.rows[:batch]] + self.step
+        """The position of the current token of the first `batch` places."""
+        return self.prefix_lengths[self.rows[:batch]] + self.step
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
-        own = self.keys[layer], self.values[layer]
-        where = self.rows[: len(q)], self.firsts, self.lengths, self.step
+        response = self.response_keys[layer], self.response_values[layer]
+        addresses = SlotAddresses(
+            self.rows[: len(q)], self.prefix_starts, self.prefix_lengths, self.step
+        )
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
 
-            return decode_attention(q, k, v, prefix, own, *where)
-        return attention(q, k, v, prefix, own, *where)
+            return decode_attention(q, k, v, prefix, response, addresses)
+        return reference_attention(q, k, v, prefix, response, addresses)
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, prefix: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor],
-    slots: Tensor, firsts: Tensor, lengths: Tensor, step: Tensor,
-) -> Tensor:  # fmt: skip
-    """What the kernel computes, row by row: store, then attend to prefix and own past."""
-    t = int(step)
-    own[0][slots, :, t], own[1][slots, :, t] = k, v
-    mixed = []
+def reference_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prefix: KeysAndValues,
+    response: KeysAndValues,
+    addresses: SlotAddresses,
+) -> Tensor:
+    """The kernel's computation row by row: store k and v, then attend to prefix and response."""
+    slots, prefix_starts, prefix_lengths, _ = addresses
+    t = int(addresses.step)
+    response[0][slots, :, t], response[1][slots, :, t] = k, v
+    outputs = []
     for r, slot in enumerate(slots.tolist()):
-        span = slice(int(firsts[slot]), int(firsts[slot] + lengths[slot]))
+        span = slice(int(prefix_starts[slot]), int(prefix_starts[slot] + prefix_lengths[slot]))
         keys, values = (
-            torch.cat((before[span].transpose(0, 1), mine[slot, :, : t + 1]), dim=1)
-            for before, mine in zip(prefix, own, strict=True)
+            torch.cat((of_prefix[span].transpose(0, 1), of_response[slot, :, : t + 1]), dim=1)
+            for of_prefix, of_response in zip(prefix, response, strict=True)
         )
-        share = q.shape[1] // k.shape[1]
-        query = q[r].unflatten(0, (-1, share))  # [K, share, d]
+        queries_per_key = q.shape[1] // k.shape[1]
+        query = q[r].unflatten(0, (-1, queries_per_key))  # [K, H / K, d]
         scores = query @ keys.transpose(1, 2) * q.shape[-1] ** -0.5
-        mixed.append((scores.softmax(dim=-1) @ values).flatten(0, 1))
-    return torch.stack(mixed)
+        outputs.append((scores.softmax(dim=-1) @ values).flatten(0, 1))
+    return torch.stack(outputs)

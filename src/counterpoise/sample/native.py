@@ -1,9 +1,8 @@
-"""The native sampler: the trainer's own weights, each prompt once, finished rows leave."""
+"""The native sampler: decodes with the trainer's own weights and prefills each prompt only once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,34 +10,19 @@ from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample.choose_token import choose
-from counterpoise.sample.decode_graphs import bytes_held, decode_rows
-from counterpoise.sample.kv_budget import budget, token_bytes
-from counterpoise.sample.kv_cache import Cache, Prefill, prefill
+from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.decode_graphs import decode_rows, kv_bytes_held
+from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
+from counterpoise.sample.kv_cache import Fork, KVCache, Prefill, prefill
 from counterpoise.types import Ints, Response
 
-ROWS_AT_ONCE = 512  # rows decoded together on the CPU; more only lengthen the queue
-ROWS_AT_ONCE_CUDA = 4096  # where a step costs nearly the same for few rows as for many
-LEAVE_SHARE = 8  # the cache is compacted once one row in this many has finished
+MAX_ROWS_CPU = 512  # a step's time grows with its rows: more rows gain nothing
+MAX_ROWS_CUDA = 4096  # on a GPU a step costs nearly the same for few rows as for many
+COMPACTION_DIVISOR = 8  # the cache is compacted once one row in this many has finished
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """One row to decode: the first `length` tokens of a sequence, then what its seed draws.
-
-    Example:
-        Fork(sequence=3, length=61, seed=7, limit=51)
-    """
-
-    sequence: int  # index into what was prefilled
-    length: int
-    seed: int
-    limit: int  # new tokens at most
-    without: int | None = None  # a token that the first draw leaves out
-
-
-class Native:
-    """`sample` as a `Sampler`: nothing to start, nothing to close."""
+class NativeSampler:
+    """`sample` as a `Sampler`; it has nothing to start and nothing to close."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         pass
@@ -66,90 +50,91 @@ def sample(
     """Responses for every prompt, one for each of its seeds."""
     if not prompts:
         return []
-    copies = len(seeds_PG[0])
-    if any(len(seeds) != copies for seeds in seeds_PG):
+    group_size = len(seeds_PG[0])
+    if any(len(seeds) != group_size for seeds in seeds_PG):
         raise ValueError("every prompt needs the same number of seeds")
-    room = config.max_new_tokens
-    longest = max(map(len, prompts)) + room
+    longest = max(map(len, prompts)) + config.max_new_tokens
     policy.decoder.reserve(longest)
-    at_once = max(1, rows_at_once(policy, longest) // copies)
+    prompts_at_once = max(1, max_rows_at_once(policy, longest) // group_size)
     responses: list[list[Response]] = []
-    for start in range(0, len(prompts), at_once):
-        part = prompts[start : start + at_once]
+    for start in range(0, len(prompts), prompts_at_once):
+        batch = prompts[start : start + prompts_at_once]
         forks = [
-            Fork(p, len(prompt), seed, room)
-            for p, prompt in enumerate(part)
+            Fork(p, len(prompt), seed, config.max_new_tokens)
+            for p, prompt in enumerate(batch)
             for seed in seeds_PG[start + p]
         ]
-        flat = decode(policy, prefill(policy.decoder, part), forks, config)
-        responses += [flat[i : i + copies] for i in range(0, len(flat), copies)]
+        flat = decode_forks(policy, prefill(policy.decoder, batch), forks, config)
+        responses += [flat[i : i + group_size] for i in range(0, len(flat), group_size)]
     return responses
 
 
-def decode(
-    policy: Policy, done: Prefill, forks: Sequence[Fork], config: SampleConfig
+def decode_forks(
+    policy: Policy, prefilled: Prefill, forks: Sequence[Fork], config: SampleConfig
 ) -> list[Response]:
-    """One response a fork, all decoded together: the caller sees to it that the cache fits."""
-    device, room = policy.device, max(fork.limit for fork in forks)
-    firsts_R = torch.tensor([done.firsts[fork.sequence] for fork in forks], device=device)
+    """One response per fork, all decoded together; the caller makes sure that the cache fits."""
+    device, max_new_tokens = policy.device, max(fork.max_new_tokens for fork in forks)
+    starts_R = torch.tensor([prefilled.starts[fork.sequence] for fork in forks], device=device)
     lengths_R = torch.tensor([fork.length for fork in forks], device=device)
-    logits = done.hidden_N[firsts_R + lengths_R - 1] @ policy.decoder.unembedding.T
-    _leave_out(logits, forks)
-    uniforms = torch.from_numpy(_uniforms([fork.seed for fork in forks], room)).to(device)
+    # The prefill has already computed the state that predicts each row's first new token.
+    logits = prefilled.hidden_N[starts_R + lengths_R - 1] @ policy.decoder.unembedding.T
+    _exclude_tokens(logits, forks)
+    uniforms = torch.from_numpy(_uniforms([fork.seed for fork in forks], max_new_tokens)).to(device)
     if device.type == "cuda":
-        tokens, logprobs = decode_rows(
-            policy, done, [fork.sequence for fork in forks], [fork.length for fork in forks],
-            [fork.limit for fork in forks], uniforms, logits, config,
-        )  # fmt: skip
+        tokens, logprobs = decode_rows(policy, prefilled, forks, uniforms, logits, config)
     else:
-        cache = Cache(done, firsts_R, lengths_R, room)
+        cache = KVCache(prefilled, starts_R, lengths_R, max_new_tokens)
         tokens, logprobs = _decode(policy, cache, lengths_R, uniforms, logits, config)
     return _responses(policy, forks, tokens, logprobs)
 
 
 def _decode(
-    policy: Policy, cache: Cache, positions_R: Tensor, uniforms: Tensor, logits: Tensor,
+    policy: Policy,
+    cache: KVCache,
+    positions_R: Tensor,
+    uniforms: Tensor,
+    logits: Tensor,
     config: SampleConfig,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """One token a row and pass; rows leave once enough of them have finished."""
+) -> tuple[Tensor, Tensor]:
+    """Decode one token per row and pass, removing finished rows from time to time."""
     decoder, device = policy.decoder, policy.device
-    R, room = uniforms.shape
-    tokens = torch.zeros(R, room, dtype=torch.long, device=device)
-    logprobs = torch.zeros(R, room, dtype=torch.float32, device=device)
-    ends = torch.tensor(policy.end_tokens, device=device)
-    alive = torch.arange(R, device=device)  # rows still in the batch, by their place in the output
-    running = torch.ones(R, dtype=torch.bool, device=device)  # of those, the ones not finished
-    for t in range(room):
-        chosen, chosen_logprobs = choose(
-            logits.float(), uniforms[alive, t], config.temperature, config.top_p, config.top_k
+    R, max_new_tokens = uniforms.shape
+    tokens = torch.zeros(R, max_new_tokens, dtype=torch.long, device=device)
+    logprobs = torch.zeros(R, max_new_tokens, dtype=torch.float32, device=device)
+    end_tokens = torch.tensor(policy.end_tokens, device=device)
+    # `batch_rows`: rows still in the batch, by their place in the output. `running`: which of them
+    # have not finished; finished rows are decoded along until the next compaction.
+    batch_rows = torch.arange(R, device=device)
+    running = torch.ones(R, dtype=torch.bool, device=device)
+    for t in range(max_new_tokens):
+        new_tokens, new_logprobs = choose_tokens(
+            logits.float(), uniforms[batch_rows, t], config.temperature, config.top_p, config.top_k
         )
-        tokens[alive, t] = chosen
-        logprobs[alive, t] = chosen_logprobs
-        running &= ~torch.isin(chosen, ends)
-        left = int(running.sum())
-        if left == 0 or t == room - 1:
+        tokens[batch_rows, t] = new_tokens
+        logprobs[batch_rows, t] = new_logprobs
+        running &= ~torch.isin(new_tokens, end_tokens)
+        num_running = int(running.sum())
+        if num_running == 0 or t == max_new_tokens - 1:
             break
-        if len(running) - left >= max(1, len(running) // LEAVE_SHARE):
+        # Compaction copies the cache, so it waits until a fair share of the rows has finished.
+        if len(running) - num_running >= max(1, len(running) // COMPACTION_DIVISOR):
             rows = running.nonzero().squeeze(1)
-            cache.keep(rows)
-            alive, positions_R, chosen, running = (
-                alive[rows],
-                positions_R[rows],
-                chosen[rows],
-                running[rows],
-            )
+            cache.keep_rows(rows)
+            batch_rows, positions_R = batch_rows[rows], positions_R[rows]
+            new_tokens, running = new_tokens[rows], running[rows]
         cache.advance()
-        logits = decoder(chosen, positions_R, cache) @ decoder.unembedding.T
+        logits = decoder(new_tokens, positions_R, cache) @ decoder.unembedding.T
         positions_R = positions_R + 1
     return tokens, logprobs
 
 
-def rows_at_once(policy: Policy, longest: int) -> int:
-    """As many rows as their keys and values have room for, and no more than are of use."""
+def max_rows_at_once(policy: Policy, longest: int) -> int:
+    """How many rows of `longest` tokens to decode together: limited by memory and by usefulness."""
     decoder = policy.decoder
-    most = ROWS_AT_ONCE_CUDA if policy.device.type == "cuda" else ROWS_AT_ONCE
-    per_row = longest * token_bytes(decoder)
-    return max(1, min(most, budget(decoder, bytes_held(decoder)) // per_row))
+    max_rows = MAX_ROWS_CUDA if policy.device.type == "cuda" else MAX_ROWS_CPU
+    bytes_per_row = longest * kv_bytes_per_token(decoder)
+    bytes_allowed = kv_bytes_allowed(decoder, kv_bytes_held(decoder))
+    return max(1, min(max_rows, bytes_allowed // bytes_per_row))
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
@@ -157,24 +142,34 @@ def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
     return np.stack([np.random.default_rng(seed).random(count, dtype=np.float32) for seed in seeds])
 
 
-def _leave_out(logits_RV: Tensor, forks: Sequence[Fork]) -> None:
-    """Rows that must not draw a token draw from the others, renormalised."""
-    out = [(row, fork.without) for row, fork in enumerate(forks) if fork.without is not None]
-    if out:
-        rows, tokens = torch.tensor(out, device=logits_RV.device).T
+def _exclude_tokens(logits_RV: Tensor, forks: Sequence[Fork]) -> None:
+    """Give each fork's excluded token probability 0, in place."""
+    excluded = [
+        (row, fork.excluded_token)
+        for row, fork in enumerate(forks)
+        if fork.excluded_token is not None
+    ]
+    if excluded:
+        rows, tokens = torch.tensor(excluded, device=logits_RV.device).T
         logits_RV[rows, tokens] = -torch.inf
 
 
 def _responses(
     policy: Policy, forks: Sequence[Fork], tokens: Tensor, logprobs: Tensor
 ) -> list[Response]:
-    """Cut every row after its first end token, or at its limit; the rest is dropped."""
-    limits = np.array([fork.limit for fork in forks])
-    drawn, drawn_logprobs = tokens.cpu().numpy(), logprobs.cpu().numpy()
-    within = np.arange(drawn.shape[1])[None] < limits[:, None]
-    ended = np.isin(drawn, policy.end_tokens) & within
-    finished = np.asarray(ended.any(axis=1))
-    lengths = np.where(finished, ended.argmax(axis=1) + 1, limits)
-    kept = [row[:n].astype(np.int32) for row, n in zip(drawn, lengths, strict=True)]
-    parts = zip(kept, drawn_logprobs, policy.texts(kept), finished, strict=True)
-    return [Response(row, lp[: len(row)].copy(), text, bool(done)) for row, lp, text, done in parts]
+    """Cut every row after its first end token, or at its limit."""
+    limits = np.array([fork.max_new_tokens for fork in forks])
+    tokens_RT, logprobs_RT = tokens.cpu().numpy(), logprobs.cpu().numpy()
+    within_limit = np.arange(tokens_RT.shape[1])[None] < limits[:, None]
+    is_end = np.isin(tokens_RT, policy.end_tokens) & within_limit
+    finished = np.asarray(is_end.any(axis=1))
+    lengths = np.where(finished, is_end.argmax(axis=1) + 1, limits)
+    responses = [
+        row[:length].astype(np.int32) for row, length in zip(tokens_RT, lengths, strict=True)
+    ]
+    return [
+        Response(response, row[: len(response)].copy(), text, bool(is_finished))
+        for response, row, text, is_finished in zip(
+            responses, logprobs_RT, policy.decode_rows(responses), finished, strict=True
+        )
+    ]

@@ -1,11 +1,12 @@
-"""Sequences longer than the positions a model was made for: said, and refused where vLLM draws.
+"""Check sequence lengths against the model's positions: a warning, or with vLLM an error.
 
     longest prompt + sample.max_new_tokens  >  max_position_embeddings
 
-Rotary angles exist for any position, so sampler and trainer go on past them, as transformers does;
-what a model makes of places it has never seen is its own affair. It may be meant: the paper samples
-8,192 tokens of Qwen2.5-Math-7B, which was made for 4,096. So a run says it once, at its start. vLLM
-takes no sequence of that length: better refused then than at the first long prompt.
+Rotary angles exist for any position, so sampler and trainer continue past the limit, as
+transformers does; the model was just never trained there. This may be intended: the paper samples
+8,192 tokens from Qwen2.5-Math-7B, which was made for 4,096. So the run only prints one warning at
+its start. vLLM does not accept sequences beyond the limit, so there the run stops at its start
+instead of at the first long prompt.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
     from counterpoise.model.load import Policy
 
 
-def beyond(prompt: int, room: int, positions: int) -> str:
-    """What is wrong with a prompt and `room` new tokens, and what to do; "" where they fit.
+def describe_overflow(prompt_tokens: int, max_new_tokens: int, positions: int) -> str:
+    """The warning and its remedy if a prompt and its response exceed the positions, else "".
 
-    A prompt of 0 tokens is one that nobody has read yet.
+    Pass 0 prompt tokens if the prompts have not been read yet.
 
     Example:
         beyond(900, 8192, 4096) == "a prompt of 900 tokens and a response of 8,192 go beyond ..."
     """
-    if prompt + room <= positions:
+    if prompt_tokens + max_new_tokens <= positions:
         return ""
-    what = f"a response of {room:,} tokens goes"
+    problem = f"a response of {max_new_tokens:,} tokens goes"
     remedy = "a lower sample.max_new_tokens"
-    if prompt:
-        what = f"a prompt of {prompt:,} tokens and a response of {room:,} go"
-        remedy = f"sample.max_new_tokens={positions - prompt}"
-    if prompt >= positions:
+    if prompt_tokens:
+        problem = f"a prompt of {prompt_tokens:,} tokens and a response of {max_new_tokens:,} go"
+        remedy = f"sample.max_new_tokens={positions - prompt_tokens}"
+    if prompt_tokens >= positions:
         remedy = "a lower sample.max_prompt_tokens"
     return (
-        f"{what} beyond the {positions:,} positions the model was made for: {remedy} stays within "
-        "them"
+        f"{problem} beyond the {positions:,} positions the model was made for: "
+        f"{remedy} stays within them"
     )
 
 
@@ -50,11 +51,11 @@ def check_positions(
     config: SampleConfig,
     say: Callable[[str], None],
 ) -> None:
-    """Before anything is drawn: one line where the longest prompt leaves too few positions."""
+    """Warn (vLLM: raise) before sampling starts if the longest prompt leaves too few positions."""
     longest = max(len(tokens) for _, tokens in prompts)
     positions = policy.decoder.config.max_position_embeddings
-    fault = beyond(longest, config.max_new_tokens, positions)
-    if fault and config.engine == "vllm":
-        raise PoiseError(f"sample.engine=vllm: {fault}")
-    if fault:
-        say(f"WARNING: {fault}")
+    overflow = describe_overflow(longest, config.max_new_tokens, positions)
+    if overflow and config.engine == "vllm":
+        raise PoiseError(f"sample.engine=vllm: {overflow}")
+    if overflow:
+        say(f"WARNING: {overflow}")

@@ -1,7 +1,7 @@
-"""What a sampler is: prompts and seeds -> responses, by the policy's weights as they are now.
+"""The sampler interface: prompts and seeds -> responses, sampled from the policy's current weights.
 
-`loop.train` makes the one that `sample.engine` names, training and evaluation draw with it, and it
-is closed at the end of the run.
+`loop.train` constructs the sampler that `sample.engine` names, uses it for training and evaluation,
+and closes it at the end of the run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Response
 
-Sample = Callable[
+# (policy, prompts, seeds [P, G], config) -> responses [P, G]
+SampleFunction = Callable[
     [Policy, Sequence[Ints], Sequence[Sequence[int]], SampleConfig], list[list[Response]]
 ]
 
 
 class Sampler(Protocol):
-    """Made of (policy, config of the run) by the table in `sample/__init__.py`."""
+    """A class in the table `SAMPLERS` of variants.py, constructed with (policy, run config)."""
 
     def __call__(
         self,
@@ -30,4 +31,5 @@ class Sampler(Protocol):
     ) -> list[list[Response]]:
         """Responses for every prompt, one for each of its seeds."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the sampler holds; called once, at the end of the run."""

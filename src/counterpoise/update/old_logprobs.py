@@ -26,9 +26,9 @@ from dataclasses import replace
 import torch
 
 from counterpoise.model.fit_memory import MicroBatch
-from counterpoise.model.kernels import on_gpu
+from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Floats, Row
 from counterpoise.update.passes import EAGER, Passes
 
@@ -60,7 +60,7 @@ def score_before_update(
     both sides of a ratio. `known` are scores of rows by the weights as they are.
     """
     half = policy.decoder.dtype in (torch.bfloat16, torch.float16)
-    if half and not on_gpu(policy.decoder.unembedding):
+    if half and not is_half_on_gpu(policy.decoder.unembedding):
         known = NONE
     scored_batch = list(batch)
     for step in plan.steps[first_step(batch, plan) + 1 :]:
@@ -87,7 +87,7 @@ def scored(
     """The rows, those with signal and without scores scored by the policy as it is."""
     wanted = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
     done = list(rows)
-    found = score(policy, [rows[i] for i in wanted], temperature, micro, passes.read)
+    found = score_logprobs(policy, [rows[i] for i in wanted], temperature, micro, passes.read)
     for i, logprobs_T in zip(wanted, found, strict=True):
         done[i] = replace(rows[i], scored_T=logprobs_T)
     return done

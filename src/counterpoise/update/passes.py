@@ -23,7 +23,7 @@ from counterpoise.model.attention import PackedAttention
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
 from counterpoise.model.reading_passes import EagerReading, ReadingPasses
-from counterpoise.model.scoring import Forward, packed, through
+from counterpoise.model.scoring import ForwardOutputs, forward_packed, pack_rows
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.rule import Term
@@ -77,7 +77,7 @@ class Passes(ReadingPasses, Protocol):
 
 
 def feed(policy: Policy, used: Used) -> Feed:
-    packing = packed(policy, used.rows)
+    packing = pack_rows(policy, used.rows)
     return fed(policy, packing, PackedAttention(packing), flat(used), len(used.rows))
 
 
@@ -115,13 +115,13 @@ def compute(
     given: Feed,
     config: UpdateConfig,
     temperature: float,
-    added: Callable[[Forward, Tensor], Tensor] | None = None,
+    added: Callable[[ForwardOutputs, Tensor], Tensor] | None = None,
 ) -> tuple[Found, Tensor, Tensor]:
     """(what was found, the loss to differentiate, the log-probabilities that carry pulls)
 
     `added` is a term of the loss [M] by the pass and the old log-probabilities.
     """
-    result = through(
+    result = forward_packed(
         policy, given.packing, given.attend, temperature, checkpointing=config.checkpointing
     )
     logprobs, entropies = result.logprobs_M, result.entropies_M

@@ -22,7 +22,7 @@ from torch import Tensor
 from counterpoise.config import UpdateConfig
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import by_row, micro_batches, score
+from counterpoise.model.scoring import micro_batches, score_logprobs, split_by_row
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Found, Passes, Used
@@ -143,7 +143,7 @@ def take_step(
 
     try:
         with repeatable(config.repeatable):
-            result = micro.rows(gradient, [row for row in rows if row.sign])
+            result = micro.run_rows(gradient, [row for row in rows if row.sign])
             result = replace(result, chosen_share=ruled.chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
@@ -188,7 +188,7 @@ def _weighed(
     signal = [i for i, row in enumerate(rows) if row.sign]
     used = [rows[i] for i in signal]
     changed = [r for r, row in enumerate(used) if not on_policy or row.scored_T is not None]
-    found = score(policy, [used[r] for r in changed], temperature, micro, passes.read)
+    found = score_logprobs(policy, [used[r] for r in changed], temperature, micro, passes.read)
     now: list[Floats | None] = [None] * len(used)
     for r, logprobs_T in zip(changed, found, strict=True):
         now[r] = logprobs_T
@@ -222,7 +222,7 @@ class _Walked:
         if not self._tokens:
             return [], [], []
         host = torch.cat(self._tokens, dim=1).cpu()
-        logprobs, entropies, pulls = (by_row(x_N, self._order, self.rows) for x_N in host)
+        logprobs, entropies, pulls = (split_by_row(x_N, self._order, self.rows) for x_N in host)
         return logprobs, entropies, pulls
 
     def sums(self) -> tuple[float, float, float, float]:

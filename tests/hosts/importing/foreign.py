@@ -37,14 +37,14 @@ def trl_file(
     **extra: Sequence[Any],
 ) -> Path:
     rewards = rewards or {"correct": [1.0, 0.0, 0.0, 1.0]}
-    whole = np.sum([np.nan_to_num(values) for values in rewards.values()], axis=0)
+    totals = np.sum([np.nan_to_num(values) for values in rewards.values()], axis=0)
     columns = {
         "step": [step] * len(prompts),
         "prompt": list(prompts),
         "completion": list(completions),
         **{name: pa.array(values, pa.float64()) for name, values in rewards.items()},
         **extra,
-        "advantage": list(advantage or advantages(whole)),
+        "advantage": list(advantage or advantages(totals)),
     }
     file = folder / "completions" / f"completions_{step:05d}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)

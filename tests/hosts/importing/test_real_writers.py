@@ -10,7 +10,7 @@ from hosts.importing.foreign import read_lines
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.choose_page import write_report
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 
 @pytest.mark.slow
@@ -22,10 +22,10 @@ def test_trl_run(tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    drawn: list[str] = []
+    sampled: list[str] = []
 
     def correct(completions: list[str], log_extra, **_) -> list[float]:
-        drawn.extend(completions)
+        sampled.extend(completions)
         log_extra("length", [float(len(text)) for text in completions])
         return [float(i % 3 == 0) for i in range(len(completions))]
 
@@ -33,7 +33,7 @@ def test_trl_run(tmp_path: Path) -> None:
         return [0.5 * (i % 2) for i in range(len(completions))]
 
     trl.GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER),
         reward_funcs=[correct, form],
         args=trl.GRPOConfig(
             output_dir=str(tmp_path / "run"),
@@ -51,16 +51,16 @@ def test_trl_run(tmp_path: Path) -> None:
             num_completions_to_print=0,
             disable_tqdm=True,
         ),
-        processing_class=AutoTokenizer.from_pretrained(EMBEDDED),
+        processing_class=AutoTokenizer.from_pretrained(EMBEDDED_FOLDER),
         train_dataset=Dataset.from_dict({"prompt": [f"Ana has {i} pens." for i in range(4)]}),
     ).train()
-    made = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
-    assert (made.source, made.steps, made.rollouts, made.groups) == ("TRL", 2, 16, 4)
-    assert made.notes[0] == "reward = correct + form (--reward for others)"
-    assert "left out, as they repeat the generation before them: 2 files" in made.notes
+    result = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
+    assert (result.source, result.steps, result.rollouts, result.groups) == ("TRL", 2, 16, 4)
+    assert result.notes[0] == "reward = correct + form (--reward for others)"
+    assert "left out because they repeat the generation before: 2 files" in result.notes
     files = [tmp_path / "out" / "rollouts" / f"step_0000{n}.jsonl" for n in (1, 3)]
     lines = [line for file in files for line in read_lines(file)]
-    assert [line["response"] for line in lines] == drawn
+    assert [line["response"] for line in lines] == sampled
     expected = [float(i % 3 == 0) + 0.5 * (i % 2) for i in range(8)] * 2
     assert [line["reward"] for line in lines] == expected
     assert plan_file(files[0], "grouped", 2, 0)["describe"]["split_groups"] == 0
@@ -81,8 +81,8 @@ def test_verl_writer(tmp_path: Path) -> None:
     ):
         folder = str(tmp_path / name)
         trainer._write_generations(inputs, outputs, ["3"] * 4, scores, extra, folder, 5)
-    made = import_run(tmp_path / "v1", tmp_path / "out1", tokenizer="embedded")
-    assert (made.source, made.rollouts, made.groups) == ("verl", 4, 2)
+    result = import_run(tmp_path / "v1", tmp_path / "out1", tokenizer="embedded")
+    assert (result.source, result.rollouts, result.groups) == ("verl", 4, 2)
     lines = read_lines(tmp_path / "out1" / "rollouts" / "step_00005.jsonl")
     assert [line["group"] for line in lines] == ["5:a", "5:a", "5:b", "5:b"]
     assert [line["reward"] for line in lines] == scores

@@ -47,8 +47,8 @@ def test_import_plan_report(
     WRITERS[title](tmp_path / "run")
     out = tmp_path / "new" / "out"
     assert poise(monkeypatch, "import", tmp_path / "run", "-o", out, "--tokenizer", "embedded") == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"{title}: 1 step, 4 rollouts of ")
+    content = capsys.readouterr().out
+    assert content.startswith(f"{title}: 1 step, 4 rollouts of ")
     assert json.loads((out / "imported.json").read_text())["source"] == title
     (rollouts,) = (out / "rollouts").iterdir()
     planned = plan_file(rollouts, "whole", 1, 0)
@@ -126,9 +126,9 @@ def test_faults_are_one_line(
     path = make(tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
     assert poise(monkeypatch, "import", path, "--out", tmp_path / "out", *options) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
+    content = capsys.readouterr().err
+    assert message in content
+    assert content.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -17,7 +17,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.update.step import accumulate
 
 
@@ -26,12 +26,12 @@ def parts(runs: list[dict[str, Any]], together: int) -> list[dict[str, list[floa
     count = len(runs[0]["passes"])
     steps = []
     for start in range(0, count, together):
-        found = defaultdict(list)
-        for one in runs:
-            for rows in one["passes"][start : start + together]:
+        result = defaultdict(list)
+        for item in runs:
+            for rows in item["passes"][start : start + together]:
                 for prompt, advantage, _ in rows:
-                    found[str(prompt)].append(advantage)
-        steps.append(dict(found))
+                    result[str(prompt)].append(advantage)
+        steps.append(dict(result))
     return steps
 
 
@@ -51,10 +51,10 @@ def test_a_missing_or_another_trl_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(host, "version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(PoiseError, match=r"^TRL is not installed: pip install 'trl==1.16.\*'$"):
         from counterpoise.trl import PoiseConfig  # noqa: F401
-    monkeypatch.setattr(host, "version", lambda name: "1.17.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.17.0")
     with pytest.raises(PoiseError, match=r"^TRL 1.17.0 is not supported, only 1.16.x: pip install"):
         from counterpoise.trl import PoiseGRPOTrainer  # noqa: F401
 
@@ -63,10 +63,10 @@ def test_a_changed_signature_is_named() -> None:
     class Later:
         def _prepare_inputs(self, batch: Any, more: Any) -> None: ...
 
-    faults = host.changed(Later)
+    faults = host.find_changes(Later)
     assert faults[0] == "GRPOTrainer._prepare_inputs takes (self, batch, more)"
     assert faults[1] == "GRPOTrainer._calculate_rewards is gone"
-    assert len(faults) == len(host.PRIVATE)
+    assert len(faults) == len(host.PRIVATE_METHODS)
 
 
 # -- with TRL -----------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def test_private_methods_are_as_we_know_them() -> None:
 
     from counterpoise.trl import PoiseGRPOTrainer
 
-    assert host.changed(GRPOTrainer) == []
-    ours = {p.name for p in host.PRIVATE if p.overridden}
+    assert host.find_changes(GRPOTrainer) == []
+    ours = {p.name for p in host.PRIVATE_METHODS if p.overridden}
     overridden = {name for name in vars(PoiseGRPOTrainer) if name in dir(GRPOTrainer)}
     assert overridden - {"__init__", "__module__", "__doc__", "__annotations__"} == ours
 
@@ -89,7 +89,7 @@ def test_private_methods_are_as_we_know_them() -> None:
     ("options", "said"),
     [
         ({"composer": "groupd"}, "unknown composer 'groupd': did you mean 'grouped'"),
-        ({"composer": "coupled"}, "compares tokens, and a plan has none: use 'grouped'"),
+        ({"composer": "coupled"}, "compares tokens, which TRL's plans do not carry: use 'grouped'"),
         ({"gradient_accumulation_steps": 3}, "no multiple of gradient_accumulation_steps=3"),
         ({"scale_rewards": "none"}, "set credit='trl', or credit='dr_grpo'"),
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
@@ -137,7 +137,7 @@ def small_trainer(
     )  # fmt: skip
     prompts = Dataset.from_dict({"prompt": [f"What is {i} + 1?" for i in range(8)]})
     return PoiseGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32),
         reward_funcs=reward or by_sum(2),
         args=args,
         train_dataset=dataset(prompts) if dataset else prompts,
@@ -154,7 +154,7 @@ def under_peft(out: Path, **options: Any) -> Any:
 
 @needs_trl
 def test_balance_needs_a_dataset_with_a_length(tmp_path: Path) -> None:
-    with pytest.raises(PoiseError, match="a dataset without a length does not give: load it whole"):
+    with pytest.raises(PoiseError, match="which needs a dataset with a length: load it whole"):
         small_trainer(tmp_path, dataset=lambda prompts: prompts.to_iterable_dataset(), tau=0.25)
 
 
@@ -238,8 +238,8 @@ def test_groups_stay_whole_and_gradients_are_native(
     for step in runs[0]["steps"]:
         assert distance(step) < EXACT
     assert len(runs[0]["steps"]) == 8
-    for one in runs:  # in a generation's first step TRL takes the ratio to be 1
-        assert one["scored"] == 2 * ([False] * together + [True] * 3 * together)
+    for item in runs:  # in a generation's first step TRL takes the ratio to be 1
+        assert item["scored"] == 2 * ([False] * together + [True] * 3 * together)
     for line in runs[0]["logs"][::4]:
         assert line["poise/split_groups"] == 0
         assert line["poise/rows"] == rows
@@ -284,7 +284,7 @@ def test_updates_are_balanced_and_rollouts_accounted_for(
             assert abs(sum(a for g, a in pairs if g == group)) < 1e-6
         assert distance(step) < EXACT
     trained = sum(len(step["groups"]) for step in noted["steps"])
-    assert sum(len(rows) for one in runs for rows in one["passes"]) == trained
+    assert sum(len(rows) for item in runs for rows in item["passes"]) == trained
     counts = noted["counts"]
     assert counts["emitted"] == trained
     assert counts["added"] == 24 * noted["steps"][-1]["now"]
@@ -301,26 +301,26 @@ def test_what_waits_is_in_a_checkpoint(tmp_path: Path, processes: int) -> None:
         "tau": 0.4, "modulus": 3, "max_refills": 20, "save_strategy": "steps", "save_steps": 4,
         "per_device_train_batch_size": 6 // processes, "credit_weights": "high_entropy",
     }  # fmt: skip
-    from counterpoise.hosts.trl.checkpoint import load
+    from counterpoise.hosts.trl.checkpoint import load_waiting
 
-    whole = launch(tmp_path, processes, generations=3, **plan)[0]
-    saved = load(tmp_path / "checkpoint-8")
+    whole_run = launch(tmp_path, processes, generations=3, **plan)[0]
+    saved = load_waiting(tmp_path / "checkpoint-8")
     assert saved is not None
-    assert saved.generation == whole["steps"][7]["now"]
-    assert len(saved.rows) == whole["steps"][7]["waiting"] > 0
-    assert set(saved.shelf) == {row.name for row in saved.rows}
+    assert saved.generation == whole_run["steps"][7]["now"]
+    assert len(saved.rows) == whole_run["steps"][7]["waiting"] > 0
+    assert set(saved.rollouts_by_key) == {row.name for row in saved.rows}
     later = str(tmp_path / "checkpoint-8")
-    parts = launch(tmp_path, processes, generations=3, resume=later, **plan)[0]
-    assert len(parts["steps"]) == 4
-    assert parts["counts"] == whole["counts"]
-    waited = [born <= saved.generation for step in parts["steps"] for born in step["born"]]
+    resumed_run = launch(tmp_path, processes, generations=3, resume=later, **plan)[0]
+    assert len(resumed_run["steps"]) == 4
+    assert resumed_run["counts"] == whole_run["counts"]
+    waited = [born <= saved.generation for step in resumed_run["steps"] for born in step["born"]]
     assert any(waited)
-    for ours, theirs in zip(parts["steps"], whole["steps"][8:], strict=True):
+    for resumed, uninterrupted in zip(resumed_run["steps"], whole_run["steps"][8:], strict=True):
         for name in ("groups", "index", "born", "advantages", "weights_T", "now"):
-            assert ours[name] == theirs[name]
+            assert resumed[name] == uninterrupted[name]
         for name in ("prompts", "responses", "old"):
-            assert all(map(torch.equal, ours[name], theirs[name]))
-    assert load(tmp_path) is None  # a checkpoint of a run without RB: an empty buffer
+            assert all(map(torch.equal, resumed[name], uninterrupted[name]))
+    assert load_waiting(tmp_path) is None  # a checkpoint of a run without RB: an empty buffer
 
 
 @needs_trl

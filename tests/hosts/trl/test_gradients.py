@@ -81,7 +81,7 @@ def test_a_step_with_fewer_rows_than_passes(tmp_path: Path) -> None:
 def test_token_weights_need_a_whole_model(
     is_fsdp_enabled: bool, is_deepspeed_enabled: bool
 ) -> None:
-    from counterpoise.hosts.trl.native_rows import check_whole
+    from counterpoise.hosts.trl.native_policy import check_native_forward
 
     host = SimpleNamespace(
         is_fsdp_enabled=is_fsdp_enabled, is_deepspeed_enabled=is_deepspeed_enabled, model=None
@@ -89,23 +89,23 @@ def test_token_weights_need_a_whole_model(
     who = "FSDP" if is_fsdp_enabled else "DeepSpeed"
     said = f"^credit_weights reads a whole model, not one under {who}: use 'uniform'$"
     with pytest.raises(PoiseError, match=said):
-        check_whole(host, "credit_weights", "use 'uniform'")
+        check_native_forward(host, "credit_weights", "use 'uniform'")
 
 
 @needs_trl
 def test_a_tools_words_are_not_weighed() -> None:
-    from counterpoise.hosts.trl.batch_rules import credit
-    from counterpoise.hosts.trl.samples import Sample
+    from counterpoise.hosts.trl.padding import UnpaddedRollout
+    from counterpoise.hosts.trl.planner import assign_credit
 
     ones = torch.ones(3, dtype=torch.long)
-    sample = Sample(ones, ones, ones, {"tool_mask": ones}, 0.0)
+    sample = UnpaddedRollout(ones, ones, ones, {"tool_mask": ones}, 0.0)
     options = SimpleNamespace(
         num_generations=2, credit="grpo", credit_weights="high_entropy", credit_settings=[]
     )
     with pytest.raises(PoiseError, match="not a tool's: use 'uniform'"):
-        credit([sample, sample], [0.0, 1.0], 1, options)
+        assign_credit([sample, sample], [0.0, 1.0], 1, options)
     options.credit_weights = "uniform"
-    ((low, high),) = credit([sample, sample], [0.0, 1.0], 1, options)
+    ((low, high),) = assign_credit([sample, sample], [0.0, 1.0], 1, options)
     assert (low.advantage, high.advantage) == pytest.approx((-(0.5**0.5), 0.5**0.5), abs=1e-5)
 
 
@@ -133,25 +133,25 @@ def test_token_weights_are_the_native_ones(
         credit_settings=settings, per_device_train_batch_size=6 // processes,
     )  # fmt: skip
     noted = runs[0]
-    found: dict[str, dict[int, Rollout]] = defaultdict(dict)
+    result: dict[str, dict[int, Rollout]] = defaultdict(dict)
     for step in noted["steps"]:
         for row, index in zip(rows_of(step), step["index"], strict=True):
             reward = float(int(row.content.response_tokens.sum()) % 2 == 0)  # as trl_run.by_sum
-            found[row.group][index] = replace(row.content, reward=reward)
+            result[row.group][index] = replace(row.content, reward=reward)
     groups = [
-        Group(key, 1, tuple(found[key][k] for k in range(4)))
-        for key in sorted(found, key=lambda key: int(key.split(":")[1]))
+        Group(key, 1, tuple(result[key][k] for k in range(4)))
+        for key in sorted(result, key=lambda key: int(key.split(":")[1]))
     ]
     reader = Reader(policy_at(noted["steps"][0]))
     rows = [row for group in assign(groups, "grpo", weights, settings, reader) for row in group]
     expected = {(*_tokens(row),): row.advantages_T for row in rows}
-    given = [line for one in runs for lines in one["given"] for line in lines]
-    assert len(given) == len(rows) == 24
-    for prompt, response, advantages_T in given:
+    options = [line for item in runs for lines in item["given"] for line in lines]
+    assert len(options) == len(rows) == 24
+    for prompt, response, advantages_T in options:
         np.testing.assert_allclose(
             advantages_T, expected[tuple(prompt), tuple(response)], rtol=0, atol=1e-5
         )
-    assert any(len(set(np.abs(advantages_T))) > 1 for _, _, advantages_T in given)
+    assert any(len(set(np.abs(advantages_T))) > 1 for _, _, advantages_T in options)
     for step in noted["steps"]:
         if any(step["advantages"]):
             assert distance(step) < max(1e-5, 3 * rounding(step))

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.hosts.trl.import_groups import group_rows
-from counterpoise.hosts.trl.import_rewards import as_named, choose_columns
-from counterpoise.hosts.trl.importer import as_text
-from counterpoise.model.load import EMBEDDED
+from counterpoise.hosts.trl.import_rewards import infer_reward_columns, parse_reward_columns
+from counterpoise.hosts.trl.importer import render_text
+from counterpoise.model.load import EMBEDDED_FOLDER
 
 
 def imported(folder: Path, out: Path, **options: str) -> list[str]:
@@ -24,7 +24,7 @@ def imported(folder: Path, out: Path, **options: str) -> list[str]:
 
 def test_rollouts_keep_their_texts_rewards_and_steps(tmp_path: Path) -> None:
     trl_file(tmp_path / "run", step=12)
-    made = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
+    result = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00012.jsonl")
     assert [line["prompt"] for line in lines] == ["How many?"] * 2 + ["How far?"] * 2
     assert [line["response"] for line in lines] == ["3", "4 pens", "5", ""]
@@ -33,11 +33,11 @@ def test_rollouts_keep_their_texts_rewards_and_steps(tmp_path: Path) -> None:
     assert groups[0] == groups[1] != groups[2] == groups[3]
     assert all(group.startswith("12:trl/") for group in groups)
     assert "finished" not in lines[0]
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
     encode = [tokenizer.encode(t, add_special_tokens=False) for t in ("3", "4 pens", "5")]
     assert [line["response_tokens"] for line in lines] == [*encode, [tokenizer.eos_token_id]]
     tokens = sum(map(len, encode)) + 1
-    assert (made.steps, made.rollouts, made.groups, made.tokens) == (1, 4, 2, tokens)
+    assert (result.steps, result.rollouts, result.groups, result.tokens) == (1, 4, 2, tokens)
     (metrics,) = read_lines(tmp_path / "out" / "metrics.jsonl")
     assert (metrics["iteration"], metrics["success"], metrics["reward"]) == (12, 0.5, 0.5)
     assert (metrics["mixed_groups"], metrics["response_length"]) == (1.0, tokens / 4)
@@ -51,7 +51,7 @@ def test_a_generation_that_is_logged_again_is_read_once(tmp_path: Path) -> None:
     notes = imported(tmp_path / "run", tmp_path / "out")
     names = sorted(file.name for file in (tmp_path / "out" / "rollouts").iterdir())
     assert names == ["step_00001.jsonl", "step_00003.jsonl"]
-    assert "left out, as they repeat the generation before them: 1 file" in notes
+    assert "left out because they repeat the generation before: 1 file" in notes
 
 
 def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
@@ -59,17 +59,17 @@ def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
     prompts = ["a"] * 4 + ["b"] * 4 + ["a"] * 4
     correct = [1.0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0]
     form = [0.1, 0.3, 0, 0.2, 0, 0.1, 0.2, 0.3, 0.3, 0, 0.1, 0.2]
-    whole = [a + b for a, b in zip(correct, form, strict=True)]
+    totals = [a + b for a, b in zip(correct, form, strict=True)]
     trl_file(
         tmp_path / "run",
         prompts=prompts,
         completions=[str(i) for i in range(12)],
         rewards={"correct": correct, "form": form},
-        advantage=advantages(whole, 4),
+        advantage=advantages(totals, 4),
     )
     notes = imported(tmp_path / "run", tmp_path / "out")
     assert notes[0] == "reward = correct + form (--reward for others)"
-    assert "of a prompt that was drawn before in its step: 1 group" in notes
+    assert "further groups of a prompt drawn more than once: 1 group" in notes
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")
     groups = [line["group"] for line in lines]
     assert groups == [name for name in dict.fromkeys(groups) for _ in range(4)]
@@ -97,7 +97,7 @@ def test_completions_that_nothing_scored_are_left_out(tmp_path: Path) -> None:
     notes = imported(tmp_path / "run", tmp_path / "out")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")
     assert [line["response"] for line in lines] == ["3", "4 pens", ""]
-    assert "left out, as nothing scored them: 1 completion" in notes
+    assert "left out because nothing scored them: 1 completion" in notes
 
 
 def test_rewards_are_the_columns_that_the_advantages_follow(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_more_than_one_choice_is_the_users(tmp_path: Path) -> None:
     """Groups of two: an advantage says no more than which of the two was better."""
     rewards = {"correct": [1.0, 0.0, 0.0, 1.0], "form": [0.5, 0.0, 0.0, 0.5]}
     trl_file(tmp_path / "run", rewards=rewards)
-    with pytest.raises(PoiseError, match=r"follow correct and correct \+ form alike"):
+    with pytest.raises(PoiseError, match=r"follow both correct and correct \+ form: "):
         imported(tmp_path / "run", tmp_path / "out")
     trl_file(tmp_path / "other", rewards={**rewards, "form": [0.0] * 4})
     assert imported(tmp_path / "other", tmp_path / "out")[0].startswith("reward = correct (")
@@ -146,31 +146,31 @@ def test_columns_are_found_for_every_scale_of_rewards(scale: str) -> None:
     rng = np.random.default_rng(0)
     rewards = rng.integers(0, 2, (6, 4)).astype(float)
     form, extra = rng.random((6, 4)), rng.random((6, 4))
-    whole = rewards + form
-    std = {"group": whole.std(1, ddof=1, keepdims=True), "batch": whole.std(), "none": 1.0}[scale]
-    A = (whole - whole.mean(1, keepdims=True)) / std
+    totals = rewards + form
+    std = {"group": totals.std(1, ddof=1, keepdims=True), "batch": totals.std(), "none": 1.0}[scale]
+    A = (totals - totals.mean(1, keepdims=True)) / std
     groups = [
         {"right": rewards[g], "form": form[g], "extra": extra[g], "advantage": A[g]}
         for g in range(6)
     ]
-    assert choose_columns(groups, ["right", "form", "extra"]) == {"right": 1.0, "form": 1.0}
+    assert infer_reward_columns(groups, ["right", "form", "extra"]) == {"right": 1.0, "form": 1.0}
 
 
 def test_reward_option() -> None:
-    assert as_named("a, b=-0.5", ["a", "b"]) == {"a": 1.0, "b": -0.5}
+    assert parse_reward_columns("a, b=-0.5", ["a", "b"]) == {"a": 1.0, "b": -0.5}
     with pytest.raises(PoiseError, match="unknown reward column 'c'"):
-        as_named("c", ["a", "b"])
+        parse_reward_columns("c", ["a", "b"])
     with pytest.raises(PoiseError, match="'x' is not a number"):
-        as_named("a=x", ["a", "b"])
+        parse_reward_columns("a=x", ["a", "b"])
 
 
 def test_messages_become_texts(tmp_path: Path) -> None:
     system = {"role": "system", "content": "Be brief."}
     user = {"role": "user", "content": "How many?"}
-    assert as_text([user], "") == "How many?"
-    assert as_text([system, user], "") == "system: Be brief.\n\nuser: How many?"
-    parts = [{"type": "image", "text": None}, {"type": "text", "text": "this?"}]
-    assert as_text([{"role": "user", "content": parts}], "") == "this?"
+    assert render_text([user], "") == "How many?"
+    assert render_text([system, user], "") == "system: Be brief.\n\nuser: How many?"
+    message_parts = [{"type": "image", "text": None}, {"type": "text", "text": "this?"}]
+    assert render_text([{"role": "user", "content": message_parts}], "") == "this?"
     trl_file(
         tmp_path / "run",
         prompts=[[system, user]] * 4,
@@ -186,7 +186,7 @@ def test_messages_become_texts(tmp_path: Path) -> None:
 def test_faults(tmp_path: Path) -> None:
     cut = trl_file(tmp_path / "cut")
     cut.write_bytes(cut.read_bytes()[:-20])
-    with pytest.raises(PoiseError, match="is no whole parquet file"):
+    with pytest.raises(PoiseError, match="is not a complete parquet file"):
         imported(tmp_path / "cut", tmp_path / "out")
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):

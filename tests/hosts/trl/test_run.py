@@ -19,10 +19,15 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.choose_engine import choose, stored_engine
+from counterpoise.hosts.choose_engine import choose_engine, stored_engine
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl import run as trl_run
-from counterpoise.hosts.trl.run_options import arguments, checked, passes_of, shown
+from counterpoise.hosts.trl.run_options import (
+    check_options,
+    fewest_passes,
+    format_arguments,
+    trainer_arguments,
+)
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import credit, reader_of, train, update
 from counterpoise.model.load import load_policy
@@ -35,8 +40,8 @@ from counterpoise.task.word_problems import load
 from counterpoise.types import BatchPlan, Group, Rollout
 
 needs_trl = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
+    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
+    reason=f"TRL {host.SUPPORTED_SERIES} is not installed: {host.INSTALL_REMEDY}",
 )
 SMALL = [
     "loop.iterations=2", "sample.prompts=6", "sample.group_size=4", "sample.max_new_tokens=64",
@@ -70,20 +75,22 @@ def run(
 @pytest.mark.parametrize(("processes", "micro"), [(1, 20480), (1, 100), (2, 220), (3, 20480)])
 def test_an_iteration_is_one_generation_in_equal_passes(processes: int, micro: int) -> None:
     config = small(f"update.micro_tokens={micro}")
-    given = arguments(config, longest_prompt=40, half=False, cpu=True, processes=processes)
-    rows = given["per_device_train_batch_size"] * processes
-    passes, spread = given["gradient_accumulation_steps"], given["steps_per_generation"]
+    options = trainer_arguments(
+        config, longest_prompt=40, half=False, cpu=True, processes=processes
+    )
+    rows = options["per_device_train_batch_size"] * processes
+    passes, spread = options["gradient_accumulation_steps"], options["steps_per_generation"]
     assert rows * spread == 6 * 4
     assert spread == 2 * passes
-    assert given["max_steps"] == 2 * 2
+    assert options["max_steps"] == 2 * 2
     fits = max(1, micro // (40 + 64))
-    assert given["per_device_train_batch_size"] <= fits
+    assert options["per_device_train_batch_size"] <= fits
 
 
 def test_passes_are_the_fewest_that_fit() -> None:
     for rows in range(1, 25):
         for fits in range(1, 30):
-            passes = passes_of(rows, rows, fits)
+            passes = fewest_passes(rows, rows, fits)
             assert rows % passes == 0
             assert rows // passes <= fits
             assert all(rows % n or rows // n > fits for n in range(1, passes))
@@ -92,27 +99,27 @@ def test_passes_are_the_fewest_that_fit() -> None:
 def test_what_cannot_be_cut_equally_is_refused() -> None:
     odd = small("sample.prompts=5", "batch.steps=3")
     with pytest.raises(PoiseError, match=r"sample\.prompts=5 x sample\.group_size=4 in batch"):
-        checked(odd)
+        check_options(odd)
     with pytest.raises(PoiseError, match="on 5 processes"):
-        checked(small(), processes=5)
+        check_options(small(), processes=5)
 
 
 def test_the_arguments_can_be_read() -> None:
-    text = shown(small("update.clip_high=0.4"))
+    text = format_arguments(small("update.clip_high=0.4"))
     assert text.startswith("PoiseConfig(\n")
     assert "    epsilon_high=0.4,\n" in text
 
 
 def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
-    assert choose(None, tmp_path, resume=True) == "native"
+    assert choose_engine(None, tmp_path, resume=True) == "native"
     (tmp_path / "engine.json").write_text(json.dumps({"engine": "trl"}))
     assert stored_engine(tmp_path) == "trl"
-    assert choose(None, tmp_path, resume=True) == "trl"
-    assert choose(None, tmp_path, resume=False) == "native"
+    assert choose_engine(None, tmp_path, resume=True) == "trl"
+    assert choose_engine(None, tmp_path, resume=False) == "native"
     with pytest.raises(PoiseError, match="was made by --engine trl"):
-        choose("native", tmp_path, resume=True)
+        choose_engine("native", tmp_path, resume=True)
     with pytest.raises(PoiseError, match="did you mean 'verl'"):
-        choose("verll", None, resume=False)
+        choose_engine("verll", None, resume=False)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
 def test_a_damaged_engine_json_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "engine.json").write_text(text)
     with pytest.raises(PoiseError) as fault:
-        choose(None, tmp_path, resume=True)
+        choose_engine(None, tmp_path, resume=True)
     assert str(fault.value).startswith(f"{tmp_path / 'engine.json'} {said}")
     assert str(fault.value).endswith("or remove it if the native engine made the run")
     assert "\n" not in str(fault.value)
@@ -149,7 +156,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
             real(path, asked)
 
     monkeypatch.setattr(trl_run, "check_unfinished", too_early)
-    monkeypatch.setattr(trl_run.host, "require", lambda: None)
+    monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         run(config, tmp_path / "run", resume=True)
     assert log.read_bytes() == before
@@ -159,17 +166,17 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
 
 
 def groups_of(folder: RunFolder, iteration: int) -> list[Group]:
-    found: dict[str, list[Rollout]] = {}
+    result: dict[str, list[Rollout]] = {}
     for line in folder.rollouts(iteration):
         names = ("prompt_id", "prompt", "answer", "response", "reward", "finished")
         tokens = [np.array(line[f"{k}_tokens"], dtype=np.int32) for k in ("prompt", "response")]
         logprobs = np.array(line["sampled_logprobs"], dtype=np.float32)
-        kept = {name: line[name] for name in names}
+        fields = {name: line[name] for name in names}
         rollout = Rollout(
-            **kept, prompt_tokens=tokens[0], response_tokens=tokens[1], sampled_logprobs=logprobs
+            **fields, prompt_tokens=tokens[0], response_tokens=tokens[1], sampled_logprobs=logprobs
         )
-        found.setdefault(line["group"], []).append(rollout)
-    return [Group(key, iteration, tuple(rollouts)) for key, rollouts in found.items()]
+        result.setdefault(line["group"], []).append(rollout)
+    return [Group(key, iteration, tuple(rollouts)) for key, rollouts in result.items()]
 
 
 def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,10 +232,10 @@ def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     assert sum(line["steps"] for line in folder.read("metrics")) == 4
     before, after = by_hand(config, folder)
     trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
-    theirs = flat(trained.model) - before
+    trl_values = flat(trained.model) - before
     ours = after - before
     loose = "update.weight_decay=0.1" in sets  # Adam divides by gradients that are rounding
-    assert float((theirs - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
+    assert float((trl_values - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
     assert float(ours.norm()) > 0
 
 
@@ -239,15 +246,15 @@ def test_two_processes_take_the_native_steps(tmp_path: Path) -> None:
     sets = [*SMALL, "update.optimizer=sgd", "update.lr=0.5", "evaluate.prompts=0"]
     words = [*LAUNCHED, "demo", "--engine=trl", f"--out={tmp_path / 'trl'}"]
     words += [f"--set={option}" for option in sets]
-    done = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
     config, folder = load_config("demo", sets), RunFolder.open(tmp_path / "trl")
     assert [line["rollouts"] for line in folder.read("metrics")] == [24, 24]
     assert all(line["split_groups"] == 0 for line in folder.read("metrics"))
     before, after = by_hand(config, folder)
     trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
-    ours, theirs = after - before, flat(trained.model) - before
-    assert float((theirs - ours).norm() / ours.norm()) < 1e-3
+    ours, trl_values = after - before, flat(trained.model) - before
+    assert float((trl_values - ours).norm() / ours.norm()) < 1e-3
 
 
 @needs_trl
@@ -257,19 +264,21 @@ def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
 
     config = small("evaluate.every=1")
     folder, native = run(config, tmp_path / "trl"), train(config, tmp_path / "native")
-    ours, theirs = native.read("metrics"), folder.read("metrics")
-    assert set(theirs[0]) == set(ours[0]) - {"score_seconds"}
-    for line in theirs:
+    ours, trl_values = native.read("metrics"), folder.read("metrics")
+    assert set(trl_values[0]) == set(ours[0]) - {"score_seconds"}
+    for line in trl_values:
         assert line["split_groups"] == 0
         assert line["max_abs_group_advantage_sum"] < 1e-6
         assert line["steps"] + line["skipped_steps"] == 2
         assert 0 <= line["cancellation"] <= 1
-    for now in (1, 2):  # the same prompts, in the same order
-        asked = [[line["prompt_id"] for line in f.rollouts(now)] for f in (folder, native)]
-        assert asked[0] == asked[1]
-    judged = [f.read("evaluations") for f in (folder, native)]
-    assert [line["iteration"] for line in judged[0]] == [0, 1, 2]
-    assert judged[0][0]["mean"] == judged[1][0]["mean"]  # before training they are one model
+    for iteration in (1, 2):  # the same prompts, in the same order
+        prompts = [[line["prompt_id"] for line in f.rollouts(iteration)] for f in (folder, native)]
+        assert prompts[0] == prompts[1]
+    evaluations = [f.read("evaluations") for f in (folder, native)]
+    assert [line["iteration"] for line in evaluations[0]] == [0, 1, 2]
+    assert (
+        evaluations[0][0]["mean"] == evaluations[1][0]["mean"]
+    )  # before training they are one model
     names = [
         sorted(str(p.relative_to(f.path)) for p in f.path.rglob("*") if p.is_file())
         for f in (folder, native)
@@ -283,17 +292,17 @@ def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
 def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
     """What waits for a balanced batch is in the checkpoint, and random numbers go by iteration."""
     sets = ["balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false"]
-    whole = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
+    whole_run = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
     half = small(*sets, "loop.iterations=2", "monitor.every=0")
     run(half, tmp_path / "parts")
     more = replace(half, loop=replace(half.loop, iterations=4))
-    parts = run(more, tmp_path / "parts", resume=True)
-    timeless = [without_times(f) for f in (whole, parts)]
+    resumed = run(more, tmp_path / "parts", resume=True)
+    timeless = [without_times(f) for f in (whole_run, resumed)]
     assert timeless[0] == timeless[1]
     assert any(line["buffer_positive"] for line in timeless[0])
-    assert whole.read("drops") == parts.read("drops") != []
+    assert whole_run.read("drops") == resumed.read("drops") != []
     dropped: dict[str, int] = {}
-    for line in whole.read("drops"):
+    for line in whole_run.read("drops"):
         for reason in set(line) - {"schema", "iteration"}:
             dropped[reason] = dropped.get(reason, 0) + sum(map(len, line[reason].values()))
     last = timeless[0][-1]
@@ -367,12 +376,12 @@ def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
     data.write_text("\n".join(map(json.dumps, records)))
     sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=4", f"verify.name={path}:score"]
     folder = run(small(*sets, "monitor.every=0"), tmp_path / "out")
-    seen = [r for iteration in (1, 2) for r in folder.rollouts(iteration)]
-    assert len(seen) == 48
-    for r in seen:
+    rollouts = [r for iteration in (1, 2) for r in folder.rollouts(iteration)]
+    assert len(rollouts) == 48
+    for r in rollouts:
         odd = len(r["response"]) % 2
         assert r["reward"] == (int(r["prompt_id"]) + 0.5) * odd - len(r["prompt"])
-    assert len({r["reward"] for r in seen}) > 12
+    assert len({r["reward"] for r in rollouts}) > 12
 
 
 @needs_trl
@@ -382,25 +391,25 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """As `test_resume.py` has it: the last step of iteration 2 leaves one weight at infinity."""
-    from counterpoise.hosts.trl.run_recorder import Recorder
+    from counterpoise.hosts.trl.run_recorder import RunRecorder
 
-    after = Recorder.after
+    after = RunRecorder.after_step
 
-    def diverging(self: Recorder) -> None:
+    def diverging(self: RunRecorder) -> None:
         after(self)
-        if self.open and self.open.number == 2 and len(self.open.logs) == 1:
+        if self.iteration and self.iteration.number == 2 and len(self.iteration.logs) == 1:
             with torch.no_grad():
                 self.state.optimizer.weights[-1].view(-1)[-1] = torch.inf
 
     config = small(f"monitor.every={every}", "evaluate.prompts=0", "loop.checkpoint_every=1")
-    monkeypatch.setattr(Recorder, "after", diverging)
+    monkeypatch.setattr(RunRecorder, "after_step", diverging)
     with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
         run(config, tmp_path / "out")
     folder = RunFolder.open(tmp_path / "out")
     assert [line["iteration"] for line in folder.read("metrics")] == [1]
     assert [path.name for path in checkpoint.available(folder.checkpoints)] == ["iteration_00001"]
     assert not (tmp_path / "out" / "model").exists()
-    monkeypatch.setattr(Recorder, "after", after)
+    monkeypatch.setattr(RunRecorder, "after_step", after)
     run(config, tmp_path / "out", resume=True)
     assert [line["iteration"] for line in folder.read("metrics")] == [1, 2]
 
@@ -470,10 +479,12 @@ def test_what_was_done_when_a_run_was_stopped_is_kept(
     assert [path.name for path in checkpoint.available(folder.checkpoints)] == [checkpoint.name(2)]
     assert len(folder.read("metrics")) == 2
     run(config, out, resume=True)
-    whole = run(config, tmp_path / "whole")
-    assert without_times(folder) == without_times(whole)
-    judged = [[(e["iteration"], e["mean"]) for e in f.read("evaluations")] for f in (folder, whole)]
-    assert judged[0] == judged[1]
+    whole_run = run(config, tmp_path / "whole")
+    assert without_times(folder) == without_times(whole_run)
+    evaluations = [
+        [(e["iteration"], e["mean"]) for e in f.read("evaluations")] for f in (folder, whole_run)
+    ]
+    assert evaluations[0] == evaluations[1]
 
 
 @needs_trl
@@ -517,11 +528,11 @@ def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) ->
     assert "poise: finishing the iteration" in said
     folder = RunFolder.open(out)
     behind = len(folder.read("metrics"))
-    kept = checkpoint.available(folder.checkpoints)
-    assert [path.name for path in kept] == [checkpoint.name(behind)], said[-3000:]
+    checkpoints = checkpoint.available(folder.checkpoints)
+    assert [path.name for path in checkpoints] == [checkpoint.name(behind)], said[-3000:]
     more = [*LAUNCHED, "--resume", f"--out={out}", f"--set=loop.iterations={behind + 1}"]
-    done = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"resuming after iteration {behind}" in done.stdout
+    process = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert f"resuming after iteration {behind}" in process.stdout
     lines = folder.read("metrics")
     assert [line["iteration"] for line in lines] == list(range(1, behind + 2))

@@ -69,7 +69,7 @@ def test_the_folder_holds_what_was_trained(tmp_path: Path, processes: int) -> No
         check_texts(folder, plans[s // 4], step, s % 4)
     dropped = [v for line in lines(folder, "drops.jsonl") for k, v in line.items() if k in
                ("no_signal", "surplus", "aged")]  # fmt: skip
-    lost = sum(len(places) for groups in dropped for places in groups.values())
+    lost = sum(len(positions) for groups in dropped for positions in groups.values())
     assert lost == sum(noted["counts"][k] for k in
                        ("dropped_surplus", "dropped_aged", "without_signal"))  # fmt: skip
     for name in ("dropped_surplus", "dropped_aged"):
@@ -99,15 +99,15 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     assert sight.quantity.name == "displacement"
     assert sight.pushes is not None
     assert sight.texts[pushed[0]] is not None
-    (told,) = lines(folder, "metrics.jsonl")
-    assert (told["steps"], told["rollouts"], told["split_groups"]) == (4, 24, 0)
+    (content,) = lines(folder, "metrics.jsonl")
+    assert (content["steps"], content["rollouts"], content["split_groups"]) == (4, 24, 0)
     other = tmp_path / "other"
     launch(tmp_path / "again", generations=1, run_folder=str(other), composer="shuffled")
     assert not (other / "tokens").exists()
     with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
         token_view.find(other)
     compared = read_compared([folder, other])
-    assert [one.run.metrics[0]["split_groups"] > 0 for one in compared] == [False, True]
+    assert [item.run.metrics[0]["split_groups"] > 0 for item in compared] == [False, True]
 
 
 @needs_trl
@@ -120,12 +120,12 @@ def test_a_run_that_is_resumed_goes_on_in_its_folder(tmp_path: Path, more: dict[
     }  # fmt: skip
     names = ("metrics.jsonl", "plans.jsonl")
     launch(tmp_path, **plan)
-    whole = [untimed(lines(tmp_path / "poise", name)) for name in names]
+    whole_run = [untimed(lines(tmp_path / "poise", name)) for name in names]
     with pytest.raises(PoiseError, match="is not empty: choose another or remove it"):
         launch(tmp_path, **plan)
     launch(tmp_path, resume=str(tmp_path / "checkpoint-8"), **plan)
-    assert [untimed(lines(tmp_path / "poise", name)) for name in names] == whole
-    assert len(whole[1]) == 3
+    assert [untimed(lines(tmp_path / "poise", name)) for name in names] == whole_run
+    assert len(whole_run[1]) == 3
 
 
 # -- the microscope and TRL's losses ------------------------------------------------------------
@@ -154,7 +154,7 @@ def seen(**changes: Any) -> SimpleNamespace:
         ({"top_entropy_quantile": 0.2}, "set top_entropy_quantile=1.0, or"),
         ({"delta": 4.0}, "set delta=None, or"),
         ({"loss_type": "sapo"}, "monitor_every knows the losses dapo, bnpo, grpo, dr_grpo"),
-        ({"kind": "gpt2"}, "^monitor_every: gpt2 is not an .*: choose a llama.*, or set it to 0$"),
+        ({"kind": "gpt2"}, "^monitor_every: gpt2 models are not supported: choose a llama.*, or set it to 0$"),
     ],
 )
 def test_the_monitor_refuses_a_loss_that_it_sees_only_in_part(
@@ -176,6 +176,8 @@ def test_pulls_have_the_correction_of_vllms_probabilities() -> None:
     tokens = np.array([1, 2, 3], np.int32)
     rollout = Rollout("", "", "", "", 1.0, tokens, tokens, np.zeros(3, np.float32))
     rows = [Row("a", 2.0, 3, rollout=rollout), Row("a", -1.0, 3, rollout=rollout)]
-    by_token, whole = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([3.0])
-    pulls, _, _ = monitor._lost(torch.full((6,), -1.0), rows, np.full(2, 1 / 6), [by_token, whole])
+    by_token, by_sequence = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([3.0])
+    pulls, _, _ = monitor._surrogate_pulls(
+        torch.full((6,), -1.0), rows, np.full(2, 1 / 6), [by_token, by_sequence]
+    )
     assert pulls.tolist() == pytest.approx([1 / 6, 2 / 6, 4 / 6, -3 / 6, -3 / 6, -3 / 6])

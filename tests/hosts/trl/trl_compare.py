@@ -16,15 +16,15 @@ import torch
 
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.hosts.trl import host
-from counterpoise.model.load import Policy, as_policy, load_policy
+from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.types import Rollout, Row
 from counterpoise.update.step import accumulate
 
 HERE = Path(__file__).parent
 EXACT = 1e-12  # distance of gradients in float64; measured: up to 3.4e-14
 needs_trl = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
+    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
+    reason=f"TRL {host.SUPPORTED_SERIES} is not installed: {host.INSTALL_REMEDY}",
 )
 
 
@@ -40,11 +40,11 @@ def launch(tmp_path: Path, processes: int = 1, **options: Any) -> list[dict[str,
     environment = {
         **os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
     }  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         [*start, str(HERE / "trl_run.py"), str(tmp_path), json.dumps(options)],
         env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     return [trl_run.read(tmp_path, str(p)) for p in range(processes)]
 
 
@@ -65,7 +65,7 @@ def policy_at(step: dict[str, Any], dtype: torch.dtype | None = None) -> Policy:
     policy = load_policy(ModelConfig(device="cpu", dtype="float32"))
     policy.model.to(dtype or step["weights"]["model.norm.weight"].dtype)
     policy.model.load_state_dict(step["weights"], strict=False)  # the unembedding is tied
-    return as_policy("embedded", policy.model, policy.tokenizer)
+    return wrap_model("embedded", policy.model, policy.tokenizer)
 
 
 def gradients(
@@ -91,22 +91,22 @@ def gradients(
         )  # fmt: skip
     pairs = []
     for name, weight in policy.model.named_parameters():
-        ours, theirs = weight.grad, step["gradient"][name]
-        ours = torch.zeros_like(theirs) if ours is None else ours
+        ours, trl_values = weight.grad, step["gradient"][name]
+        ours = torch.zeros_like(trl_values) if ours is None else ours
         if "embed_tokens" in name:
             keep = torch.arange(len(ours)) != policy.tokenizer.pad_token_id
-            ours, theirs = ours[keep], theirs[keep]
-        pairs.append((theirs.flatten().double(), ours.flatten().double()))
+            ours, trl_values = ours[keep], trl_values[keep]
+        pairs.append((trl_values.flatten().double(), ours.flatten().double()))
     assert len(pairs) == len(step["gradient"])
-    theirs, ours = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return theirs, ours
+    trl_values, ours = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+    return trl_values, ours
 
 
 def distance(step: dict[str, Any], aggregate: str = "token_mean", scale: float = 1.0) -> float:
     """|g_TRL - g_native| / |g_native|; where there is no signal, |g_TRL|."""
-    theirs, ours = gradients(step, aggregate)
+    trl_values, ours = gradients(step, aggregate)
     norm = float(ours.norm()) * scale
-    return float((theirs - scale * ours).norm()) / (norm or 1.0)
+    return float((trl_values - scale * ours).norm()) / (norm or 1.0)
 
 
 def rounding(step: dict[str, Any]) -> float:

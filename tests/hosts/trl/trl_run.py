@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from counterpoise.credit.view import View
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.task.word_problems import problem
 from counterpoise.trl import PoiseConfig, PoiseGRPOTrainer
 from counterpoise.types import Floats
@@ -122,15 +122,15 @@ class Gradients(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        named = list(model.named_parameters())
+        names = list(model.named_parameters())
         step = state.global_step % self.trainer.args.optimizer_steps
         decision = self.trainer.decision
         rows = [decision.rows[i] for i in decision.plan.steps[step]]
-        samples = [self.trainer.shelf[row.group, row.index] for row in rows]
+        samples = [self.trainer.rollouts_by_key[row.group, row.index] for row in rows]
         self.steps.append(
             {
-                "weights": {name: p.detach().clone() for name, p in named},
-                "gradient": {name: p.grad.detach().clone() for name, p in named},
+                "weights": {name: p.detach().clone() for name, p in names},
+                "gradient": {name: p.grad.detach().clone() for name, p in names},
                 "groups": [row.group for row in rows],
                 "advantages": [row.advantage for row in rows],
                 "index": [row.index for row in rows],
@@ -141,7 +141,7 @@ class Gradients(TrainerCallback):
                 "weights_T": [None if r.weights_T is None else r.weights_T.tolist() for r in rows],
                 "prompts": [s.prompt_S for s in samples],
                 "responses": [s.completion_T for s in samples],
-                "old": [s.extra.get("old_per_token_logps") for s in samples],
+                "old": [s.token_fields.get("old_per_token_logps") for s in samples],
             }
         )
 
@@ -169,7 +169,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     host = GRPOTrainer if stock else PoiseGRPOTrainer
     kind = type("Watched", (Watching, host), {"passes": [], "given": [], "scored": []})
     dtype = torch.float64 if double else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=dtype)
     notes = Gradients()
     trainer = kind(
         model=model, reward_funcs=by_sum(modulus), args=args,
@@ -185,8 +185,8 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         names = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
         counts = {name: getattr(buffer.counts, name) for name in names} | {"waiting": len(buffer)}
     logs = [line for line in trainer.state.log_history if "loss" in line]
-    told = {name: getattr(trainer, name) for name in ("passes", "given", "scored")}
-    return {**told, "steps": notes.steps, "logs": logs, "counts": counts}
+    content = {name: getattr(trainer, name) for name in ("passes", "given", "scored")}
+    return {**content, "steps": notes.steps, "logs": logs, "counts": counts}
 
 
 def write(folder: Path, name: str, told: dict[str, Any]) -> None:
@@ -216,8 +216,8 @@ def read(folder: Path, name: str) -> dict[str, Any]:
             return {key: whole(item) for key, item in value.items()}
         return [whole(item) for item in value] if isinstance(value, list) else value
 
-    found: dict[str, Any] = whole(json.loads((folder / f"{name}.json").read_text()))
-    return found
+    result: dict[str, Any] = whole(json.loads((folder / f"{name}.json").read_text()))
+    return result
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from counterpoise.hosts.verl import host
-from counterpoise.hosts.verl.options import Options, check
+from counterpoise.hosts.verl.options import VerlAdapterOptions, check_config
 
 HERE = Path(__file__).parent
-ROOT = Path(__file__).parents[3]
+ROOT = HERE.parents[2]
 needs_verl = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"verl {host.VERSION} is not installed: {host.REMEDY}",
+    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
+    reason=f"verl {host.SUPPORTED_VERSION} is not installed: {host.INSTALL_REMEDY}",
 )
 PROMPTS, GROUP, STEPS, RANKS = 8, 4, 4, 2  # as in verl_cpu_run.py
 TAU = 0.4
@@ -113,7 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @needs_verl
 def test_what_we_rest_on_is_as_we_know_it() -> None:
-    assert host.changed() == []
+    assert host.find_changes() == []
 
 
 @needs_verl
@@ -125,8 +125,11 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 print([get_trainer_cls(m).__mro__[1].__name__ for m in ("sync", "colocate_async")])
 print(get_adv_estimator_fn("poise_rloo").__name__)
 """
-    done = python(tmp_path, "-c", code)
-    assert done.stdout.splitlines()[-2:] == ["['Planned', 'Planned']", "poise_rloo"], done.stderr
+    process = python(tmp_path, "-c", code)
+    assert process.stdout.splitlines()[-2:] == [
+        "['PlannedTrainer', 'PlannedTrainer']",
+        "poise_rloo",
+    ], process.stderr
 
 
 @needs_verl
@@ -145,9 +148,9 @@ print(get_adv_estimator_fn("poise_rloo").__name__)
 def test_a_config_that_cannot_be_honoured_is_one_line(
     tmp_path: Path, options: list[str], said: str
 ) -> None:
-    done = python(tmp_path, "-m", "verl.trainer.main_ppo", *options)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith(said)
+    process = python(tmp_path, "-m", "verl.trainer.main_ppo", *options)
+    assert process.returncode == 2
+    assert process.stderr.strip().splitlines()[-1].startswith(said)
 
 
 @needs_verl
@@ -157,14 +160,14 @@ def test_an_unknown_verl_stops_only_those_who_ask_for_us(tmp_path: Path) -> None
     code = """
 import runpy, sys
 from counterpoise.hosts.verl import host
-host.VERSION = "0.9.2"
+host.SUPPORTED_VERSION = "0.9.2"
 sys.argv = ["main_ppo", *sys.argv[1:]]
 runpy.run_module("verl.trainer.main_ppo", run_name="__main__")
 """
-    done = python(tmp_path, "-c", code, "+poise.composer=grouped", GRPO, FOUR)
-    assert done.returncode == 2
+    process = python(tmp_path, "-c", code, "+poise.composer=grouped", GRPO, FOUR)
+    assert process.returncode == 2
     said = "counterpoise: verl 0.9.1 is not supported, only 0.9.2: pip install 'counterpoise[verl]'"
-    assert done.stderr.strip().splitlines()[-1] == said
+    assert process.stderr.strip().splitlines()[-1] == said
     stock = python(tmp_path, "-c", code, "trainer.n_gpus_per_node=0", GRPO)
     assert "counterpoise" not in stock.stderr.splitlines()[-1]
 
@@ -175,13 +178,13 @@ def test_the_example_is_a_command_verl_takes() -> None:
     yaml = pytest.importorskip("yaml")
     script = ROOT / "examples" / "verl_dropin.sh"
     env = {**os.environ, "PYTHON": sys.executable, "VERL_USE_EXTERNAL_PLUGINS": "none"}
-    done = subprocess.run(
+    process = subprocess.run(
         [str(script), "--cfg", "job"], env=env, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    config = yaml.safe_load(done.stdout[done.stdout.index("actor_rollout_ref:") :])
-    assert check(config) == Options(composer="grouped", tau=0.25, unit="rollout")
+    assert process.returncode == 0, process.stderr[-2000:]
+    config = yaml.safe_load(process.stdout[process.stdout.index("actor_rollout_ref:") :])
+    assert check_config(config) == VerlAdapterOptions(composer="grouped", tau=0.25, unit="rollout")
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -296,4 +299,4 @@ def test_rows_that_waited_keep_the_policy_that_sampled_them(runs: dict[str, Run]
 
 def test_the_page_names_every_option() -> None:
     text = (ROOT / "docs" / "verl.md").read_text()
-    assert all(f"`+poise.{field.name}=" in text for field in fields(Options))
+    assert all(f"`+poise.{field.name}=" in text for field in fields(VerlAdapterOptions))

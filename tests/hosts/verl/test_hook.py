@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.hosts.verl.hook import when_imported
+from counterpoise.hosts.verl.hook import call_after_import
 
 
 def test_it_is_called_once_and_after_the_module_ran(
@@ -26,7 +26,7 @@ def test_it_is_called_once_and_after_the_module_ran(
         PLACES["a"] += 1
         calls.append(dict(PLACES))
 
-    when_imported("hooked_package", then)
+    call_after_import("hooked_package", then)
     assert calls == []
     package = importlib.import_module("hooked_package.inner")  # the package comes first
     assert calls == [{"a": 2}]
@@ -34,13 +34,13 @@ def test_it_is_called_once_and_after_the_module_ran(
     assert sys.meta_path == finders
     importlib.reload(sys.modules["hooked_package"])
     assert len(calls) == 1
-    when_imported("hooked_package", then)  # it is there already
+    call_after_import("hooked_package", then)  # it is there already
     assert calls[1:] == [{"a": 3}]
 
 
 def test_a_module_that_does_not_exist_stays_missing() -> None:
     finders = list(sys.meta_path)
-    when_imported("no_such_package_at_all", lambda: None)
+    call_after_import("no_such_package_at_all", lambda: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_package_at_all")
     assert sys.meta_path == finders

@@ -7,7 +7,7 @@ from hosts.importing.foreign import read_lines, verl_file, write_lines
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
-from counterpoise.hosts.verl.importer import find
+from counterpoise.hosts.verl.importer import find_files
 
 
 def lines_of(folder: Path, out: Path, step: int = 1) -> list[dict]:
@@ -47,7 +47,11 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 def test_steps_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for step in (10, 9, 100):
         verl_file(tmp_path / "run", step)
-    assert [file.name for file in find(tmp_path / "run")] == ["9.jsonl", "10.jsonl", "100.jsonl"]
+    assert [file.name for file in find_files(tmp_path / "run")] == [
+        "9.jsonl",
+        "10.jsonl",
+        "100.jsonl",
+    ]
     import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     metrics = read_lines(tmp_path / "out" / "metrics.jsonl")
     assert [record["iteration"] for record in metrics] == [9, 10, 100]
@@ -63,8 +67,8 @@ def test_steps_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_faulty_values(tmp_path: Path, change: dict, message: str) -> None:
-    (record, *rest) = read_lines(verl_file(tmp_path / "run"))
-    write_lines(tmp_path / "run" / "1.jsonl", [record | change, *rest])
+    (record, *other_records) = read_lines(verl_file(tmp_path / "run"))
+    write_lines(tmp_path / "run" / "1.jsonl", [record | change, *other_records])
     with pytest.raises(PoiseError, match=message):
         import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]

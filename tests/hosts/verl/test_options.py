@@ -10,7 +10,15 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host
-from counterpoise.hosts.verl.options import Options, asked, check, credit, select, steps, target
+from counterpoise.hosts.verl.options import (
+    VerlAdapterOptions,
+    check_config,
+    credit_name,
+    optimizer_steps,
+    rollouts_per_batch,
+    select,
+    uses_adapter,
+)
 
 STOCK: dict[str, Any] = {
     "data": {"train_batch_size": 8},
@@ -33,15 +41,15 @@ STOCK: dict[str, Any] = {
 
 
 def config(*settings: str) -> dict[str, Any]:
-    made = copy.deepcopy(STOCK)
+    result = copy.deepcopy(STOCK)
     for setting in settings:
         path, _, text = setting.partition("=")
         *names, last = path.split(".")
-        place = made
+        position = result
         for name in names:
-            place = place.setdefault(name, {})
-        place[last] = {"True": True}.get(text, _number(text))
-    return made
+            position = position.setdefault(name, {})
+        position[last] = {"True": True}.get(text, _number(text))
+    return result
 
 
 def _number(text: str) -> Any:
@@ -54,18 +62,22 @@ def _number(text: str) -> Any:
 
 
 def test_nothing_asked_is_nothing_done() -> None:
-    assert check(config()) is None
-    assert not asked(config())
-    assert asked(config("algorithm.adv_estimator=poise_rloo"))
-    assert check(config("algorithm.adv_estimator=poise_rloo")) is None
+    assert check_config(config()) is None
+    assert not uses_adapter(config())
+    assert uses_adapter(config("algorithm.adv_estimator=poise_rloo"))
+    assert check_config(config("algorithm.adv_estimator=poise_rloo")) is None
 
 
 def test_what_is_asked_is_read() -> None:
-    made = config("poise.tau=0.25", "poise.max_age=2", "algorithm.adv_estimator=poise_dr_grpo")
-    assert check(made) == Options(tau=0.25, max_age=2)
-    assert (credit(made), steps(made), target(made)) == ("dr_grpo", 4, 32)
-    assert steps(config("trainer.v1.trainer_mode=separate_async")) == 2
-    assert select(made, "trainer.v1.nothing.here", 7) == 7
+    result = config("poise.tau=0.25", "poise.max_age=2", "algorithm.adv_estimator=poise_dr_grpo")
+    assert check_config(result) == VerlAdapterOptions(tau=0.25, max_age=2)
+    assert (credit_name(result), optimizer_steps(result), rollouts_per_batch(result)) == (
+        "dr_grpo",
+        4,
+        32,
+    )
+    assert optimizer_steps(config("trainer.v1.trainer_mode=separate_async")) == 2
+    assert select(result, "trainer.v1.nothing.here", 7) == 7
 
 
 OURS = "algorithm.adv_estimator=poise_grpo"
@@ -104,7 +116,7 @@ OURS = "algorithm.adv_estimator=poise_grpo"
 )
 def test_what_cannot_be_honoured_stops(settings: list[str], said: str) -> None:
     with pytest.raises(PoiseError, match=said) as fault:
-        check(config(*settings))
+        check_config(config(*settings))
     assert "\n" not in str(fault.value)
 
 
@@ -112,12 +124,12 @@ def test_a_missing_or_another_verl_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(host, "version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(PoiseError, match=r"^verl is not installed: pip install"):
-        host.require()
-    monkeypatch.setattr(host, "version", lambda name: "0.8.0")
+        host.require_verl()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.8.0")
     with pytest.raises(PoiseError, match=r"^verl 0.8.0 is not supported, only 0.9.1: pip install"):
-        host.require()
+        host.require_verl()
 
 
 def test_what_changed_in_verl_is_named() -> None:
@@ -127,7 +139,7 @@ def test_what_changed_in_verl_is_named() -> None:
 
         def _balance_batch(self, batch: Any, more: Any) -> None: ...
 
-    faults = host.changed(
+    faults = host.find_changes(
         lambda owner: Later if owner.endswith((":PPOTrainer", "Buffer")) else None
     )
     assert faults[0] == "PPOTrainer._balance_batch takes (self, batch, more)"
@@ -136,4 +148,4 @@ def test_what_changed_in_verl_is_named() -> None:
     assert "ReplayBuffer.running_keys is gone" in faults
     assert "ReplayBuffer.pending_keys is gone" not in faults
     # all but the two attributes and the constructor that are there
-    assert len(faults) == len(host.PRIVATE) + len(host.ATTRIBUTES) - 3
+    assert len(faults) == len(host.PRIVATE_METHODS) + len(host.ATTRIBUTES) - 3

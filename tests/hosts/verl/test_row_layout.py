@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.batch.compose import check, compose
-from counterpoise.hosts.verl.row_layout import block_size, executed, lay_out
+from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.types import BatchPlan, Row
 
 
@@ -34,22 +34,22 @@ def test_what_is_executed_is_the_plan(
     block = block_size(plan, ranks, micro, together)
     assert block % micro == 0
     assert all(block * steps % size == 0 for size in together)
-    order = lay_out(plan, [row.num_tokens for row in rows], ranks, block, filler=2, seed=0)
+    order = order_rows(plan, [row.num_tokens for row in rows], ranks, block, filler_load=2, seed=0)
     assert sorted(order) == list(range(ranks * block * steps))  # every row and filler once
-    kept = [i < len(rows) for i in order]
-    done = executed(kept, ranks, block, rule)
+    is_row = [i < len(rows) for i in order]
+    executed = executed_plan(is_row, ranks, block, rule)
     placed = [i for i in order if i < len(rows)]
-    found = [sorted(placed[i] for i in step) for step in done.steps]
-    assert found == [sorted(step) for step in plan.steps]
-    check([rows[i] for i in placed], done)  # and so it keeps the rule's promise
+    result = [sorted(placed[i] for i in step) for step in executed.steps]
+    assert result == [sorted(step) for step in plan.steps]
+    check([rows[i] for i in placed], executed)  # and so it keeps the rule's promise
 
 
 def by_hand(order: list[int], ranks: int, steps: int) -> list[list[int]]:
     """As verl cuts a batch: equal parts for the ranks, each cut into equal mini-batches."""
     share = len(order) // ranks
-    parts = [order[r * share : (r + 1) * share] for r in range(ranks)]
+    chunks = [order[r * share : (r + 1) * share] for r in range(ranks)]
     size = share // steps
-    return [[i for part in parts for i in part[s * size : (s + 1) * size]] for s in range(steps)]
+    return [[i for chunk in chunks for i in chunk[s * size : (s + 1) * size]] for s in range(steps)]
 
 
 def test_whole_groups_of_equal_size_need_no_fillers() -> None:
@@ -57,7 +57,7 @@ def test_whole_groups_of_equal_size_need_no_fillers() -> None:
     plan = compose("grouped", rows, 4, seed=1)
     block = block_size(plan, ranks=2)
     assert block == 8
-    order = lay_out(plan, [row.num_tokens for row in rows], 2, block, filler=9, seed=0)
+    order = order_rows(plan, [row.num_tokens for row in rows], 2, block, filler_load=9, seed=0)
     assert sorted(order) == list(range(64))
     for step in by_hand(order, ranks=2, steps=4):
         names = [rows[i].group for i in step]
@@ -68,7 +68,7 @@ def test_whole_groups_of_equal_size_need_no_fillers() -> None:
 def test_ranks_carry_equal_loads_inside_a_step() -> None:
     loads = [100, 1, 1, 100, 50, 51, 49, 50]
     plan = BatchPlan("shuffled", ((0, 1, 2, 3), (4, 5, 6, 7)))
-    order = lay_out(plan, loads, ranks=2, block=2, filler=1, seed=0)
+    order = order_rows(plan, loads, ranks=2, block=2, filler_load=1, seed=0)
     for rank in (order[:4], order[4:]):
         assert sum(loads[i] for i in rank[:2]) == 101
         assert sum(loads[i] for i in rank[2:]) == 100
@@ -76,5 +76,5 @@ def test_ranks_carry_equal_loads_inside_a_step() -> None:
 
 def test_verls_own_order_is_read_off_its_places() -> None:
     """Two ranks, two mini-batches of two rows each, the last place a filler."""
-    plan = executed([True] * 7 + [False], ranks=2, block=2, rule="verl")
+    plan = executed_plan([True] * 7 + [False], ranks=2, block=2, composer="verl")
     assert plan.steps == ((0, 1, 4, 5), (2, 3, 6))

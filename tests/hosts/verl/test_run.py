@@ -22,22 +22,22 @@ from counterpoise.hosts.verl.reward import compute_score
 from counterpoise.types import Prompt
 
 needs_verl = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"verl {host.VERSION} is not installed: {host.REMEDY}",
+    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
+    reason=f"verl {host.SUPPORTED_VERSION} is not installed: {host.INSTALL_REMEDY}",
 )
 OWN = Path(__file__).parents[3] / "examples" / "own_reward_and_composer.py"
 PRESETS = ("qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b")
 
 
 def words(config: RunConfig) -> dict[str, str]:
-    pairs = (word.split("=", 1) for word in command.command(config, Path("out/x"))[3:])
+    pairs = (word.split("=", 1) for word in command.build_command(config, Path("out/x"))[3:])
     return {name.lstrip("+"): value for name, value in pairs}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_papers_numbers_reach_the_command(preset: str) -> None:
     config = load_config(preset)
-    given = words(config)
+    options = words(config)
     expected = {
         "data.train_batch_size": "128", "actor_rollout_ref.rollout.n": "8",
         "actor_rollout_ref.actor.ppo_mini_batch_size": "32",
@@ -51,14 +51,14 @@ def test_the_papers_numbers_reach_the_command(preset: str) -> None:
         "algorithm.adv_estimator": "poise_grpo", "poise.composer": "grouped",
         "poise.tau": str(config.balance.tau),
     }  # fmt: skip
-    assert {name: given[name] for name in expected} == expected
+    assert {name: options[name] for name in expected} == expected
 
 
 def test_what_is_shown_is_the_command_itself() -> None:
     config = load_config("qwen3-4b-base")
-    text = command.shown(config, Path("out/x"))
+    text = command.format_command(config, Path("out/x"))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert shlex.split("\n".join(lines).replace("\\\n", "")) == command.command(
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == command.build_command(
         config, Path("out/x")
     )
     assert any("counts updates" in line for line in text.splitlines())
@@ -68,47 +68,47 @@ def test_what_is_shown_is_the_command_itself() -> None:
     ("sets", "said"),
     [
         (["balance.target=64"], r"balance\.target=64 \("),
-        (["update.warmup_steps=3"], r"update\.warmup_steps=3 \(verl's rise starts at 0"),
+        (["update.warmup_steps=3"], r"update\.warmup_steps=3 \(verl's warmup starts at 0"),
         (["sample.prompts=6", "batch.steps=4"], r"sample\.prompts=6 in batch\.steps=4"),
-        (['evaluate.settings=["training","0.6/0.95"]'], "verl judges one way"),
+        (['evaluate.settings=["training","0.6/0.95"]'], "verl evaluates in one way only"),
         (["model.name=shape:smollm2-135m"], "verl loads a folder or a hub id"),
-        ([f"batch.composer={OWN}:easy_first"], "a function of yours would see no advantages"),
+        ([f"batch.composer={OWN}:easy_first"], "a function of your own would see no advantages"),
         (["model.device=cpu", "update.optimizer=sgd"], r"model\.device=cpu .*update\.optimizer"),
     ],
 )
 def test_what_verl_cannot_honour_stops(sets: list[str], said: str) -> None:
     usual = ["balance.target=0", "update.warmup_steps=0"]
     with pytest.raises(PoiseError, match=said):
-        run_options.checked(load_config("demo", [*usual, *sets]))
+        run_options.check_options(load_config("demo", [*usual, *sets]))
 
 
 def test_a_bound_that_is_off_is_never_met() -> None:
-    given = words(load_config("demo", ["update.max_grad_norm=0"]))
-    assert given["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"
+    options = words(load_config("demo", ["update.max_grad_norm=0"]))
+    assert options["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"
 
 
 @pytest.mark.parametrize("template", ["auto", "chat-boxed", "boxed"])
 def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
     sets = ["task.size=32", "task.heldout=4", f"model.template={template}"]
     config = load_config("demo", sets)
-    run.prepare(config, tmp_path / "run")
+    run.prepare_folder(config, tmp_path / "run")
     train = pq.read_table(tmp_path / "run" / "train.parquet").to_pylist()
-    held = pq.read_table(tmp_path / "run" / "heldout.parquet").to_pylist()
-    assert (len(train), len(held)) == (32, 4)
+    heldout = pq.read_table(tmp_path / "run" / "heldout.parquet").to_pylist()
+    assert (len(train), len(heldout)) == (32, 4)
     (message,) = train[0]["prompt"]
     assert message["role"] == "user"
     assert ("\\boxed{}" in message["content"]) == (template != "auto")
     assert train[0]["reward_model"]["ground_truth"].isdigit()
-    told = json.loads((tmp_path / "run" / "engine.json").read_text())
-    assert told["engine"] == "verl"
+    content = json.loads((tmp_path / "run" / "engine.json").read_text())
+    assert content["engine"] == "verl"
     with pytest.raises(PoiseError, match="already holds a run"):
-        run.prepare(config, tmp_path / "run")
+        run.prepare_folder(config, tmp_path / "run")
 
 
 def test_too_few_problems_are_refused(tmp_path: Path) -> None:
     config = load_config("demo", ["task.size=15"])
     with pytest.raises(PoiseError, match=r"^15 training prompts cannot fill an iteration of 16: "):
-        run.prepare(config, tmp_path / "run")
+        run.prepare_folder(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -120,11 +120,11 @@ def test_the_reward_is_the_runs_verifier() -> None:
 
 def test_the_reward_may_be_a_function_of_the_users() -> None:
     name = load_config("demo", [f"verify.name={OWN}:nearness"]).verify.name
-    asked = {"data_source": "x", "ground_truth": "10", "verifier": name}
-    assert compute_score(solution_str="so \\boxed{10}", **asked) == 1.0
-    assert compute_score(solution_str="so \\boxed{12}", **asked) == -0.2
-    given = words(load_config("demo", [f"verify.name={name}"]))
-    assert given["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
+    prompts = {"data_source": "x", "ground_truth": "10", "verifier": name}
+    assert compute_score(solution_str="so \\boxed{10}", **prompts) == 1.0
+    assert compute_score(solution_str="so \\boxed{12}", **prompts) == -0.2
+    options = words(load_config("demo", [f"verify.name={name}"]))
+    assert options["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
 
 
 def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
     data.write_text("\n".join(map(json.dumps, records)))
     sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=0", "sample.prompts=3"]
     config = load_config("demo", [*sets, f"verify.name={path}:score", "batch.steps=3"])
-    run.prepare(config, tmp_path / "run")
+    run.prepare_folder(config, tmp_path / "run")
     rows = pq.read_table(tmp_path / "run" / "train.parquet").to_pylist()
     rewards = [
         compute_score(
@@ -151,14 +151,14 @@ def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert rewards == [0.5, -1.0, 2.0]
     odd = Prompt("7", "?", "1", columns={"marks": {1, 2}})
-    with pytest.raises(PoiseError, match=r"^problem '7': .* as JSON: Object of type set is not"):
-        run.table([odd], config)
+    with pytest.raises(PoiseError, match=r"^problem '7': .* as JSON.*: Object of type set is"):
+        run.prompt_table([odd], config)
 
 
 def test_a_missing_verl_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "installed", lambda: None)
+    monkeypatch.setattr(host, "installed_version", lambda: None)
     with pytest.raises(PoiseError, match=r"^verl is not installed: pip install"):
-        run.launch(load_config("demo"), tmp_path / "x")
+        run.launch_verl(load_config("demo"), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -170,15 +170,15 @@ def test_verl_knows_every_option_of_the_command(preset: str) -> None:
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
 
-    overrides = command.command(load_config(preset), Path("out/x"))[3:]
+    overrides = command.build_command(load_config(preset), Path("out/x"))[3:]
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=overrides)
     OmegaConf.resolve(config)
-    options = adapter.check(config)
+    options = adapter.check_config(config)
     assert options is not None
     assert (options.composer, options.max_age) == ("grouped", 4)
-    assert adapter.steps(config) == 4
-    assert adapter.target(config) == 1024
+    assert adapter.optimizer_steps(config) == 4
+    assert adapter.rollouts_per_batch(config) == 1024
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)  # checks itself
     assert list(actor.optim.betas) == [0.9, 0.999]
     assert (actor.optim.clip_grad, actor.clip_ratio_c) == (1.0, 1e9)
@@ -219,8 +219,8 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
         ],
     )  # fmt: skip
     out = tmp_path / "run"
-    run.prepare(config, out)
-    words = [sys.executable, "-W", "ignore", *command.command(config, out)[1:], *ON_A_CPU]
+    run.prepare_folder(config, out)
+    words = [sys.executable, "-W", "ignore", *command.build_command(config, out)[1:], *ON_A_CPU]
     sys.path.insert(0, str(harness))
     try:
         from verl_cpu_run import environment
@@ -243,6 +243,6 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
     assert all(line["poise/split_groups"] == 0 for line in updates)
     assert all(0 < line["critic/rewards/mean"] < 1 for line in updates)  # our verifier's
     assert all(line["actor/lr"] == pytest.approx(1e-4) for line in updates)
-    judged = [name for line in lines for name in line if name.startswith("val-")]
-    assert judged  # held-out problems, before and after
+    evaluations = [name for line in lines for name in line if name.startswith("val-")]
+    assert evaluations  # held-out problems, before and after
     assert len(list((out / "rollouts").glob("*.jsonl"))) == 2

@@ -17,8 +17,8 @@ from counterpoise.task.word_problems import load
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not vllm_host.supported(vllm_host.installed() or ""),
-        reason=f"vLLM {vllm_host.SERIES} is not installed: {vllm_host.REMEDY}",
+        not vllm_host.is_supported(vllm_host.installed_version() or ""),
+        reason=f"vLLM {vllm_host.SUPPORTED_SERIES} is not installed: {vllm_host.INSTALL_REMEDY}",
     ),
 ]
 

@@ -24,7 +24,7 @@ from counterpoise.lab.evaluate.cells import Cell, Judged, read_cells
 from counterpoise.lab.evaluate.plan import Options, plan
 from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.lab.evaluate.watch import Watch
-from counterpoise.model.load import EMBEDDED, load_policy, save_policy
+from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import share
 from counterpoise.task.word_problems import load
@@ -229,7 +229,7 @@ def test_several_models_and_a_run_s_folder(data: Path, whole: Path, tmp_path: Pa
     made = tmp_path / "trained"
     made.mkdir()
     (made / "config.toml").write_text("", encoding="utf-8")
-    shutil.copytree(EMBEDDED, made / "model")
+    shutil.copytree(EMBEDDED_FOLDER, made / "model")
     changed = load_policy(ModelConfig(device="cpu"))
     for weight in changed.model.parameters():
         weight.data *= 0.9
@@ -263,7 +263,7 @@ def test_a_sweep(data: Path, tmp_path: Path) -> None:
 
 def test_a_context_too_short(data: Path, tmp_path: Path) -> None:
     short = tmp_path / "short"
-    shutil.copytree(EMBEDDED, short)
+    shutil.copytree(EMBEDDED_FOLDER, short)
     config = json.loads((short / "config.json").read_text(encoding="utf-8"))
     config["max_position_embeddings"] = 24
     (short / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -14,8 +14,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.benchmarks import find
 from counterpoise.lab.evaluate.models import load, sources, tokenizer_and_context
 from counterpoise.lab.evaluate.plan import Asked, Options, put
-from counterpoise.model.load import EMBEDDED, load_policy
-from counterpoise.model.templates import encode
+from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
+from counterpoise.model.templates import encode_prompt
 from counterpoise.store.checkpoint import Checkpoint, save, weights_of
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt
@@ -23,7 +23,7 @@ from counterpoise.types import Prompt
 
 def test_labels_are_short_and_differ(tmp_path: Path) -> None:
     for name in ("a/model", "b/model", "c/b/model"):
-        shutil.copytree(EMBEDDED, tmp_path / name)
+        shutil.copytree(EMBEDDED_FOLDER, tmp_path / name)
     names = [str(tmp_path / name) for name in ("a/model", "b/model", "c/b/model")]
     found = sources([*names, "embedded", "shape:qwen3-0.6b", "owner/name"])
     assert [one.label for one in found] == [
@@ -34,7 +34,7 @@ def test_labels_are_short_and_differ(tmp_path: Path) -> None:
 
 
 def test_one_changed_weight_is_another_model(tmp_path: Path) -> None:
-    shutil.copytree(EMBEDDED, tmp_path / "m")
+    shutil.copytree(EMBEDDED_FOLDER, tmp_path / "m")
     (before,) = sources([str(tmp_path / "m")])
     file = tmp_path / "m" / "model.safetensors"
     weights = load_file(file)
@@ -52,7 +52,7 @@ def test_a_run_stands_for_its_model(tmp_path: Path) -> None:
     (run / "config.toml").write_text("", encoding="utf-8")
     with pytest.raises(PoiseError, match="is a run without a model"):
         sources([str(run)])
-    shutil.copytree(EMBEDDED, run / "model")
+    shutil.copytree(EMBEDDED_FOLDER, run / "model")
     (found,) = sources([str(run)])
     assert (found.label, found.name) == ("run", str(run / "model"))
     with pytest.raises(PoiseError, match="is named twice"):
@@ -62,8 +62,8 @@ def test_a_run_stands_for_its_model(tmp_path: Path) -> None:
 def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
     asked = RunConfig(model=ModelConfig(template="chat-boxed"))
     folder = RunFolder.create(tmp_path / "run", asked)
-    shutil.copytree(EMBEDDED, folder.path / "model")
-    shutil.copytree(EMBEDDED, tmp_path / "bare" / "model")
+    shutil.copytree(EMBEDDED_FOLDER, folder.path / "model")
+    shutil.copytree(EMBEDDED_FOLDER, tmp_path / "bare" / "model")
     found = sources([str(folder.path), str(tmp_path / "bare" / "model"), "embedded"])
     assert [one.template for one in found] == ["chat-boxed", "auto", "auto"]
     for given, used in ((None, "chat-boxed"), ("boxed", "boxed")):
@@ -73,7 +73,7 @@ def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
         asked = Asked(find("gsm8k", None), [prompt], digest="")
         said = put(asked, found[0], tokenizer, options)
         assert said.template == used
-        assert said.tokens[0].tolist() == encode(used, tokenizer, prompt.problem)
+        assert said.tokens[0].tolist() == encode_prompt(used, tokenizer, prompt.problem)
 
 
 def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from counterpoise.lab.speed.floors import (
     update_floor,
 )
 from counterpoise.lab.speed.workload import lengths
-from counterpoise.model.load import as_policy
+from counterpoise.model.load import wrap_model
 from counterpoise.model.shapes import shape_config
 
 HAND = Sizes(weights=1000, body=700, head=200, layers=2, heads=4, kv_heads=2, head_dim=8, width=2)
@@ -31,7 +31,7 @@ PAIR = 2 * 4 * 8  # L H d
 def test_smollm2s_sizes_are_the_published_ones() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape_config("shape:smollm2-135m"))
-    found = sizes_of(as_policy("smollm2", model, tiny.Words()))
+    found = sizes_of(wrap_model("smollm2", model, tiny.Words()))
     assert (found.weights, found.body, found.head) == (134_515_008, 106_168_320, 28_311_552)
 
 

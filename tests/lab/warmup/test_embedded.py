@@ -16,7 +16,7 @@ from safetensors import safe_open
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.lab.warmup import scratch
 from counterpoise.lab.warmup.scratch import SPECIAL, build_tokenizer, vocabulary
-from counterpoise.model.load import EMBEDDED, Policy, load_policy
+from counterpoise.model.load import EMBEDDED_FOLDER, Policy, load_policy
 from counterpoise.run.heldout import judge
 from counterpoise.task.word_problems import LEVELS, load, problem
 from counterpoise.verify.exact import ExactVerifier
@@ -43,21 +43,25 @@ def spelled(tokenizer: Any, ids: list[int]) -> list[str]:
 def test_automodel_loads_it(policy: Policy) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32)
     assert model.config.model_type == "qwen3"
     assert 1e6 < sum(p.numel() for p in model.parameters()) < 3e6
     assert policy.num_parameters == sum(p.numel() for p in model.parameters())
     ids = torch.tensor([policy.encode("1 + 1 = ?").tolist()])
     assert model(input_ids=ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
-    assert len(AutoTokenizer.from_pretrained(EMBEDDED)) == model.config.vocab_size
+    assert len(AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)) == model.config.vocab_size
 
 
 def test_weights_are_bfloat16_safetensors_of_a_few_megabytes() -> None:
-    with safe_open(EMBEDDED / "model.safetensors", "pt") as file:
+    with safe_open(EMBEDDED_FOLDER / "model.safetensors", "pt") as file:
         kinds = {file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118  no mapping
     assert kinds == {torch.bfloat16}
-    assert sum(path.stat().st_size for path in EMBEDDED.iterdir()) < 8e6
-    assert {path.suffix for path in EMBEDDED.iterdir()} <= {".json", ".safetensors", ".jinja"}
+    assert sum(path.stat().st_size for path in EMBEDDED_FOLDER.iterdir()) < 8e6
+    assert {path.suffix for path in EMBEDDED_FOLDER.iterdir()} <= {
+        ".json",
+        ".safetensors",
+        ".jinja",
+    }
 
 
 def test_it_runs_in_float32_on_the_cpu(policy: Policy) -> None:
@@ -142,7 +146,7 @@ def _shared() -> Any:
     if not hasattr(_shared, "tokenizer"):
         from transformers import AutoTokenizer
 
-        _shared.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+        _shared.tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
     return _shared.tokenizer
 
 
@@ -178,7 +182,7 @@ def test_a_fresh_tokenizer_is_saved_and_loaded(
 
 
 def test_no_file_of_the_package_says_where_it_was_made() -> None:
-    for path in EMBEDDED.glob("*.json"):
+    for path in EMBEDDED_FOLDER.glob("*.json"):
         content = json.dumps(json.loads(path.read_text()))
         assert "/tmp" not in content
         assert "/work" not in content

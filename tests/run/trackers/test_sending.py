@@ -13,7 +13,7 @@ from counterpoise.cli import app, main
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.hosts.importing.write_folder import import_run
-from counterpoise.model.load import EMBEDDED
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.run.trackers.sending import send, stored, tracked
 
 SUCCESS = [(1, 0.125), (2, 0.25), (3, 0.375)]
@@ -69,7 +69,7 @@ def test_out_holds_many_runs_by_their_names(tmp_path: Path) -> None:
 def test_an_imported_run(tmp_path: Path) -> None:
     trl_file(tmp_path / "theirs", step=1)
     trl_file(tmp_path / "theirs", step=10, rewards={"correct": [1.0, 0.0, 1.0, 1.0]})
-    import_run(tmp_path / "theirs", tmp_path / "run", tokenizer=str(EMBEDDED))
+    import_run(tmp_path / "theirs", tmp_path / "run", tokenizer=str(EMBEDDED_FOLDER))
     send(tmp_path / "run", ["tensorboard"], None)
     found = shown(tmp_path / "run" / "tensorboard")
     assert found["reward/success"] == [(1, 0.5), (10, 0.75)]

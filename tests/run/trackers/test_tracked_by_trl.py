@@ -10,8 +10,8 @@ from run.trackers.test_tensorboard import Acts, StopError, same, small, stop
 from counterpoise.hosts.trl import host
 
 pytestmark = pytest.mark.skipif(
-    host.installed() is None or not host.supported(host.installed() or ""),
-    reason=f"TRL {host.SERIES} is not installed: {host.REMEDY}",
+    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
+    reason=f"TRL {host.SUPPORTED_SERIES} is not installed: {host.INSTALL_REMEDY}",
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 from run.trackers.made_up import metrics, run_folder
 
 from counterpoise.config.load import load_config
-from counterpoise.hosts.verl.run import environment
+from counterpoise.hosts.verl.run import logger_environment
 from counterpoise.run.trackers.sending import send, tracked
 from counterpoise.store.folder import RunFolder
 
@@ -153,8 +153,8 @@ def test_a_network_that_is_gone_costs_one_line(
 
 def test_verl_goes_on_with_the_same_run_of_theirs(tmp_path: Path) -> None:
     config = load_config("demo", ["track.to=[wandb]"])
-    first = environment(config, tmp_path)
-    assert first == environment(config, tmp_path)
+    first = logger_environment(config, tmp_path)
+    assert first == logger_environment(config, tmp_path)
     assert first["WANDB_RESUME"] == "allow"
     assert first["WANDB_RUN_ID"] in (tmp_path / "wandb" / "id.json").read_text()
     assert RunFolder(tmp_path).read("metrics") == []

@@ -11,8 +11,8 @@ import torch
 
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.load import Policy, as_policy, load_policy
-from counterpoise.model.scoring import score
+from counterpoise.model.load import Policy, load_policy, wrap_model
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.update.graphs.padding import bounds, doubled, fill, rounded, tokens_of, values_of
 from counterpoise.update.graphs.passes import Captured
 from counterpoise.update.optimizer import Optimizer
@@ -131,7 +131,7 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
             gradient = torch.cat([master.grad.flatten() for master in optimizer.masters])
             results.append((result, gradient))
             trained = [rows[i] for i in result.rows]
-            scored = score(policy, trained, 1.0, 20480, passes.read)
+            scored = score_logprobs(policy, trained, 1.0, 20480, passes.read)
             for left, right in zip(result.logprobs, scored, strict=True):
                 np.testing.assert_allclose(left, right, atol=0.1)
         (a, g), (b, h) = results
@@ -152,7 +152,7 @@ def half_on_gpu(architecture: str, **changes: object) -> Policy:
         for name, weight in made.model.named_parameters():
             if name.endswith(("norm.weight", "bias")):
                 weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
-    return as_policy(architecture, made.model.to("cuda", torch.bfloat16), made.tokenizer)
+    return wrap_model(architecture, made.model.to("cuda", torch.bfloat16), made.tokenizer)
 
 
 def agree(policy: Policy, captured: Captured, rows) -> None:
@@ -209,7 +209,7 @@ def test_old_and_new_log_probabilities_are_the_same_numbers(
             policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes,
             after_pass=optimizer.collect,
         )  # fmt: skip
-        scored = score(policy, [rows[i] for i in result.rows], 1.0, 20480, passes.read)
+        scored = score_logprobs(policy, [rows[i] for i in result.rows], 1.0, 20480, passes.read)
         for left, right in zip(result.logprobs, scored, strict=True):
             np.testing.assert_array_equal(left, right)
 
@@ -246,9 +246,9 @@ def test_heads_without_a_flash_kernel_run_as_they_come() -> None:
     for _ in range(2):
         agree(policy, captured, rows)
     assert captured._replays is None
-    found = score(policy, rows, 1.0, 20480, captured.read)
-    exact = as_policy("exact", policy.model.float().cpu(), policy.tokenizer)
-    for left, right in zip(found, score(exact, rows, 1.0, 20480), strict=True):
+    found = score_logprobs(policy, rows, 1.0, 20480, captured.read)
+    exact = wrap_model("exact", policy.model.float().cpu(), policy.tokenizer)
+    for left, right in zip(found, score_logprobs(exact, rows, 1.0, 20480), strict=True):
         np.testing.assert_allclose(left, right, atol=0.1)
 
 

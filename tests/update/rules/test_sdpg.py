@@ -16,7 +16,7 @@ from counterpoise.config import ModelConfig
 from counterpoise.config.load import from_tables
 from counterpoise.credit.hindsight import HINT
 from counterpoise.errors import PoiseError
-from counterpoise.model.load import Policy, as_policy, load_policy
+from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import forward
 from counterpoise.types import Row
 from counterpoise.update.graphs.passes import Captured
@@ -161,7 +161,7 @@ def test_recomputed_layers_give_the_same() -> None:
 
 
 def test_in_bfloat16_it_is_near_the_same() -> None:
-    half = as_policy("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
+    half = wrap_model("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
     full = tiny.policy()
     _, exact = by.stepped(full, ROWS, bound(full, beta=5.0, alpha=0.0))
     result, found = by.stepped(half, ROWS, bound(half, beta=5.0, alpha=0.0))

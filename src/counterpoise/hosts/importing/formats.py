@@ -1,4 +1,7 @@
-"""What a source is, what its reader hands over, and how a source is recognised by its files."""
+"""The interface between importers and `poise import`: sources, their steps and rollouts.
+
+A source is a trainer whose rollouts we can read; it is recognised by the names of its files.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from counterpoise.variants import IMPORTERS
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One rollout as its source wrote it; None is what the source does not say.
+class ImportedRollout:
+    """One rollout as its source wrote it; None for what the source does not write.
 
     Example:
-        Sample(group="3:trl/5f0c2a91d3b7", prompt_id="trl/5f0c2a91d3b7", reward=1.0,
-               prompt="Ana has ...", response="... \\boxed{11}")
+        ImportedRollout(group="3:trl/5f0c2a91d3b7", prompt_id="trl/5f0c2a91d3b7", reward=1.0,
+                        prompt="Ana has ...", response="... \\boxed{11}")
     """
 
     group: str  # same prompt, same step
@@ -29,74 +32,82 @@ class Sample:
     response: str | None = None
     answer: str = ""
     prompt_tokens: list[int] | None = None  # [S]
-    response_tokens: list[int] | None = None  # [T], those that were trained
+    response_tokens: list[int] | None = None  # [T], the trained ones
     sampled_logprobs: list[float] | None = None  # [T]
-    several_turns: bool = False  # prompt + response is not all that the model saw
+    several_turns: bool = False  # the model saw more than prompt + response
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The rollouts of one training step, numbered as its source numbered it.
+class ImportedStep:
+    """The rollouts of one training step, with the step number of its source.
 
     Example:
-        Step(number=3, samples=(s0, s1, ...))
+        ImportedStep(number=3, rollouts=(r0, r1, ...))
     """
 
     number: int
-    samples: tuple[Sample, ...]
+    rollouts: tuple[ImportedRollout, ...]
 
 
-Tell = Callable[[str], None]  # takes a sentence the user should read
+AddNote = Callable[[str], None]  # receives a sentence that the user should read
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RolloutSource:
     """A trainer whose rollouts can be read.
 
     Example:
-        Source("verl", "STEP.jsonl of trainer.rollout_data_dir", find, read, has_tokens=False)
+        RolloutSource("verl", "STEP.jsonl of trainer.rollout_data_dir", find_files, read_steps,
+                      has_tokens=False)
     """
 
     title: str
-    files: str  # what it writes, in words
-    find: Callable[[Path], list[Path]]  # its files at a path, in the order of steps; [] if none
-    read: Callable[[Sequence[Path], str, Tell], Iterator[Step]]  # files, --reward, notes
-    has_tokens: bool  # False: texts only, so that counting tokens takes a tokenizer
+    file_description: str  # the files it writes, in words
+    find_files: Callable[[Path], list[Path]]  # its files at a path, by step; [] if none
+    read_steps: Callable[[Sequence[Path], str, AddNote], Iterator[ImportedStep]]
+    has_tokens: bool  # False: texts only, so counting tokens takes a tokenizer
 
 
-def recognise(path: Path, name: str | None = None) -> tuple[Source, list[Path]]:
-    """The source of the files at `path`: the one that is named, or the only one that fits."""
+def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource, list[Path]]:
+    """The source of the files at `path`: the named one, or else the only match."""
     if not path.exists():
         raise PoiseError(f"{path} does not exist: check the path")
     if name is not None:
-        source = _load(name)
-        files = source.find(path)
+        source = _load_source(name)
+        files = source.find_files(path)
         if not files:
-            raise PoiseError(f"{path} holds no rollouts of {source.title}: {source.files}")
+            raise PoiseError(
+                f"{path} holds no rollouts of {source.title}: {source.file_description}"
+            )
         return source, files
-    every = {each: _load(each) for each in IMPORTERS}
-    found = {each: files for each, s in every.items() if (files := s.find(path))}
-    if not found:
-        known = "; ".join(f"{source.title}: {source.files}" for source in every.values())
-        raise PoiseError(f"{path} holds no rollouts that can be read ({known})")
-    if len(found) > 1:
-        each = " and of ".join(found)
-        raise PoiseError(f"{path} holds rollouts of {each}: choose by --from {next(iter(found))}")
-    ((only, files),) = found.items()
-    return every[only], files
+    sources = {importer: _load_source(importer) for importer in IMPORTERS}
+    matches = {name: files for name in sources if (files := sources[name].find_files(path))}
+    if not matches:
+        readable = "; ".join(
+            f"{source.title}: {source.file_description}" for source in sources.values()
+        )
+        raise PoiseError(f"{path} holds no rollouts that can be read ({readable})")
+    if len(matches) > 1:
+        names = " and of ".join(matches)
+        raise PoiseError(
+            f"{path} holds rollouts of {names}: choose by --from {next(iter(matches))}"
+        )
+    ((only_match, files),) = matches.items()
+    return sources[only_match], files
 
 
-def wrote(path: Path) -> str:
-    """The trainer whose rollouts lie in the folder, by the names of its files; "": none's."""
-    return next((s.title for s in map(_load, IMPORTERS) if s.find(path)), "")
+def identify_trainer(path: Path) -> str:
+    """The trainer whose rollouts lie in the folder, judged by file names; "" if there is none."""
+    sources = map(_load_source, IMPORTERS)
+    return next((source.title for source in sources if source.find_files(path)), "")
 
 
-def _load(name: str) -> Source:
-    return cast(Source, IMPORTERS.load(name))
+def _load_source(name: str) -> RolloutSource:
+    return cast(RolloutSource, IMPORTERS.load(name))
 
 
-def name_of(prompt: str) -> str:
-    """A short name for a prompt: sources name none that lasts from step to step.
+def hash_prompt(prompt: str) -> str:
+    """A short id of a prompt's text: sources give prompts no id that lasts across steps.
 
     Example:
         >>> name_of("Ana has 3 pens.")
@@ -106,9 +117,9 @@ def name_of(prompt: str) -> str:
 
 
 def check_reward(reward: object, where: str) -> float:
-    """A finite number that `poise plan` takes."""
+    """The reward as a float; it must be finite and within the range of `poise plan`."""
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise PoiseError(f"{where}: the reward {reward!r} is not a number: remove that rollout")
-    if not abs(reward) <= LARGEST_REWARD:  # nan too
+    if not abs(reward) <= LARGEST_REWARD:  # also true for NaN
         raise PoiseError(f"{where}: the reward {reward!r} is not finite: remove that rollout")
     return float(reward)

@@ -1,4 +1,4 @@
-"""Files of JSON lines, as foreign writers leave them: what is cut or lacks a field is named."""
+"""Read JSON lines of other trainers; a truncated line or a missing field is named."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from counterpoise.errors import PoiseError
 
 
-def objects(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, the object) for every line that is not blank."""
+def read_objects(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(location, object) for every line that is not blank."""
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     where = f"{path}, line {number}"
-                    yield where, _object(line, where, needed)
+                    yield where, _parse_object(line, where, needed)
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}") from fault
 
 
-def _object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, Any]:
+def _parse_object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -31,7 +31,7 @@ def _object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, Any]:
             "the line"
         ) from fault
     if not isinstance(record, dict):
-        raise PoiseError(f"{where}: not a JSON object: no rollout; remove the line")
+        raise PoiseError(f"{where}: not a JSON object, so no rollout: remove the line")
     missing = [name for name in needed if name not in record]
     if missing:
         present = ", ".join(sorted(record)) or "none"
@@ -42,6 +42,7 @@ def _object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, Any]:
 
 
 def check_step(step: object, where: str) -> int:
+    """The step number, if it is a whole number from 0."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise PoiseError(f"{where}: the step {step!r} is not a whole number from 0")
     return step

@@ -1,7 +1,7 @@
-"""Texts -> tokens, or tokens -> texts, whichever the source left out.
+"""Add the tokens or the texts of rollouts, whichever the source left out.
 
-A text that is encoded again need not give the tokens that were sampled: special tokens are missing,
-the end token among them. Counts are off by a token or two, which plans do not notice.
+Encoding a text again need not give the sampled tokens: special tokens, the end token among them,
+are missing. Counts are off by a token or two, which does not matter for plans.
 """
 
 from __future__ import annotations
@@ -11,69 +11,71 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.hosts.importing.formats import Step
+from counterpoise.hosts.importing.formats import ImportedStep
 
 
 def load_tokenizer(name: str) -> Any:
-    """'embedded', 'smollm2', a folder, or a hub id: what model.name takes."""
+    """Load the tokenizer of 'embedded', 'smollm2', a folder or a hub id, as for model.name."""
     from transformers import AutoTokenizer
 
-    from counterpoise.model.load import HUB_ID, find_folder, quiet
+    from counterpoise.model.load import HUB_ID, find_model_folder, silence_libraries
 
-    source = find_folder(name)
+    source = find_model_folder(name)
     if not Path(source).exists() and not HUB_ID.fullmatch(source):
         raise PoiseError(
             f"no tokenizer '{name}': no such folder; give a folder, or a hub id like "
             "Qwen/Qwen3-0.6B"
         )
-    quiet()
+    silence_libraries()
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as fault:  # transformers and tokenizers raise as they please
+    except Exception as fault:  # transformers and tokenizers raise many kinds
         raise PoiseError(f"tokenizer '{name}' cannot be loaded: {first_line(fault)}") from fault
 
 
-def complete(step: Step, tokenizer: Any) -> Step:
-    """The step with tokens for texts, or texts for tokens; as it is without a tokenizer."""
+def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
+    """The step with the missing tokens or texts added; unchanged without a tokenizer."""
     if tokenizer is None:
         return step
-    if step.samples[0].response_tokens is None:
-        texts = [whole(sample.response or "") for sample in step.samples]
+    if step.rollouts[0].response_tokens is None:
+        texts = [replace_lone_surrogates(rollout.response or "") for rollout in step.rollouts]
         ids_R = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        made = [
-            replace(sample, response_tokens=ids or [_end(tokenizer)])
-            for sample, ids in zip(step.samples, ids_R, strict=True)
+        with_tokens = [
+            replace(rollout, response_tokens=ids or [_end_token(tokenizer)])
+            for rollout, ids in zip(step.rollouts, ids_R, strict=True)
         ]
-        return replace(step, samples=tuple(made))
-    prompts = _decoded([s.prompt_tokens or [] for s in step.samples], tokenizer)
-    responses = _decoded([s.response_tokens or [] for s in step.samples], tokenizer)
-    return replace(
-        step,
-        samples=tuple(
-            replace(sample, prompt=prompt, response=response)
-            for sample, prompt, response in zip(step.samples, prompts, responses, strict=True)
-        ),
-    )
+        return replace(step, rollouts=tuple(with_tokens))
+    # The source wrote tokens and no texts.
+    prompts = _decode([rollout.prompt_tokens or [] for rollout in step.rollouts], tokenizer)
+    responses = _decode([rollout.response_tokens or [] for rollout in step.rollouts], tokenizer)
+    with_texts = [
+        replace(rollout, prompt=prompt, response=response)
+        for rollout, prompt, response in zip(step.rollouts, prompts, responses, strict=True)
+    ]
+    return replace(step, rollouts=tuple(with_texts))
 
 
-def whole(text: str) -> str:
-    """Without halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+def replace_lone_surrogates(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _end(tokenizer: Any) -> int:
-    """An empty response was an end token alone."""
+def _end_token(tokenizer: Any) -> int:
+    """The only token of an empty response."""
     if tokenizer.eos_token_id is None:
-        raise PoiseError("an empty response, and the tokenizer has no end token: choose another")
+        raise PoiseError(
+            "a response is empty, and the tokenizer has no end token: choose another --tokenizer"
+        )
     return int(tokenizer.eos_token_id)
 
 
-def _decoded(ids_R: list[list[int]], tokenizer: Any) -> list[str]:
-    size = len(tokenizer)
+def _decode(ids_R: list[list[int]], tokenizer: Any) -> list[str]:
+    vocabulary_size = len(tokenizer)
     largest = max((token for ids in ids_R for token in ids), default=0)
-    if largest >= size:
+    if largest >= vocabulary_size:
         raise PoiseError(
-            f"token {largest} is beyond the tokenizer's {size}: --tokenizer is of another model"
+            f"token {largest} is beyond the tokenizer's {vocabulary_size}: --tokenizer is that of "
+            "another model"
         )
     texts: list[str] = tokenizer.batch_decode(ids_R, skip_special_tokens=True)
     return texts

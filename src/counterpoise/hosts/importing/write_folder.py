@@ -1,8 +1,8 @@
 """`poise import`: a foreign run -> rollouts/step_00012.jsonl, metrics.jsonl and imported.json.
 
-There is no config.toml: what the other trainer was told is not known, nor which rollouts shared an
-optimizer step. Fields a source does not give are left out of the lines. The folder appears when all
-of it is written, or not at all.
+There is no config.toml: neither the other trainer's options nor which rollouts shared an optimizer
+step are known. Fields that a source does not write are left out of the lines. The folder appears
+when it is complete, or not at all.
 """
 
 from __future__ import annotations
@@ -17,17 +17,27 @@ import numpy as np
 
 from counterpoise.errors import PoiseError, counted
 from counterpoise.files import replacing
-from counterpoise.hosts.importing.formats import Sample, Source, Step, recognise
-from counterpoise.hosts.importing.tokens import complete, load_tokenizer, whole
+from counterpoise.hosts.importing.formats import (
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+    recognise_source,
+)
+from counterpoise.hosts.importing.tokens import (
+    complete_step,
+    load_tokenizer,
+    replace_lone_surrogates,
+)
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What was brought in.
+class ImportSummary:
+    """What an import read, in numbers.
 
     Example:
-        Imported("TRL", steps=2, rollouts=16, groups=4, tokens=233, notes=("reward = correct",))
+        ImportSummary("TRL", steps=2, rollouts=16, groups=4, tokens=233,
+                      notes=("reward = correct",))
     """
 
     source: str
@@ -37,110 +47,120 @@ class Imported:
     tokens: int
     notes: tuple[str, ...]
 
-    def told(self, out: Path) -> str:
-        """For the terminal: a line that counts, and one for each note."""
-        made = (
+    def terminal_text(self, out: Path) -> str:
+        """A line with the counts, and one for each note."""
+        counts = (
             f"{counted(self.steps, 'step')}, {counted(self.rollouts, 'rollout')} of "
             f"{counted(self.groups, 'group')}, {counted(self.tokens, 'token')}"
         )
-        return "\n  ".join((f"{self.source}: {made} -> {out}", *self.notes))
+        return "\n  ".join((f"{self.source}: {counts} -> {out}", *self.notes))
 
 
 def import_run(
     path: Path, out: Path, name: str | None = None, tokenizer: str = "", reward: str = ""
-) -> Imported:
+) -> ImportSummary:
     """Read the rollouts at `path` and write them to the new folder `out`."""
     if is_imported(out):
         raise PoiseError(f"{out} already holds imported rollouts: choose another --out")
     RunFolder.check_free(out)
-    source, files = recognise(path, name)
+    source, files = recognise_source(path, name)
     if not source.has_tokens and not tokenizer:
         raise PoiseError(
             f"{source.title} wrote texts without token counts: name the tokenizer of the model "
             "that was trained, as --tokenizer Qwen/Qwen3-0.6B"
         )
     notes: list[str] = []
-    steps = source.read(files, reward, notes.append)
+    steps = source.read_steps(files, reward, notes.append)
     loaded = load_tokenizer(tokenizer) if tokenizer else None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as temporary:
             (temporary / "rollouts").mkdir(parents=True)
-            lines = [_write(complete(step, loaded), temporary) for step in _distinct(steps, path)]
-            made = _summary(source, lines, notes, path)
+            lines = [
+                _write_step(complete_step(step, loaded), temporary)
+                for step in _reject_repeated_steps(steps, path)
+            ]
+            summary = _summarise(source, lines, notes, path)
+            # Sources list files in their own order, readers expect iterations in theirs.
             lines.sort(key=lambda line: line["iteration"])
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (temporary / "metrics.jsonl").write_text(text, encoding="utf-8")
-            known = {
+            header = {
                 "schema": SCHEMA,
-                "source": made.source,
+                "source": summary.source,
                 "tokenizer": tokenizer or None,
                 "notes": notes,
             }
-            (temporary / IMPORTED).write_text(json.dumps(known, indent=1), encoding="utf-8")
+            (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
         raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
-    return made
+    return summary
 
 
-def _distinct(steps: Iterator[Step], path: Path) -> Iterator[Step]:
-    seen: set[int] = set()
+def _reject_repeated_steps(steps: Iterator[ImportedStep], path: Path) -> Iterator[ImportedStep]:
+    numbers: set[int] = set()
     for step in steps:
-        if step.number in seen:
+        if step.number in numbers:
             raise PoiseError(f"{path} holds step {step.number} twice: import each run by itself")
-        seen.add(step.number)
+        numbers.add(step.number)
         yield step
 
 
-def _summary(source: Source, lines: list[dict[str, Any]], notes: list[str], path: Path) -> Imported:
+def _summarise(
+    source: RolloutSource, lines: list[dict[str, Any]], notes: list[str], path: Path
+) -> ImportSummary:
     if not lines:
         raise PoiseError(f"{path}: the files of {source.title} are empty: no rollout is in them")
     rollouts, groups, tokens = (
         sum(line[name] for line in lines) for name in ("rollouts", "groups", "rollout_tokens")
     )
-    return Imported(source.title, len(lines), rollouts, groups, tokens, tuple(notes))
+    return ImportSummary(source.title, len(lines), rollouts, groups, tokens, tuple(notes))
 
 
-def _write(step: Step, folder: Path) -> dict[str, Any]:
-    """Write the step's rollouts; its line of metrics.jsonl, as far as rollouts alone tell it."""
+def _write_step(step: ImportedStep, folder: Path) -> dict[str, Any]:
+    """Write the step's rollouts; return its metrics line, with what rollouts alone give."""
     text = "".join(
-        json.dumps(_record(sample), ensure_ascii=False) + "\n" for sample in step.samples
+        json.dumps(_rollout_line(rollout), ensure_ascii=False) + "\n" for rollout in step.rollouts
     )
     file = folder / "rollouts" / f"step_{step.number:05d}.jsonl"
     file.write_text(text, encoding="utf-8")
+    # Success is reward > 0, as in runs of our own.
     rewards_PG: dict[str, list[float]] = {}
-    for sample in step.samples:
-        rewards_PG.setdefault(sample.group, []).append(sample.reward)
-    tokens = sum(len(sample.response_tokens or ()) for sample in step.samples)
+    for rollout in step.rollouts:
+        rewards_PG.setdefault(rollout.group, []).append(rollout.reward)
+    tokens = sum(len(rollout.response_tokens or ()) for rollout in step.rollouts)
     return {
         "schema": SCHEMA,
         "iteration": step.number,
-        "success": float(np.mean([sample.reward > 0 for sample in step.samples])),
-        "reward": float(np.mean([sample.reward for sample in step.samples])),
-        "mixed_groups": float(np.mean([np.ptp(r) > 0 for r in rewards_PG.values()])),
-        "rollouts": len(step.samples),
+        "success": float(np.mean([rollout.reward > 0 for rollout in step.rollouts])),
+        "reward": float(np.mean([rollout.reward for rollout in step.rollouts])),
+        "mixed_groups": float(
+            np.mean([np.ptp(rewards_G) > 0 for rewards_G in rewards_PG.values()])
+        ),
+        "rollouts": len(step.rollouts),
         "groups": len(rewards_PG),
         "rollout_tokens": tokens,
-        "response_length": tokens / len(step.samples),
+        "response_length": tokens / len(step.rollouts),
     }
 
 
-def _record(sample: Sample) -> dict[str, Any]:
-    """A line of rollouts/; what is not known is left out, `finished` always.
+def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
+    """A line of rollouts/; unknown fields are left out, `finished` always.
 
-    prompt_tokens stand where prompt and response are what the model saw: studies rely on it.
+    prompt_tokens are written only where prompt and response are all that the model saw: studies
+    recompute hidden states from them.
     """
-    texts = {"prompt": sample.prompt, "response": sample.response, "answer": sample.answer}
+    texts = {"prompt": rollout.prompt, "response": rollout.response, "answer": rollout.answer}
     lists = {
-        "prompt_tokens": None if sample.several_turns else sample.prompt_tokens,
-        "response_tokens": sample.response_tokens,
-        "sampled_logprobs": sample.sampled_logprobs,
+        "prompt_tokens": None if rollout.several_turns else rollout.prompt_tokens,
+        "response_tokens": rollout.response_tokens,
+        "sampled_logprobs": rollout.sampled_logprobs,
     }
     return {
         "schema": SCHEMA,
-        "group": whole(sample.group),
-        "prompt_id": whole(sample.prompt_id),
-        "reward": sample.reward,
-        **{name: whole(text) for name, text in texts.items() if text is not None},
+        "group": replace_lone_surrogates(rollout.group),
+        "prompt_id": replace_lone_surrogates(rollout.prompt_id),
+        "reward": rollout.reward,
+        **{name: replace_lone_surrogates(text) for name, text in texts.items() if text is not None},
         **{name: values for name, values in lists.items() if values is not None},
     }

@@ -1,14 +1,14 @@
-"""What TRL's checkpoints lack: the rollouts that wait for a balanced batch (RB).
+"""Add to TRL's checkpoints what they lack: the rollouts that wait for a balanced batch (RB).
 
 checkpoint-N holds weights, optimizer and random numbers. Two files are put beside them:
 
-    poise.safetensors   what each waiting rollout is made of, as <row>/<name>
-    poise.json          its plain values, the buffer's counts, and how often was generated
+    poise.safetensors   the tensors of each waiting rollout, as <row>/<name>
+    poise.json          its plain values, the buffer's counts, and the number of generations
 
-A run that is resumed goes on with them; without RB no row waits, and only the count matters: plans
-and the record's iterations are numbered by it. A checkpoint without the files starts with an empty
-buffer. What is left of a generation in the middle of which a checkpoint is made is
-trained by nobody after it: TRL generates anew.
+A resumed run goes on with them. Without RB no row waits, and only the number matters: plans and
+recorded iterations are numbered by it. A checkpoint without these files starts with an empty
+buffer. If a checkpoint is made in the middle of a generation, the untrained rest of that generation
+is lost on resume: TRL generates anew.
 """
 
 from __future__ import annotations
@@ -25,65 +25,81 @@ from torch import Tensor
 
 from counterpoise.batch.buffer import BufferCounts
 from counterpoise.files import replacing
-from counterpoise.hosts.trl.batch_rules import Key
-from counterpoise.hosts.trl.samples import Sample
+from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.planner import RolloutKey
 from counterpoise.types import Row
 
-PLAIN, TENSORS = "poise.json", "poise.safetensors"
-EXTRA = "extra."
+VALUES_FILE, TENSORS_FILE = "poise.json", "poise.safetensors"
+TOKEN_FIELD_PREFIX = "extra."  # part of the file format
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """What RB's buffer held.
+class WaitingRollouts:
+    """The content of RB's buffer.
 
     Example:
-        Waiting(generation=7, rows=[r0, r1], counts=BufferCounts(added=168, ...),
-                shelf={("6:2", 0): s0, ("6:2", 3): s1})
+        WaitingRollouts(generation=7, rows=[r0, r1], counts=BufferCounts(added=168, ...),
+                        rollouts_by_key={("6:2", 0): s0, ("6:2", 3): s1})
     """
 
-    generation: int  # times that rollouts were sampled
+    generation: int  # how many generations have been sampled
     rows: Sequence[Row]
     counts: BufferCounts
-    shelf: Mapping[Key, Sample]  # of these rows
+    rollouts_by_key: Mapping[RolloutKey, UnpaddedRollout]  # of these rows
 
 
-def save(folder: Path, waiting: Waiting) -> None:
+def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
+    """Write both files into the checkpoint `folder`."""
     tensors: dict[str, Tensor] = {}
-    plain: list[dict[str, Any]] = []
+    values_R: list[dict[str, Any]] = []
     for i, row in enumerate(waiting.rows):
-        sample = waiting.shelf[row.group, row.index]
-        parts = {"prompt_S": sample.prompt_S, "completion_T": sample.completion_T}
-        parts |= {"mask_T": sample.mask_T}
-        parts |= {EXTRA + name: values for name, values in sample.extra.items()}
+        sample = waiting.rollouts_by_key[row.group, row.index]
+        row_tensors = {
+            "prompt_S": sample.prompt_S,
+            "completion_T": sample.completion_T,
+            "mask_T": sample.mask_T,
+        }
+        for name, values_T in sample.token_fields.items():
+            row_tensors[TOKEN_FIELD_PREFIX + name] = values_T
         if row.weights_T is not None:
-            parts["weights_T"] = torch.from_numpy(row.weights_T)
-        tensors |= {f"{i}/{name}": values.contiguous() for name, values in parts.items()}
+            row_tensors["weights_T"] = torch.from_numpy(row.weights_T)
+        tensors |= {f"{i}/{name}": values.contiguous() for name, values in row_tensors.items()}
         values = {name: getattr(row, name) for name in ("group", "advantage", "num_tokens")}
         values |= {"index": row.index, "born": row.born, "trl_advantage": sample.trl_advantage}
-        plain.append(values)
-    told = {"schema": 1, "generation": waiting.generation, "counts": asdict(waiting.counts)}
-    with replacing(folder / TENSORS) as temporary:
+        values_R.append(values)
+    header = {"schema": 1, "generation": waiting.generation, "counts": asdict(waiting.counts)}
+    # poise.json is written last: a reader that finds it also finds the tensors.
+    with replacing(folder / TENSORS_FILE) as temporary:
         save_file(tensors, temporary)
-    with replacing(folder / PLAIN) as temporary:
-        temporary.write_text(json.dumps({**told, "rows": plain}), encoding="utf-8")
+    with replacing(folder / VALUES_FILE) as temporary:
+        temporary.write_text(json.dumps({**header, "rows": values_R}), encoding="utf-8")
 
 
-def load(folder: Path) -> Waiting | None:
-    """None: the checkpoint has no such files."""
-    if not (folder / PLAIN).exists():
+def load_waiting(folder: Path) -> WaitingRollouts | None:
+    """The inverse of `save_waiting`; None where the checkpoint has no such files."""
+    if not (folder / VALUES_FILE).exists():
         return None
-    told = json.loads((folder / PLAIN).read_text(encoding="utf-8"))
-    parts: list[dict[str, Tensor]] = [{} for _ in told["rows"]]
-    for key, tensor in load_file(folder / TENSORS).items():
+    content = json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
+    tensors_R: list[dict[str, Tensor]] = [{} for _ in content["rows"]]
+    for key, tensor in load_file(folder / TENSORS_FILE).items():
         i, _, name = key.partition("/")
-        parts[int(i)][name] = tensor
-    rows, shelf = [], {}
-    for record, part in zip(told["rows"], parts, strict=True):
-        extra = {name.removeprefix(EXTRA): part[name] for name in part if name.startswith(EXTRA)}
-        of_sample = {name: part[name] for name in ("prompt_S", "completion_T", "mask_T")}
-        sample = Sample(**of_sample, extra=extra, trl_advantage=record.pop("trl_advantage"))
-        weights_T = part["weights_T"].numpy() if "weights_T" in part else None
-        rows.append(Row(**record, weights_T=weights_T))
-        shelf[rows[-1].name] = sample
-    return Waiting(told["generation"], rows, BufferCounts(**told["counts"]), shelf)
+        tensors_R[int(i)][name] = tensor
+    rows, rollouts_by_key = [], {}
+    for values, tensors in zip(content["rows"], tensors_R, strict=True):
+        token_fields = {
+            name.removeprefix(TOKEN_FIELD_PREFIX): tensors[name]
+            for name in tensors
+            if name.startswith(TOKEN_FIELD_PREFIX)
+        }
+        sample = UnpaddedRollout(
+            prompt_S=tensors["prompt_S"],
+            completion_T=tensors["completion_T"],
+            mask_T=tensors["mask_T"],
+            token_fields=token_fields,
+            trl_advantage=values.pop("trl_advantage"),
+        )
+        weights_T = tensors["weights_T"].numpy() if "weights_T" in tensors else None
+        rows.append(Row(**values, weights_T=weights_T))
+        rollouts_by_key[rows[-1].name] = sample
+    counts = BufferCounts(**content["counts"])
+    return WaitingRollouts(content["generation"], rows, counts, rollouts_by_key)

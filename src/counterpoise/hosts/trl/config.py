@@ -1,4 +1,4 @@
-"""TRL's options and ours, in one dataclass. What cannot be honoured stops before training."""
+"""TRL's options and ours in one dataclass; a combination we cannot honour stops before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trl import GRPOConfig
 
 from counterpoise.credit.assign import UNIFORM, read_settings
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.hosts.trl.host import BY_TEXT
+from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.variants import (
     ADVANTAGES,
     BALANCE_UNITS,
@@ -19,8 +19,9 @@ from counterpoise.variants import (
     TOKEN_WEIGHTS,
 )
 
-OWN_CREDIT = "trl"  # keep the advantages TRL computed
-BY_TOKENS = ("dapo", "cispo", "vespo")  # losses that take their denominator from the batch
+TRL_CREDIT = "trl"  # keep the advantages TRL computed
+# Losses that TRL divides by the number of tokens that the batch states.
+TOKEN_AVERAGED_LOSSES = ("dapo", "cispo", "vespo")
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -40,10 +41,10 @@ class PoiseConfig(GRPOConfig):
     balance_unit: str = _option(
         "rollout", "RB: 'rollout' drops surplus inside groups, 'group' chooses whole groups"
     )
-    balance_target: int = _option(0, "RB: rollouts of an update; 0 is those of a generation")
-    max_age: int = _option(4, "RB: generations a rollout may wait for its batch")
+    balance_target: int = _option(0, "RB: rollouts of an update; 0 is as many as a generation has")
+    max_age: int = _option(4, "RB: generations that a rollout may wait for its batch")
     max_refills: int = _option(
-        8, "RB: further generations before an update; the run stops when they do not balance it"
+        8, "RB: further generations before an update; without a balanced batch the run stops then"
     )
     credit: str = _option(
         "grpo", "rewards of a group -> advantages: a name of ours, or 'trl' for TRL's own"
@@ -51,47 +52,54 @@ class PoiseConfig(GRPOConfig):
     credit_weights: str = _option(UNIFORM, "token weights on top of the advantage")
     credit_settings: list[str] = field(
         default_factory=list,
-        metadata={"help": "of the token weights, each 'name=value'; docs/credit.md lists them"},
+        metadata={"help": "settings of the token weights, each 'name=value'; see docs/credit.md"},
     )
     denominator: str = _option(
         "step",
         "what the loss is averaged over: 'step' (the optimizer step's own tokens or rows) or 'trl'",
     )
     monitor_every: int = _option(
-        0, "optimizer steps between looks of the microscope, logged under poise/; 0 is off"
+        0, "optimizer steps between measurements of the microscope, logged under poise/; 0 is off"
     )
     run_folder: str = _option(
         "",
-        "where plans, rollouts and what the microscope saw are kept, for `poise report` and "
-        "`poise look`; '' is nowhere",
+        "folder for plans, rollouts and the microscope's measurements, which `poise report` and "
+        "`poise look` read; '' writes none",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         COMPOSERS.load(self.composer)
-        _known("balance unit", self.balance_unit, BALANCE_UNITS)
-        _known("credit", self.credit, (*ADVANTAGES, OWN_CREDIT))
-        _known("token weights", self.credit_weights, TOKEN_WEIGHTS)
-        _known("denominator", self.denominator, ("step", "trl"))
-        for check in (self._sizes, self._credit, self._weights, self._average):
-            if reason := check():
-                raise PoiseError(reason)
+        _check_choice("balance unit", self.balance_unit, BALANCE_UNITS)
+        _check_choice("credit", self.credit, (*ADVANTAGES, TRL_CREDIT))
+        _check_choice("token weights", self.credit_weights, TOKEN_WEIGHTS)
+        _check_choice("denominator", self.denominator, ("step", "trl"))
+        # Each returns what is wrong as one line, or "".
+        for find_fault in (
+            self._size_fault,
+            self._credit_fault,
+            self._weights_fault,
+            self._denominator_fault,
+        ):
+            if fault := find_fault():
+                raise PoiseError(fault)
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps that one generation is planned into."""
+        """Optimizer steps of one generation."""
         steps: int = self.steps_per_generation // self.gradient_accumulation_steps
         return steps
 
-    def _sizes(self) -> str:
-        passes, together = self.steps_per_generation, self.gradient_accumulation_steps
-        if passes % together:
+    def _size_fault(self) -> str:
+        passes, accumulated = self.steps_per_generation, self.gradient_accumulation_steps
+        if passes % accumulated:
             return (
                 f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
-                f"{together}: an optimizer step would span two generations"
+                f"{accumulated}: an optimizer step would span two generations"
             )
         G, steps = self.num_generations, self.optimizer_steps
         groups = self.generation_batch_size // G
+        # RB may take a batch with fewer groups than a generation has.
         if self.tau and self.balance_target:
             groups = min(groups, -(-self.balance_target // G))
         if self.composer == "grouped" and groups < steps:
@@ -100,10 +108,13 @@ class PoiseConfig(GRPOConfig):
                 "lower steps_per_generation or raise per_device_train_batch_size"
             )
         if self.composer in COMPOSERS_THAT_READ_TOKENS:
-            return f"composer='{self.composer}' compares tokens, and a plan has none: use 'grouped'"
+            return (
+                f"composer='{self.composer}' compares tokens, which TRL's plans do not carry: "
+                "use 'grouped'"
+            )
         if self.composer == "whole" and steps > 1:
             return (
-                "composer='whole' makes one step: set steps_per_generation as low as "
+                "composer='whole' makes a single step: set steps_per_generation as low as "
                 "gradient_accumulation_steps"
             )
         if min(self.balance_target, self.max_refills, self.max_age, self.monitor_every) < 0:
@@ -112,16 +123,17 @@ class PoiseConfig(GRPOConfig):
             return f"tau={self.tau} is no share of the rarer sign: choose one from 0 to 0.5"
         if self.run_folder and self.num_iterations > 1:
             return (
-                "run_folder keeps one update of a rollout, and num_iterations="
+                "run_folder records one update of each rollout, and num_iterations="
                 f"{self.num_iterations} makes several: set run_folder='' or num_iterations=1"
             )
         return ""
 
-    def _credit(self) -> str:
+    def _credit_fault(self) -> str:
         if self.tau and self.credit == "positive_only":
             return "credit='positive_only' has no negative rollouts to balance: set tau=0"
-        if self.credit == OWN_CREDIT:
+        if self.credit == TRL_CREDIT:
             return ""
+        # TRL's options below change how TRL computes advantages, which our credit replaces.
         if self.scale_rewards != "group":
             return (
                 f"scale_rewards='{self.scale_rewards}' belongs to TRL's advantages: set "
@@ -131,15 +143,16 @@ class PoiseConfig(GRPOConfig):
             return "multi_objective_aggregation belongs to TRL's advantages: set credit='trl'"
         return ""
 
-    def _weights(self) -> str:
+    def _weights_fault(self) -> str:
         name = self.credit_weights
         read_settings(name, TOKEN_WEIGHTS.load(name), self.credit_settings, "credit_settings")
         if name == UNIFORM:
             return ""
-        if self.credit == OWN_CREDIT:
+        if self.credit == TRL_CREDIT:
             return "credit='trl' takes no credit_weights: choose a credit of ours"
-        if name in BY_TEXT:
+        if name in TEXT_READING_WEIGHTS:
             return f"credit_weights='{name}' reads texts, and TRL hands over tokens: choose another"
+        # Weights are computed for every token; TRL would mask some of them out afterwards.
         if self.mask_truncated_completions:
             return (
                 f"credit_weights='{name}' weighs every rollout, truncated ones too: set "
@@ -147,9 +160,14 @@ class PoiseConfig(GRPOConfig):
             )
         return ""
 
-    def _average(self) -> str:
-        bonus = self.entropy_coef != 0.0 or self.use_adaptive_entropy
-        if self.denominator == "step" and bonus and self.loss_type not in BY_TOKENS:
+    def _denominator_fault(self) -> str:
+        # TRL averages the bonus by pass, so scaling the pass's loss would scale the bonus wrongly.
+        has_entropy_bonus = self.entropy_coef != 0.0 or self.use_adaptive_entropy
+        if (
+            self.denominator == "step"
+            and has_entropy_bonus
+            and self.loss_type not in TOKEN_AVERAGED_LOSSES
+        ):
             return (
                 f"an entropy bonus with loss_type='{self.loss_type}' has TRL's own average: set "
                 "denominator='trl' or loss_type='dapo'"
@@ -157,6 +175,6 @@ class PoiseConfig(GRPOConfig):
         return ""
 
 
-def _known(kind: str, name: str, choices: Iterable[str]) -> None:
+def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
     if name not in (choices := tuple(choices)):
         raise unknown(kind, name, choices)

@@ -1,97 +1,74 @@
-"""What the adapter rests on: TRL's version, and the private methods it overrides or calls.
+"""The TRL version and the private methods that the adapter rests on.
 
-TRL promises nothing about names that begin with an underscore. They are listed here with the
-parameters they had, in one place, so that a change is one clear line and not a wrong gradient.
+TRL promises nothing about names that begin with an underscore. They are listed here, in one place,
+with the parameters they had, so that a change is reported as one clear line.
 """
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from counterpoise.errors import PoiseError
+from counterpoise.hosts import check_versions
+from counterpoise.hosts.check_versions import HostMethod, find_changed_methods
 
-SERIES = "1.16"
-BY_TEXT = ("rlsd", "serl")  # token weights by answers or an environment's words; TRL keeps tokens
-REMEDY = f"pip install 'trl=={SERIES}.*'"
+SUPPORTED_SERIES = "1.16"
+INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
+TRAINER = "trl:GRPOTrainer"
+# Token weights that read answers or an environment's messages; TRL hands over tokens only.
+TEXT_READING_WEIGHTS = ("rlsd", "serl")
 
-
-@dataclass(frozen=True, slots=True)
-class Private:
-    """A method of `trl.GRPOTrainer` that TRL may change without notice.
-
-    Example:
-        Private("_compute_loss", ("self", "model", "inputs"), overridden=True)
-    """
-
-    name: str
-    parameters: tuple[str, ...]  # as inspect.signature names them; the first ones, if `open_ended`
-    overridden: bool  # False: only called
-    open_ended: bool = False  # further parameters are TRL's affair
-
-
-PRIVATE = (
-    Private("_prepare_inputs", ("self", "generation_batch"), overridden=True),
-    Private(
+PRIVATE_METHODS = (
+    HostMethod(TRAINER, "_prepare_inputs", ("self", "generation_batch"), overridden=True),
+    HostMethod(
+        TRAINER,
         "_calculate_rewards",
         ("self", "inputs", "prompts", "completions", "completion_ids_list"),
         overridden=True,
     ),
-    Private("_compute_loss", ("self", "model", "inputs"), overridden=True),
-    Private("_save_checkpoint", ("self", "model", "trial"), overridden=True),
-    Private("_load_optimizer_and_scheduler", ("self", "checkpoint"), overridden=True),
-    Private("_generate_and_score_completions", ("self", "inputs"), overridden=False),
-    Private(
+    HostMethod(TRAINER, "_compute_loss", ("self", "model", "inputs"), overridden=True),
+    HostMethod(TRAINER, "_save_checkpoint", ("self", "model", "trial"), overridden=True),
+    HostMethod(TRAINER, "_load_optimizer_and_scheduler", ("self", "checkpoint"), overridden=True),
+    HostMethod(TRAINER, "_generate_and_score_completions", ("self", "inputs")),
+    HostMethod(
+        TRAINER,
         "_get_per_token_logps_and_entropies",
         ("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
-        overridden=False,
         open_ended=True,
     ),
 )
 
 
-def require() -> None:
-    """Raise unless the TRL that is installed is one the adapter was tested with."""
-    found = installed()
-    if found is None:
-        raise PoiseError(f"TRL is not installed: {REMEDY}")
-    if not supported(found):
-        raise PoiseError(f"TRL {found} is not supported, only {SERIES}.x: {REMEDY}")
+def require_trl() -> None:
+    """Raise unless the installed TRL is one the adapter was tested with."""
+    version = installed_version()
+    if version is None:
+        raise PoiseError(f"TRL is not installed: {INSTALL_REMEDY}")
+    if not is_supported(version):
+        raise PoiseError(
+            f"TRL {version} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
+        )
     from trl import GRPOTrainer
 
-    if faults := changed(GRPOTrainer):
-        raise PoiseError(f"TRL {found} is not the {SERIES} we know: {faults[0]}; {REMEDY}")
+    if faults := find_changes(GRPOTrainer):
+        raise PoiseError(
+            f"TRL {version} is not the {SUPPORTED_SERIES} we know: {faults[0]}; {INSTALL_REMEDY}"
+        )
 
 
-def installed() -> str | None:
-    try:
-        return version("trl")
-    except PackageNotFoundError:
-        return None
+def installed_version() -> str | None:
+    return check_versions.installed_version("trl")
 
 
-def supported(found: str) -> bool:
+def is_supported(version: str) -> bool:
     """
     Example:
-        >>> supported("1.16.0"), supported("1.17.0"), supported("0.16.1")
+        >>> is_supported("1.16.0"), is_supported("1.17.0"), is_supported("0.16.1")
         (True, False, False)
     """
-    return found.split(".")[:2] == SERIES.split(".")
+    return version.split(".")[:2] == SUPPORTED_SERIES.split(".")
 
 
-def changed(trainer: type[Any]) -> list[str]:
-    """What of `PRIVATE` is no longer as it was, a line each; `poise doctor` can show them."""
-    faults = []
-    for private in PRIVATE:
-        method = getattr(trainer, private.name, None)
-        if method is None:
-            faults.append(f"GRPOTrainer.{private.name} is gone")
-            continue
-        names = tuple(inspect.signature(method).parameters)
-        if private.open_ended:
-            names = names[: len(private.parameters)]
-        if names != private.parameters:
-            faults.append(f"GRPOTrainer.{private.name} takes ({', '.join(names)})")
-    return faults
+def find_changes(trainer: type[Any]) -> list[str]:
+    """A line for each of `PRIVATE_METHODS` that changed; `poise doctor` shows them."""
+    return find_changed_methods(PRIVATE_METHODS, lambda owner: trainer)

@@ -1,16 +1,18 @@
-"""TRL: OUTPUT_DIR/completions/completions_00012.parquet, written by GRPOTrainer when it logs and
-`log_completions` is set. A row a rollout, and the columns
+"""Import TRL's rollouts from OUTPUT_DIR/completions/completions_00012.parquet.
+
+GRPOTrainer writes these files when it logs and `log_completions` is set. A row is a rollout, with
+the columns
 
     step | prompt | completion | one for each reward function | those of log_extra | advantage
 
 Prompts and completions are texts or lists of messages. Token ids, log-probabilities and whether a
-response was cut off are not written; nor are groups, which import_groups.py finds. Read in TRL
+response was truncated are not written; nor are groups, which import_groups.py finds. Read in TRL
 1.16.0, trainer/grpo_trainer.py.
 
 Three traps. A file holds the last generation at the time of logging: with several optimizer steps
-for each generation the same rollouts come again in the next file, and are left out there. Reward
-columns do not say that they are (import_rewards.py finds them). A completion that no reward
-function scored has NaN in all of them; TRL gives it no part in its group, and it is left out.
+for each generation the next file repeats the same rollouts, and they are left out there. Reward
+columns are not marked as such (import_rewards.py finds them). A completion that no reward function
+scored has NaN in all of them; TRL ignores it in its group, and it is left out.
 """
 
 from __future__ import annotations
@@ -27,192 +29,221 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, counted, first_line
 from counterpoise.hosts.importing.formats import (
-    Sample,
-    Source,
-    Step,
-    Tell,
+    AddNote,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
     check_reward,
-    name_of,
+    hash_prompt,
 )
 from counterpoise.hosts.importing.json_lines import check_step
 from counterpoise.hosts.trl.import_groups import group_rows
-from counterpoise.hosts.trl.import_rewards import Scored, as_named, choose_columns, total
+from counterpoise.hosts.trl.import_rewards import (
+    GroupColumns,
+    infer_reward_columns,
+    parse_reward_columns,
+    total_rewards,
+)
 
-NEEDED = ("step", "prompt", "completion", "advantage")
+REQUIRED_COLUMNS = ("step", "prompt", "completion", "advantage")
 
 
-def find(path: Path) -> list[Path]:
-    """At the trainer's output folder, its folder of completions, or one file."""
+def find_files(path: Path) -> list[Path]:
+    """Look in the trainer's output folder, in its folder of completions, or at one file."""
     if path.is_file():
         return [path] if path.match("completions_*.parquet") else []
-    places = ("completions_*.parquet", "completions/completions_*.parquet")
-    return sorted(file for place in places for file in path.glob(place))
+    patterns = ("completions_*.parquet", "completions/completions_*.parquet")
+    return sorted(file for pattern in patterns for file in path.glob(pattern))
 
 
-def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
-    names = candidates(files)
-    weights = as_named(reward, names) if reward else choose_columns(_scored(files, names), names)
-    told = " + ".join(f"{w:g} * {name}" if w != 1 else name for name, w in weights.items())
-    tell(f"reward = {told}" + ("" if reward or len(names) == 1 else " (--reward for others)"))
-    tell("no group is named: completions with equal prompts in a step are taken as a group")
-    again = unscored = drawn_again = 0
-    before: pa.Table | None = None
+def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterator[ImportedStep]:
+    names = candidate_columns(files)
+    weights = (
+        parse_reward_columns(reward, names)
+        if reward
+        else infer_reward_columns(_iterate_group_columns(files, names), names)
+    )
+    formula = " + ".join(
+        f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
+    )
+    inferred = not reward and len(names) > 1
+    add_note(f"reward = {formula}" + (" (--reward for others)" if inferred else ""))
+    add_note("groups are not written: completions of a step with equal prompts are taken as one")
+    repeated_files = unscored = repeated_groups = 0
+    previous: pa.Table | None = None
     for file in files:
-        table = _table(file)
+        table = _read_table(file)
         content = table.select(["prompt", "completion", "advantage"])
-        if before is not None and content.equals(before):
-            again += 1
+        if previous is not None and content.equals(previous):
+            repeated_files += 1
             continue
-        before = content
-        rewards = total(table, weights)
+        previous = content
+        rewards = total_rewards(table, weights)
         unscored += int(np.isnan(rewards).sum())
         if len(table) and not np.isnan(rewards).all():
-            step = _step(table, rewards, str(file))
-            drawn_again += sum("#" in name for name in {sample.group for sample in step.samples})
+            step = _parse_step(table, rewards, str(file))
+            groups = {rollout.group for rollout in step.rollouts}
+            repeated_groups += sum("#" in group for group in groups)
             yield step
-    if drawn_again:
-        tell(f"of a prompt that was drawn before in its step: {counted(drawn_again, 'group')}")
-    if again:
-        tell(f"left out, as they repeat the generation before them: {counted(again, 'file')}")
+    if repeated_groups:
+        add_note(
+            f"further groups of a prompt drawn more than once: {counted(repeated_groups, 'group')}"
+        )
+    if repeated_files:
+        add_note(
+            f"left out because they repeat the generation before: {counted(repeated_files, 'file')}"
+        )
     if unscored:
-        tell(f"left out, as nothing scored them: {counted(unscored, 'completion')}")
+        add_note(f"left out because nothing scored them: {counted(unscored, 'completion')}")
 
 
-def candidates(files: Sequence[Path]) -> list[str]:
+def candidate_columns(files: Sequence[Path]) -> list[str]:
     """The columns that may be rewards, in TRL's order; the same in every file."""
     names: list[str] | None = None
     for file in files:
-        schema = _open(file).schema_arrow
+        schema = _open_parquet(file).schema_arrow
         _check_columns(schema, str(file))
-        others = [n for n in schema.names if n not in NEEDED and not n.startswith("__")]
-        found = [n for n in others if pa.types.is_floating(schema.field(n).type)]
-        if names is not None and found != names:
+        numeric = [
+            name
+            for name in schema.names
+            if name not in REQUIRED_COLUMNS
+            and not name.startswith("__")  # pandas' index
+            and pa.types.is_floating(schema.field(name).type)
+        ]
+        if names is not None and numeric != names:
             raise PoiseError(
-                f"{file}: its numbers are {', '.join(found)}, those of the files before it "
-                f"{', '.join(names)}: import each run by itself"
+                f"{file}: its numeric columns are {', '.join(numeric)}, those of the files before "
+                f"it {', '.join(names)}: import each run by itself"
             )
-        names = found
+        names = numeric
     if not names:
-        raise PoiseError(f"{files[0]}: no column of rewards: one of numbers is needed")
+        raise PoiseError(f"{files[0]}: no column of rewards: a numeric one is needed")
     return names
 
 
 def _check_columns(schema: pa.Schema, where: str) -> None:
-    """TRL's columns are there, each once, and hold numbers where numbers are computed with."""
-    another = "written by another version or tool"
-    for needed in NEEDED:
-        if needed not in schema.names:
+    """Raise unless TRL's columns are there, each once, and numeric where they must be."""
+    cause = "written by another version or tool"
+    for required in REQUIRED_COLUMNS:
+        if required not in schema.names:
             columns = ", ".join(schema.names)
-            raise PoiseError(f"{where}: no column '{needed}' (columns: {columns}): {another}")
+            raise PoiseError(f"{where}: no column '{required}' (columns: {columns}): {cause}")
     for name, times in Counter(schema.names).items():
         if times > 1:
-            raise PoiseError(f"{where}: {times} columns are called '{name}': {another}")
+            raise PoiseError(f"{where}: {times} columns are called '{name}': {cause}")
     for name in ("step", "advantage"):
         kind = schema.field(name).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-            raise PoiseError(f"{where}: '{name}' holds {kind}, not numbers: {another}")
+            raise PoiseError(f"{where}: '{name}' holds {kind}, not numbers: {cause}")
 
 
-def _open(file: Path) -> pq.ParquetFile:
+def _open_parquet(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowInvalid, OSError) as fault:
         raise PoiseError(
-            f"{file} is no whole parquet file ({first_line(fault)}): copy it again, or remove it"
+            f"{file} is not a complete parquet file ({first_line(fault)}): copy it again, or "
+            "remove it"
         ) from fault
 
 
-def _table(file: Path, columns: list[str] | None = None) -> pa.Table:
+def _read_table(file: Path, columns: list[str] | None = None) -> pa.Table:
     try:
-        return _open(file).read(columns)
+        return _open_parquet(file).read(columns)
     except (pa.ArrowInvalid, OSError) as fault:
         raise PoiseError(
             f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
         ) from fault
 
 
-def _scored(files: Sequence[Path], names: list[str]) -> Iterator[Scored]:
-    """Groups with every candidate and the advantages, to choose the rewards by."""
+def _iterate_group_columns(files: Sequence[Path], names: list[str]) -> Iterator[GroupColumns]:
+    """The candidate columns and the advantages of every group, to infer the reward from."""
     if len(names) == 1:
         return
     for file in files:
-        table = _table(file, ["prompt", *names, "advantage"])
+        table = _read_table(file, ["prompt", *names, "advantage"])
         columns = {n: table[n].to_numpy().astype(float) for n in (*names, "advantage")}
-        for rows in _groups(table):
+        for rows in _group_indices(table):
             yield {name: values[rows] for name, values in columns.items()}
 
 
-def _groups(table: pa.Table) -> list[list[int]]:
-    keys = [_key(prompt) for prompt in table["prompt"].to_pylist()]
+def _group_indices(table: pa.Table) -> list[list[int]]:
+    keys = [_prompt_key(prompt) for prompt in table["prompt"].to_pylist()]
     return group_rows(keys, table["advantage"].to_numpy().astype(float))
 
 
-def _names(table: pa.Table, step: int) -> list[tuple[str, str]]:
+def _name_groups(table: pa.Table, step: int) -> list[tuple[str, str]]:
     """(group, prompt id) of every row; a prompt's second group is `...#2`."""
-    prompts = [f"trl/{name_of(_key(prompt))}" for prompt in table["prompt"].to_pylist()]
-    named = [("", prompt) for prompt in prompts]
-    seen: Counter[str] = Counter()
-    for rows in _groups(table):
+    prompts = [f"trl/{hash_prompt(_prompt_key(prompt))}" for prompt in table["prompt"].to_pylist()]
+    names = [("", prompt) for prompt in prompts]
+    draws: Counter[str] = Counter()
+    for rows in _group_indices(table):
         prompt = prompts[rows[0]]
-        seen[prompt] += 1
-        again = f"#{seen[prompt]}" if seen[prompt] > 1 else ""
+        draws[prompt] += 1
+        suffix = f"#{draws[prompt]}" if draws[prompt] > 1 else ""
         for i in rows:
-            named[i] = (f"{step}:{prompt}{again}", prompt)
-    return named
+            names[i] = (f"{step}:{prompt}{suffix}", prompt)
+    return names
 
 
-def _step(table: pa.Table, rewards: np.ndarray, where: str) -> Step:
+def _parse_step(table: pa.Table, rewards: np.ndarray, where: str) -> ImportedStep:
     numbers = set(table["step"].to_pylist())
     if len(numbers) != 1:
         raise PoiseError(f"{where}: rows of several steps in one file: written by another tool")
     step = check_step(numbers.pop(), where)
-    samples = []
+    rollouts = []
     texts = zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)
     for (prompt, completion), (group, prompt_id), reward in zip(
-        texts, _names(table, step), rewards, strict=True
+        texts, _name_groups(table, step), rewards, strict=True
     ):
         if np.isnan(reward):
             continue
-        samples.append(
-            Sample(
+        rollouts.append(
+            ImportedRollout(
                 group=group,
                 prompt_id=prompt_id,
                 reward=check_reward(float(reward), where),
-                prompt=as_text(prompt, where),
-                response=as_text(completion, where),
+                prompt=render_text(prompt, where),
+                response=render_text(completion, where),
             )
         )
-    return Step(step, tuple(samples))
+    return ImportedStep(step, tuple(rollouts))
 
 
-def _key(prompt: Any) -> str:
+def _prompt_key(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
 
 
-def as_text(content: Any, where: str) -> str:
+def render_text(content: Any, where: str) -> str:
     """A text as it is; messages as their contents, with roles where there are several.
 
     Example:
-        >>> as_text([{"role": "user", "content": "How many?"}], "")
+        >>> render_text([{"role": "user", "content": "How many?"}], "")
         'How many?'
     """
     if isinstance(content, str):
         return content
-    if not isinstance(content, list) or not all(isinstance(m, dict) for m in content):
+    if not isinstance(content, list) or not all(isinstance(message, dict) for message in content):
         raise PoiseError(f"{where}: {content!r} is neither a text nor a list of messages")
-    texts = [_content(message.get("content")) for message in content]
+    texts = [_message_text(message.get("content")) for message in content]
     if len(texts) == 1:
         return texts[0]
-    return "\n\n".join(f"{m.get('role')}: {t}" for m, t in zip(content, texts, strict=True))
+    return "\n\n".join(
+        f"{message.get('role')}: {text}" for message, text in zip(content, texts, strict=True)
+    )
 
 
-def _content(content: Any) -> str:
-    """Of a message: a text, or parts of which some are texts."""
+def _message_text(content: Any) -> str:
+    """The text of a message, whose content is a text or a list of parts."""
     if isinstance(content, list):
-        return "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
+        return "".join(str(item.get("text") or "") for item in content if isinstance(item, dict))
     return "" if content is None else str(content)
 
 
-SOURCE = Source(
-    "TRL", "completions/completions_STEP.parquet (log_completions=True)", find, read, False
+SOURCE = RolloutSource(
+    "TRL",
+    "completions/completions_STEP.parquet (log_completions=True)",
+    find_files,
+    read_steps,
+    False,
 )

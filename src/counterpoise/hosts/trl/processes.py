@@ -1,7 +1,7 @@
-"""Several processes, one mind: rollouts are known to all, decisions are made by one.
+"""Keep several processes in agreement: all know every rollout, process 0 decides.
 
-`torch.distributed` sends whole Python objects here, once a generation: the rollouts of every
-process in the order of the processes (the order in which TRL gathers rewards), and one decision.
+Once a generation `torch.distributed` sends Python objects: the rollouts of every process, in the
+order of the processes (in which TRL gathers rewards too), and one decision.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from torch import distributed
 T = TypeVar("T")
 
 
-def gather(own: list[T], processes: int) -> list[T]:
-    """Everyone's lists, one after the other."""
+def gather_lists(items: list[T], processes: int) -> list[T]:
+    """The lists of all processes, one after the other."""
     if processes == 1:
-        return own
-    parts: list[list[T]] = [[] for _ in range(processes)]
-    distributed.all_gather_object(parts, own)
-    return [item for part in parts for item in part]
+        return items
+    lists: list[list[T]] = [[] for _ in range(processes)]
+    distributed.all_gather_object(lists, items)
+    return [item for process_items in lists for item in process_items]
 
 
-def agree(decide: Callable[[], T], process: int, processes: int) -> T:
-    """What process 0 decides; its fault, if it has one, is everyone's."""
+def decide_on_first_process(decide: Callable[[], T], process: int, processes: int) -> T:
+    """Process 0's result of `decide`, on every process; an exception there is raised on all."""
     if processes == 1:
         return decide()
-    box: list[tuple[T | None, Exception | None]] = [(None, None)]
+    message: list[tuple[T | None, Exception | None]] = [(None, None)]
     if process == 0:
         try:
-            box = [(decide(), None)]
-        except Exception as raised:  # the others would wait for ever
-            box = [(None, raised)]
-    distributed.broadcast_object_list(box, src=0)
-    decision, fault = box[0]
+            message = [(decide(), None)]
+        except Exception as raised:  # without it the others would wait forever
+            message = [(None, raised)]
+    distributed.broadcast_object_list(message, src=0)
+    decision, fault = message[0]
     if fault is not None:
         raise fault
     return decision  # type: ignore[return-value]  # None only beside a fault

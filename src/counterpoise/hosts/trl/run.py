@@ -1,6 +1,6 @@
-"""`poise train X.toml --engine trl`: the run of a file through TRL's GRPO trainer.
+"""`poise train X.toml --engine trl`: run a file with TRL's GRPO trainer.
 
-One process, or as many as torch's launcher starts:
+The run has one process, or as many as torch's launcher starts:
 
     python -m torch.distributed.run --nproc_per_node 4 -m counterpoise.cli train X.toml --engine trl
 """
@@ -21,10 +21,10 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.files import alone, check_alone
 from counterpoise.hosts.trl import host
-from counterpoise.hosts.trl.run_options import arguments, checked
-from counterpoise.hosts.trl.samples import Sample
+from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
 from counterpoise.loop import conclude, encode
-from counterpoise.model.fit_memory import NO_MEMORY, explained
+from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run.state import State, new_state, restore
 from counterpoise.run.trackers.sending import tracked
@@ -47,59 +47,64 @@ def train(
     permissions: ResumePermissions = STRICT,
     watch: Watch | None = None,
 ) -> RunFolder:
-    """As `loop.train`, by TRL."""
-    rank, processes = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
-    host.require()
-    checked(config, processes)
+    """Do what `loop.train` does, with TRL as the trainer."""
+    rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    is_main = rank == 0
+    host.require_trl()
+    check_options(config, processes)
     check_installed(config.track.to)
-    main, watch = rank == 0, (watch if rank == 0 and watch else Watch())
+    watch = watch if is_main and watch else Watch()
     if resume:
         check_unfinished(out, config)
-        if main:
+        if is_main:
             check_alone(out)
-    elif main:
+    elif is_main:
         RunFolder.check_free(out)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
-    policy = _load(config)
+    policy = _load_float32(config)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     prompts = encode(policy, task.train, config, watch)
-    folder = _folder(config, out, resume=resume, main=main)
-    with alone(out) if main else nullcontext():  # the first process writes for all
+    folder = _open_folder(config, out, resume=resume, is_main=is_main)
+    with alone(out) if is_main else nullcontext():  # process 0 writes for all
         if resume:
-            check_unfinished(out, config)  # it may have ended while the model was loaded
+            # Another process may have finished the run while the model was being loaded.
+            check_unfinished(out, config)
             state = restore(
                 folder, policy, config, watch.say, heldout=task.heldout, permissions=permissions
             )
         else:
             state = new_state(policy, config)
-        if main:
-            _write_head(folder, config, policy)
+        if is_main:
+            _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, watch.say)
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
 
-        from counterpoise.hosts.trl.run_recorder import Recorder, Run
+        # Imported here: they import TRL, which takes seconds and needs host.require_trl first.
+        from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 
-        recorder = Recorder(
-            Run(config, prompts, task.heldout, verifier, folder, watch), state, main=main
+        recorder = RunRecorder(
+            RecordedRun(config, prompts, task.heldout, verifier, folder, watch),
+            state,
+            is_main=is_main,
         )
-        with tracked(folder, config.track.to if main else [], watch.say):
+        with tracked(folder, config.track.to if is_main else [], watch.say):
             try:
-                with explained(NO_MEMORY):
+                with explain_out_of_memory(GENERAL_REMEDY):
                     watch.started(config, policy.num_parameters, state.iteration)
-                    recorder.judge()
+                    recorder.evaluate_heldout()
                     if state.iteration < config.loop.iterations:
-                        _train(recorder, processes)
+                        _train_with_trl(recorder, processes)
             finally:
                 verifier.close()
-            if main:
+            if is_main:
                 conclude(policy, config, folder, watch)
     return folder
 
 
-class _Onlooker(RunFolder):
-    """The folder for the other processes: the first one writes and forgets for all."""
+class _ReadOnlyFolder(RunFolder):
+    """The run folder on the other processes: only process 0 writes to it and rewinds it."""
 
     writes = False
 
@@ -107,95 +112,106 @@ class _Onlooker(RunFolder):
         pass
 
 
-def _folder(config: RunConfig, out: Path, *, resume: bool, main: bool) -> RunFolder:
-    if not main:
-        return _Onlooker(out)
+def _open_folder(config: RunConfig, out: Path, *, resume: bool, is_main: bool) -> RunFolder:
+    if not is_main:
+        return _ReadOnlyFolder(out)
     return RunFolder.open(out) if resume else RunFolder.create(out, config)
 
 
-def _load(config: RunConfig) -> Policy:
-    """In float32: in half precision TRL computes over float32 weights."""
+def _load_float32(config: RunConfig) -> Policy:
+    """Load the model in float32: TRL's half precision is mixed precision over float32 weights."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     return load_policy(replace(config.model, dtype="float32"))
 
 
-def _train(recorder: Any, processes: int) -> None:
+def _train_with_trl(recorder: Any, processes: int) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
 
     from counterpoise.hosts.trl import PoiseConfig
-    from counterpoise.hosts.trl.run_trainer import Judge, RunTrainer, SampledEnough, example
+    from counterpoise.hosts.trl.run_trainer import (
+        IterationsExhausted,
+        RunTrainer,
+        VerifierReward,
+        dataset_row,
+    )
 
     run, state = recorder.run, recorder.state
     config, policy = run.config, state.policy
     device = choose_device(config.model.device)
-    given = arguments(
+    arguments = trainer_arguments(
         config,
         longest_prompt=max(len(tokens) for _, tokens in run.train_set),
         half=choose_dtype(config.model.dtype, device) == torch.bfloat16,
         cpu=device.type == "cpu",
         processes=processes,
     )
-    given["max_steps"] -= state.iteration * config.batch.steps
-    rows = [example(prompt, policy) for prompt, _ in run.train_set]
+    # TRL starts to count at 0 again when a run is resumed.
+    arguments["max_steps"] -= state.iteration * config.batch.steps
+    rows = [dataset_row(prompt, policy) for prompt, _ in run.train_set]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
         trainer = RunTrainer(
             config,
             run.train_set,
             recorder,
             model=policy.model,
-            reward_funcs=Judge(policy, run.verifier, run.train_set),
-            args=PoiseConfig(output_dir=folder, **given),
+            reward_funcs=VerifierReward(policy, run.verifier, run.train_set),
+            args=PoiseConfig(output_dir=folder, **arguments),
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,
-            optimizers=(state.optimizer.inner, rising(state)),
+            optimizers=(state.optimizer.inner, warmup_schedule(state)),
         )
         trainer.remove_callback(PrinterCallback)
-        _take_up(trainer, state)
+        _restore_waiting(trainer, state)
         try:
-            with recorder.finishing:
-                with suppress(SampledEnough):
+            with recorder.interrupt_guard:
+                with suppress(IterationsExhausted):
                     trainer.train()
-                recorder.close()
+                recorder.close_iteration()
         except KeyboardInterrupt:
-            recorder.keep()
+            recorder.save_unsaved()
             raise
 
 
-def rising(state: State) -> torch.optim.lr_scheduler.LambdaLR:
-    """lr * min(1, (k + 1) / warmup_steps), k optimizer steps taken: as `update/optimizer.py`."""
+def warmup_schedule(state: State) -> torch.optim.lr_scheduler.LambdaLR:
+    """lr * min(1, (k + 1) / warmup_steps) after k optimizer steps, as in `update/optimizer.py`.
+
+    k is the native optimizer's count, which leaves skipped steps out; the schedule's own does not.
+    """
     optimizer = state.optimizer
-    rise = optimizer.config.warmup_steps
+    warmup_steps = optimizer.config.warmup_steps
     return torch.optim.lr_scheduler.LambdaLR(
-        optimizer.inner, lambda _: min(1.0, (optimizer.steps + 1) / rise) if rise else 1.0
+        optimizer.inner,
+        lambda _: min(1.0, (optimizer.steps + 1) / warmup_steps) if warmup_steps else 1.0,
     )
 
 
-def _take_up(trainer: Any, state: State) -> None:
-    """The iteration, and what waits, of the checkpoint that `state` was restored from."""
+def _restore_waiting(trainer: Any, state: State) -> None:
+    """Give the trainer the iteration and the waiting rows that `state` was restored with."""
     waiting = state.buffer.state()
-    shelf = {}
+    rollouts_by_key = {}
     for row in waiting:
         tokens_T = torch.from_numpy(row.content.response_tokens).long()
-        shelf[row.group, row.index] = Sample(
+        rollouts_by_key[row.group, row.index] = UnpaddedRollout(
             prompt_S=torch.from_numpy(row.content.prompt_tokens).long(),
             completion_T=tokens_T,
             mask_T=torch.ones_like(tokens_T),
-            extra={"old_per_token_logps": torch.from_numpy(row.old_logprobs)},  # scored by TRL
+            # TRL's trainer scored them before they were saved.
+            token_fields={"old_per_token_logps": torch.from_numpy(row.old_logprobs)},
             trl_advantage=0.0,
         )
-    trainer.take_up(state.iteration, shelf)
+    trainer.resume_after(state.iteration, rollouts_by_key)
     trainer.skipped_in_a_row = state.skipped_in_a_row
     if trainer.planner.buffer is not None:
-        bare = [replace(row, rollout=None, scored_T=None) for row in waiting]
-        trainer.planner.take_up(bare, state.buffer.counts)
+        bare_rows = [replace(row, rollout=None, scored_T=None) for row in waiting]
+        trainer.planner.restore_buffer(bare_rows, state.buffer.counts)
 
 
-def _write_head(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
+def _write_header(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     folder.write_config(config)
     if config.store.report or config.store.tokens:
-        folder.write_vocabulary(policy.pieces())
-    told = {"schema": 1, "engine": "trl", "version": version("trl")}
+        folder.write_vocabulary(policy.vocabulary_texts())
+    engine = {"schema": 1, "engine": "trl", "version": version("trl")}
     with folder.replacing("engine.json") as temporary:
-        temporary.write_text(json.dumps(told), encoding="utf-8")
+        temporary.write_text(json.dumps(engine), encoding="utf-8")

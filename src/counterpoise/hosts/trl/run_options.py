@@ -1,14 +1,14 @@
-"""A run file for TRL: what it makes of every option, and the arguments of its trainer.
+"""Translate a run file for TRL: its support of every option, and its trainer's arguments.
 
-Ours, on top of TRL: the prompts of an iteration, the optimizer (native AdamW or SGD with its linear
-rise; TRL's own spares norms the weight decay and starts its rise at 0), the reward, the judging and
-the run folder. TRL's: generation, log-probabilities, the loss and the loop of passes.
+Handled by us: the prompts of an iteration, the optimizer (native AdamW or SGD with linear warmup;
+TRL's own exempts norms from weight decay and starts its warmup at 0), the reward, the evaluation
+and the run folder. Left to TRL: generation, log-probabilities, the loss and the loop over passes.
 
     per_device_train_batch_size * gradient_accumulation_steps * processes * batch.steps
         = sample.prompts * sample.group_size
 
-Half precision is TRL's mixed precision over float32 weights, where the native engine keeps float32
-masters beside bfloat16 weights: the same up to rounding.
+Half precision is TRL's mixed precision over float32 weights. The native engine keeps float32 master
+weights beside bfloat16 ones: the same up to rounding.
 """
 
 from __future__ import annotations
@@ -16,29 +16,38 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.hosts.translate_options import Option, check, idle, only, ours, section, to
-from counterpoise.hosts.trl.host import BY_TEXT
+from counterpoise.hosts.translate_options import (
+    OptionSupport,
+    accept_only,
+    check_support,
+    handle_here,
+    no_effect,
+    pass_as,
+    whole_section,
+)
+from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 
-TASK = ours("the task")
-JUDGED = ours("judged by us")
-FOLDER = ours("the run folder")
-OPTIMIZER = ours("the optimizer is the native one")
-ROWS = ("per_device_train_batch_size", "gradient_accumulation_steps")
-LOSS = {"token_mean": "dapo", "sequence_mean": "grpo", "constant": "dr_grpo"}
-LEVEL = {"grpo": "token", "gspo": "sequence"}
-WARMUP = idle("only `poise warmup` reads it")
+TASK = handle_here("the task")
+EVALUATION = handle_here("evaluated by us")
+RUN_FOLDER = handle_here("the run folder")
+OPTIMIZER = handle_here("the optimizer is the native one")
+ROW_ARGUMENTS = ("per_device_train_batch_size", "gradient_accumulation_steps")
+LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo", "constant": "dr_grpo"}
+IMPORTANCE_LEVELS = {"grpo": "token", "gspo": "sequence"}
+WARMUP = no_effect("only `poise warmup` reads it")
 
-OPTIONS: dict[str, Option] = {
-    "loop.iterations": to("max_steps"),
-    "loop.seed": to("seed", "data_seed"),
-    "loop.checkpoint_every": FOLDER,
-    "loop.keep_checkpoints": FOLDER,
-    "loop.threads": ours("threads of this process"),
-    "model.name": ours("the model is loaded by us"),
-    "model.device": to("use_cpu"),
-    "model.dtype": to("bf16"),
-    "model.template": ours(
+# A new option of config/ needs an entry here; tests/hosts/test_translate_options.py insists on it.
+OPTIONS: dict[str, OptionSupport] = {
+    "loop.iterations": pass_as("max_steps"),
+    "loop.seed": pass_as("seed", "data_seed"),
+    "loop.checkpoint_every": RUN_FOLDER,
+    "loop.keep_checkpoints": RUN_FOLDER,
+    "loop.threads": handle_here("threads of this process"),
+    "model.name": handle_here("the model is loaded by us"),
+    "model.device": pass_as("use_cpu"),
+    "model.dtype": pass_as("bf16"),
+    "model.template": handle_here(
         "TRL ends no response at a template's own tokens",
         values=("auto", "chat", "chat-boxed", "boxed"),
     ),
@@ -59,79 +68,85 @@ OPTIONS: dict[str, Option] = {
     "task.generic_field": TASK,
     "task.dataset": TASK,
     "task.seed": TASK,
-    "task.environment": only("none", why="nobody answers a response of TRL's sampler"),
-    "task.turns": idle("only with task.environment"),
-    "sample.prompts": to("per_device_train_batch_size"),
-    "sample.group_size": to("num_generations"),
-    "sample.max_new_tokens": to("max_completion_length"),
-    "sample.max_prompt_tokens": ours("longer prompts are left out before TRL sees them"),
-    "sample.temperature": to("temperature"),
-    "sample.top_p": to("top_p"),
-    "sample.top_k": to("top_k"),
-    "sample.refills": only(0, why="TRL draws a generation of equal groups and uses it"),
-    "sample.anchors": only(0, why="TRL draws a generation of equal groups, all after one prompt"),
-    "sample.engine": only("native", why="TRL draws with its own sampler"),
-    "sample.engine_memory": idle("only with sample.engine=vllm"),
-    "verify.name": ours("the reward"),
-    "verify.timeout_seconds": ours("the reward"),
-    "verify.workers": ours("the reward"),
-    "verify.also": only([], why="the adapter takes one reward of a rollout"),
-    "verify.overlong_tokens": idle("only with verify.also"),
-    "credit.name": to("credit"),
-    "credit.weights": to(
-        "credit_weights",
-        values=tuple(name for name in TOKEN_WEIGHTS if name not in BY_TEXT),
-        why="it reads texts, and TRL hands over tokens",
+    "task.environment": accept_only("none", reason="TRL's sampler does not reply to a response"),
+    "task.turns": no_effect("only with task.environment"),
+    "sample.prompts": pass_as("per_device_train_batch_size"),
+    "sample.group_size": pass_as("num_generations"),
+    "sample.max_new_tokens": pass_as("max_completion_length"),
+    "sample.max_prompt_tokens": handle_here("longer prompts are left out before TRL sees them"),
+    "sample.temperature": pass_as("temperature"),
+    "sample.top_p": pass_as("top_p"),
+    "sample.top_k": pass_as("top_k"),
+    "sample.refills": accept_only(0, reason="TRL samples a generation of equal groups and uses it"),
+    "sample.anchors": accept_only(
+        0, reason="TRL samples a generation of equal groups, each after one prompt"
     ),
-    "credit.settings": to("credit_settings"),
-    "credit.mixture": idle("only with verify.also"),
-    "credit.rule": only("off", why="TRL's loss takes nothing from a rule"),
-    "credit.rule_settings": idle("only with credit.rule"),
-    "balance.tau": to("tau"),
-    "balance.unit": to("balance_unit"),
-    "balance.target": to("balance_target"),
-    "balance.max_age": to("max_age"),
-    "batch.composer": to("composer"),
-    "batch.steps": to("steps_per_generation"),
+    "sample.engine": accept_only("native", reason="TRL samples with its own sampler"),
+    "sample.engine_memory": no_effect("only with sample.engine=vllm"),
+    "verify.name": handle_here("the reward"),
+    "verify.timeout_seconds": handle_here("the reward"),
+    "verify.workers": handle_here("the reward"),
+    "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
+    "verify.overlong_tokens": no_effect("only with verify.also"),
+    "credit.name": pass_as("credit"),
+    "credit.weights": pass_as(
+        "credit_weights",
+        values=tuple(name for name in TOKEN_WEIGHTS if name not in TEXT_READING_WEIGHTS),
+        reason="it reads texts, and TRL hands over tokens",
+    ),
+    "credit.settings": pass_as("credit_settings"),
+    "credit.mixture": no_effect("only with verify.also"),
+    "credit.rule": accept_only("off", reason="TRL's loss takes nothing from a rule"),
+    "credit.rule_settings": no_effect("only with credit.rule"),
+    "balance.tau": pass_as("tau"),
+    "balance.unit": pass_as("balance_unit"),
+    "balance.target": pass_as("balance_target"),
+    "balance.max_age": pass_as("max_age"),
+    "batch.composer": pass_as("composer"),
+    "batch.steps": pass_as("steps_per_generation"),
     "update.lr": OPTIMIZER,
     "update.optimizer": OPTIMIZER,
     "update.weight_decay": OPTIMIZER,
     "update.beta2": OPTIMIZER,
     "update.warmup_steps": OPTIMIZER,
-    "update.max_grad_norm": to("max_grad_norm"),
-    "update.surrogate": to(
+    "update.max_grad_norm": pass_as("max_grad_norm"),
+    "update.surrogate": pass_as(
         "importance_sampling_level",
-        values=tuple(LEVEL),
-        why="TRL's cispo has no lower clip, and it has no plain reinforce",
+        values=tuple(IMPORTANCE_LEVELS),
+        reason="TRL's cispo has no lower clip, and it has no plain reinforce",
     ),
-    "update.clip_low": to("epsilon"),
-    "update.clip_high": to("epsilon_high"),
-    "update.aggregate": to("loss_type", values=tuple(LOSS), why="TRL has no such average"),
-    "update.old_logprobs": only("trainer", why="TRL scores rollouts by the trainer"),
-    "update.trajectory": only("off", why="TRL's loss has its own ratio and clip"),
-    "update.importance": only("off", why="TRL's sampler is its trainer: there is nothing to mend"),
-    "update.importance_cap": idle("only with update.importance"),
-    "update.micro_tokens": to(*ROWS),
-    "update.capture": idle("speed of the native engine only"),
-    "update.repeatable": only(False, why="TRL orders no sums"),
-    "update.checkpointing": to("gradient_checkpointing"),
-    "evaluate.prompts": JUDGED,
-    "evaluate.samples": JUDGED,
-    "evaluate.settings": JUDGED,
-    "evaluate.every": JUDGED,
-    **section("warmup", WARMUP),
-    "monitor.every": ours("the microscope looks as in the native engine"),
-    "monitor.tokens": ours("the microscope looks as in the native engine"),
-    "monitor.watch": ours("the microscope looks as in the native engine"),
-    "store.rollouts": FOLDER,
-    "store.tokens": FOLDER,
-    "store.model": FOLDER,
-    "store.report": FOLDER,
-    "track.to": FOLDER,
+    "update.clip_low": pass_as("epsilon"),
+    "update.clip_high": pass_as("epsilon_high"),
+    "update.aggregate": pass_as(
+        "loss_type", values=tuple(LOSS_TYPES), reason="TRL has no such average"
+    ),
+    "update.old_logprobs": accept_only("trainer", reason="TRL scores rollouts by the trainer"),
+    "update.trajectory": accept_only("off", reason="TRL's loss has its own ratio and clip"),
+    "update.importance": accept_only(
+        "off", reason="TRL samples with its trainer: there is nothing to correct"
+    ),
+    "update.importance_cap": no_effect("only with update.importance"),
+    "update.micro_tokens": pass_as(*ROW_ARGUMENTS),
+    "update.capture": no_effect("speed of the native engine only"),
+    "update.repeatable": accept_only(False, reason="TRL does not fix the order of sums"),
+    "update.checkpointing": pass_as("gradient_checkpointing"),
+    "evaluate.prompts": EVALUATION,
+    "evaluate.samples": EVALUATION,
+    "evaluate.settings": EVALUATION,
+    "evaluate.every": EVALUATION,
+    **whole_section("warmup", WARMUP),
+    "monitor.every": handle_here("the microscope measures as in the native engine"),
+    "monitor.tokens": handle_here("the microscope measures as in the native engine"),
+    "monitor.watch": handle_here("the microscope measures as in the native engine"),
+    "store.rollouts": RUN_FOLDER,
+    "store.tokens": RUN_FOLDER,
+    "store.model": RUN_FOLDER,
+    "store.report": RUN_FOLDER,
+    "track.to": RUN_FOLDER,
 }
 
-# What no option of a run says, and the native engine does: spelled out, whatever TRL's defaults.
-FIXED: dict[str, Any] = {
+# What the native engine does without an option for it: set explicitly, whatever TRL's defaults are.
+FIXED_ARGUMENTS: dict[str, Any] = {
     "beta": 0.0, "entropy_coef": 0.0, "num_iterations": 1, "scale_rewards": "group",
     "mask_truncated_completions": False, "top_entropy_quantile": 1.0, "repetition_penalty": 1.0,
     "min_p": None, "delta": None, "denominator": "step", "disable_dropout": True,
@@ -141,34 +156,35 @@ FIXED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def checked(config: RunConfig, processes: int = 1) -> None:
-    """Stop, naming what TRL cannot honour."""
-    rollouts, places = config.sample.prompts * config.sample.group_size, config.batch.steps
-    odd = []
-    if rollouts % (places * processes):
-        over = f" on {processes} processes" if processes > 1 else ""
-        odd = [
+def check_options(config: RunConfig, processes: int = 1) -> None:
+    """Raise unless TRL can honour every option; the message names those it cannot."""
+    rollouts, steps = config.sample.prompts * config.sample.group_size, config.batch.steps
+    faults = []
+    if rollouts % (steps * processes):
+        where = f" on {processes} processes" if processes > 1 else ""
+        faults = [
             f"sample.prompts={config.sample.prompts} x sample.group_size="
-            f"{config.sample.group_size} in batch.steps={places}{over} (TRL cuts equal parts)"
+            f"{config.sample.group_size} in batch.steps={steps}{where} (TRL cuts equal parts)"
         ]
     if config.batch.composer in COMPOSERS_THAT_READ_TOKENS:
-        odd.append(
-            f"batch.composer={config.batch.composer} (it compares tokens, and a plan has none)"
+        faults.append(
+            f"batch.composer={config.batch.composer} (it compares tokens, TRL's plans have none)"
         )
-    check(config, OPTIONS, "trl", odd)
+    check_support(config, OPTIONS, "trl", faults)
 
 
-def arguments(
+def trainer_arguments(
     config: RunConfig, *, longest_prompt: int, half: bool, cpu: bool, processes: int = 1
 ) -> dict[str, Any]:
-    """The arguments of `PoiseConfig`; `half` and `cpu` are what `auto` came to on this machine."""
+    """The arguments of `PoiseConfig`; `half` and `cpu` are what `auto` means on this machine."""
     sample, update, steps = config.sample, config.update, config.batch.steps
     rows = sample.prompts * sample.group_size // (steps * processes)
-    most = -(-max(config.target, sample.prompts * sample.group_size) // (steps * processes))
+    # A balanced batch may be larger than a generation, and its passes must fit into memory too.
+    most_rows = -(-max(config.target, sample.prompts * sample.group_size) // (steps * processes))
     length = min(longest_prompt, sample.max_prompt_tokens) + sample.max_new_tokens
-    passes = passes_of(rows, most, max(1, update.micro_tokens // length))
+    passes = fewest_passes(rows, most_rows, max(1, update.micro_tokens // length))
     return {
-        **FIXED,
+        **FIXED_ARGUMENTS,
         "max_steps": config.loop.iterations * steps,
         "seed": config.loop.seed,
         "data_seed": config.loop.seed,
@@ -189,37 +205,42 @@ def arguments(
         "balance_unit": config.balance.unit,
         "balance_target": config.balance.target,
         "max_age": config.balance.max_age,
-        "max_refills": config.loop.iterations,
+        "max_refills": config.loop.iterations,  # never reached: the run ends before
         "composer": config.batch.composer,
-        "learning_rate": update.lr,  # as logged; the optimizer is handed over
+        "learning_rate": update.lr,  # for TRL's log only: the optimizer is ours
         "max_grad_norm": update.max_grad_norm,
-        "loss_type": LOSS[update.aggregate],
-        "importance_sampling_level": LEVEL[update.surrogate],
+        "loss_type": LOSS_TYPES[update.aggregate],
+        "importance_sampling_level": IMPORTANCE_LEVELS[update.surrogate],
         "epsilon": update.clip_low,
         "epsilon_high": update.clip_high,
         "gradient_checkpointing": update.checkpointing,
     }
 
 
-def passes_of(rows: int, most: int, fits: int) -> int:
-    """The fewest equal passes of a step's `rows` of which none is larger than fits; a balanced
-    step may have `most`.
+def fewest_passes(rows: int, most_rows: int, rows_that_fit: int) -> int:
+    """The fewest equal passes over a step's `rows` such that each fits into memory.
+
+    A balanced step may have up to `most_rows`.
 
     Example:
-        >>> passes_of(32, 32, 17), passes_of(32, 32, 100), passes_of(6, 6, 4)
+        >>> fewest_passes(32, 32, 17), fewest_passes(32, 32, 100), fewest_passes(6, 6, 4)
         (2, 1, 2)
     """
-    return next(n for n in range(1, rows + 1) if rows % n == 0 and (n == rows or most <= n * fits))
+    return next(
+        passes
+        for passes in range(1, rows + 1)
+        if rows % passes == 0 and (passes == rows or most_rows <= passes * rows_that_fit)
+    )
 
 
-def shown(config: RunConfig) -> str:
-    """The arguments as Python that could be copied; prompts are taken to be of full length."""
-    checked(config)
-    given = arguments(
+def format_arguments(config: RunConfig) -> str:
+    """The arguments as Python code to copy, for prompts of full length."""
+    check_options(config)
+    arguments = trainer_arguments(
         config,
         longest_prompt=config.sample.max_prompt_tokens,
         half=config.model.dtype == "bfloat16",
         cpu=config.model.device == "cpu",
     )
-    lines = [f"    {name}={value!r}," for name, value in given.items()]
+    lines = [f"    {name}={value!r}," for name, value in arguments.items()]
     return "\n".join(["PoiseConfig(", *lines, ")"])

@@ -1,9 +1,9 @@
 """TRL's trainer bound to a run file: its prompts, its seeds, its last iteration.
 
 An iteration is one generation, as in the native engine: with reward balance on, several may pass
-before an update. Iteration n has the prompts of `rounds.pick_prompts`, so two engines with one seed
-are asked the same; what they answer differs, since TRL draws from torch's own random numbers. Those
-are seeded anew for every iteration: a run that is taken up again goes on as it would have.
+before an update. Iteration n has the prompts of `pick_prompts`, so two engines with one seed get
+the same prompts; their responses differ, since TRL samples with torch's own random numbers. Those
+are seeded for every iteration, so that a resumed run goes on as it would have.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.view import Reader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
-from counterpoise.hosts.trl.run_recorder import Recorder
-from counterpoise.hosts.trl.samples import Batch, Sample
+from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout
+from counterpoise.hosts.trl.run_recorder import RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED
 from counterpoise.model.load import Policy
-from counterpoise.model.templates import TEMPLATES, written
-from counterpoise.sample.collect import Encoded, pick_prompts
+from counterpoise.model.templates import TEMPLATES, fill_template
+from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores, Verifier, verified
 
 
-class SampledEnough(Exception):  # noqa: N818  # no error: the last iteration is over
-    """The run's iterations are over, and what waits makes no balanced batch."""
+class IterationsExhausted(Exception):  # noqa: N818  # not an error: the last iteration is over
+    """The run's iterations are over, and the waiting rows make no balanced batch."""
 
 
-class Judge:
-    """The run's verifier as TRL's reward function; keeps what went wrong and how long it took."""
+class VerifierReward:
+    """The run's verifier as TRL's reward function; keeps the latest scores and their seconds."""
 
-    __name__ = "reward"  # TRL logs it by this
+    __name__ = "reward"  # TRL logs the reward under this name
 
-    def __init__(self, policy: Policy, verifier: Verifier, train_set: Sequence[Encoded]) -> None:
+    def __init__(
+        self, policy: Policy, verifier: Verifier, train_set: Sequence[EncodedPrompt]
+    ) -> None:
         self.policy, self.verifier = policy, verifier
         self.prompts = {prompt.id: prompt for prompt, _ in train_set}
         self.scores = Scores([])
@@ -52,39 +54,45 @@ class Judge:
         self, completion_ids: Sequence[Sequence[int]], problem: Sequence[str], **_: Any
     ) -> list[float]:
         start = time.perf_counter()
-        asked = [self.prompts[name] for name in problem]
-        self.scores = verified(self.verifier, self.policy.texts(completion_ids), asked)
+        prompts = [self.prompts[prompt_id] for prompt_id in problem]
+        self.scores = verified(self.verifier, self.policy.decode_rows(completion_ids), prompts)
         self.seconds = time.perf_counter() - start
         return self.scores.rewards
 
 
 class RunTrainer(PoiseGRPOTrainer):
-    """
+    """The trainer of `--engine trl`: a PoiseGRPOTrainer with the run file's prompts and recorder.
+
     Example:
-        RunTrainer(config, prompts, recorder, model=policy.model, reward_funcs=judge, ...).train()
+        RunTrainer(config, prompts, recorder, model=policy.model, reward_funcs=reward, ...).train()
     """
 
     def __init__(
-        self, run: RunConfig, train_set: Sequence[Encoded], recorder: Recorder, **given: Any
+        self,
+        run: RunConfig,
+        train_set: Sequence[EncodedPrompt],
+        recorder: RunRecorder,
+        **trainer_arguments: Any,
     ) -> None:
-        super().__init__(**given)
+        super().__init__(**trainer_arguments)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise PoiseError(
                 "--engine trl needs the whole model on each process: launch it without FSDP and "
                 "DeepSpeed, or train with --engine verl"
             )
         self.run, self.train_set = run, train_set
+        # The recorder is also the monitor: TRL's adapter calls it before every step.
         self.recorder = self.monitor = recorder
         recorder.trainer = self
-        self.add_callback(_Bells(self))
+        self.add_callback(_StepCallbacks(self))
         self.skipped_in_a_row = 0
 
-    def take_up(self, iteration: int, shelf: dict[Any, Sample]) -> None:
-        """Go on after `iteration`; the shelf holds what waits for a balanced batch."""
+    def resume_after(self, iteration: int, rollouts_by_key: dict[Any, UnpaddedRollout]) -> None:
+        """Go on after `iteration`, with the rollouts that wait for a balanced batch."""
         self._generation = iteration
-        self.shelf = dict(shelf)
+        self.rollouts_by_key = dict(rollouts_by_key)
 
-    # -- what the adapter leaves open ----------------------------------------------------------
+    # -- overrides of the adapter's own methods ------------------------------------------------
 
     @cached_property
     def policy(self) -> Policy:
@@ -98,57 +106,63 @@ class RunTrainer(PoiseGRPOTrainer):
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int
     ) -> list[dict[str, Any]]:
-        self.recorder.close()  # where the iteration before had no update
+        self.recorder.close_iteration()  # still open if the previous one had no update
         if self._generation == self.run.loop.iterations:
-            raise SampledEnough
-        now, process = self._generation + 1, self.accelerator.process_index
-        self.recorder.begin(now)
-        torch.manual_seed(seed_for(self.run.loop.seed, "trl", now, process))
-        asked = [
-            example(prompt, self.recorder.state.policy)
-            for prompt, _ in pick_prompts(self.train_set, self.run, now)
+            raise IterationsExhausted
+        iteration, process = self._generation + 1, self.accelerator.process_index
+        self.recorder.begin_iteration(iteration)
+        # By process too, so that processes do not share their random numbers.
+        torch.manual_seed(seed_for(self.run.loop.seed, "trl", iteration, process))
+        examples = [
+            dataset_row(prompt, self.recorder.state.policy)
+            for prompt, _ in pick_prompts(self.train_set, self.run, iteration)
             for _ in range(self.num_generations)
         ]
-        share = len(asked) // self.accelerator.num_processes
-        return asked[process * share : (process + 1) * share]
+        share = len(examples) // self.accelerator.num_processes
+        return examples[process * share : (process + 1) * share]
 
-    def _generate_and_score_completions(self, inputs: Any) -> Batch:
-        made: Batch = super()._generate_and_score_completions(inputs)
-        if self.run.store.rollouts and "old_per_token_logps" not in made:
-            made["old_per_token_logps"] = self._score(made)
-        return made
+    def _generate_and_score_completions(self, inputs: Any) -> TrlBatch:
+        batch: TrlBatch = super()._generate_and_score_completions(inputs)
+        # TRL's sampler returns no log-probabilities, and rollouts/ stores some.
+        if self.run.store.rollouts and "old_per_token_logps" not in batch:
+            batch["old_per_token_logps"] = self._score_rollouts(batch)
+        return batch
 
-    def _generate_all(self, prompts: list[dict[str, Any]]) -> tuple[list[Sample], list[float]]:
+    def _generate_all(
+        self, prompts: list[dict[str, Any]]
+    ) -> tuple[list[UnpaddedRollout], list[float]]:
         samples, rewards_R = super()._generate_all(prompts)
-        (judge,) = self.reward_funcs
-        own = [(judge.scores.timeouts, judge.scores.crashes)]
-        faults = processes.gather(own, self.accelerator.num_processes)
-        timeouts, crashes = (sum(numbers) for numbers in zip(*faults, strict=True))
+        (reward,) = self.reward_funcs
+        own_faults = [(reward.scores.timeouts, reward.scores.crashes)]
+        faults = processes.gather_lists(own_faults, self.accelerator.num_processes)
+        timeouts, crashes = (sum(counts) for counts in zip(*faults, strict=True))
         scores = Scores(rewards_R, timeouts, crashes)
-        asked = pick_prompts(self.train_set, self.run, self._generation)
-        self._check(samples, asked)
-        self.recorder.sampled(asked, samples, scores, judge.seconds)
+        encoded = pick_prompts(self.train_set, self.run, self._generation)
+        self._check_prompt_tokens(samples, encoded)
+        self.recorder.record_samples(encoded, samples, scores, reward.seconds)
         return samples, rewards_R
 
-    def _check(self, samples: Sequence[Sample], asked: Sequence[Encoded]) -> None:
-        """TRL writes prompts by itself: it must come to the tokens of the native engine."""
-        for sample, (prompt, tokens) in zip(samples[:: self.num_generations], asked, strict=True):
+    def _check_prompt_tokens(
+        self, samples: Sequence[UnpaddedRollout], encoded: Sequence[EncodedPrompt]
+    ) -> None:
+        """Raise unless TRL, which renders prompts itself, gets the native engine's tokens."""
+        for sample, (prompt, tokens) in zip(samples[:: self.num_generations], encoded, strict=True):
             if sample.prompt_S.tolist() != tokens.tolist():
                 raise PoiseError(
-                    f"TRL makes other tokens of prompt '{prompt.id}' than the native engine: "
+                    f"TRL encodes prompt '{prompt.id}' differently from the native engine: "
                     "set model.template=boxed, or train with --engine native"
                 )
 
     # -- an optimizer step ---------------------------------------------------------------------
 
-    def skip_step(self) -> str:
-        """Why the optimizer is to leave this step out, as the native engine does; "" if it is not.
+    def skip_reason(self) -> str:
+        """Why the optimizer must skip this step, as the native engine does; "" if it must not.
 
-        A gradient of None makes torch's optimizers leave a weight and its moments alone.
+        A gradient of None makes torch's optimizers leave a weight and its moments unchanged.
         """
         assert self.decision is not None
-        taken = self._step // self.args.gradient_accumulation_steps  # this one included
-        step = (taken - 1) % self.args.optimizer_steps
+        steps_taken = self._step // self.args.gradient_accumulation_steps  # including this one
+        step = (steps_taken - 1) % self.args.optimizer_steps
         rows = [self.decision.rows[i] for i in self.decision.plan.steps[step]]
         if not any(row.sign for row in rows):
             return "no signal"
@@ -157,42 +171,43 @@ class RunTrainer(PoiseGRPOTrainer):
         return "" if bool(torch.isfinite(norm)) else "not finite"
 
 
-def example(prompt: Prompt, policy: Policy) -> dict[str, Any]:
-    """A row of TRL's dataset: a conversation, or the plain text of `Policy.encode`, and the
-    problem's id, by which the judge finds the rest."""
-    text = written(policy.template, prompt.problem)
+def dataset_row(prompt: Prompt, policy: Policy) -> dict[str, Any]:
+    """A row of TRL's dataset: a conversation or the plain text of `Policy.encode`, and the
+    problem's id, by which the reward function finds the answer."""
+    text = fill_template(policy.template, prompt.problem)
     chat = TEMPLATES[policy.template].chat
     return {"prompt": [{"role": "user", "content": text}] if chat else text, "problem": prompt.id}
 
 
-class _Bells(TrainerCallback):
-    """What TRL's loop calls around an optimizer step, in this order."""
+class _StepCallbacks(TrainerCallback):
+    """What TRL's loop calls around an optimizer step, in the order of the methods."""
 
     def __init__(self, trainer: RunTrainer) -> None:
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         trainer = self.trainer
-        skipped = trainer.skip_step()
-        trainer.recorder.skipped = skipped
-        if skipped:
+        reason = trainer.skip_reason()
+        trainer.recorder.skip_reason = reason
+        if reason:
             trainer.model.zero_grad(set_to_none=True)
-        if skipped != "no signal":  # such a step was never tried
-            trainer.skipped_in_a_row = trainer.skipped_in_a_row + 1 if skipped else 0
+        # A step without signal says nothing about divergence, so it neither counts nor resets.
+        if reason != "no signal":
+            trainer.skipped_in_a_row = trainer.skipped_in_a_row + 1 if reason else 0
         if trainer.skipped_in_a_row >= MAX_SKIPPED:
             raise PoiseError(
                 f"{MAX_SKIPPED} optimizer steps in a row had a gradient that is not finite: "
-                "start anew with a lower update.lr; what the run wrote before is whole"
+                "start anew with a lower update.lr; what the run wrote before is intact"
             )
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """The learning rate of the next step goes by the number of those that were taken."""
+        """Count the steps that were not skipped: the learning rate of the next depends on it."""
         recorder = self.trainer.recorder
-        recorder.state.optimizer.steps += not recorder.skipped
+        recorder.state.optimizer.steps += not recorder.skip_reason
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer.recorder.after()
+        self.trainer.recorder.after_step()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "loss" in (logs or {}):
-            self.trainer.recorder.logged(logs)
+            self.trainer.recorder.record_log(logs)

@@ -1,14 +1,14 @@
-"""`run_folder`: what a trainer in a script of one's own did, for `poise report` and `poise look`.
+"""Record a trainer in a user's own script into `run_folder`, for `poise report` and `poise look`.
 
-    imported.json         TRL and its version, and the options that pages read
+    imported.json         TRL's version, and the options that pages show
     plans.jsonl           which rollouts shared an optimizer step
-    metrics.jsonl         a line a generation; rollouts/ a line a rollout, with its tokens
-    tokens/, pushes/      of the optimizer steps that the monitor looked at; vocabulary.json
+    metrics.jsonl         a line for each generation; rollouts/ a line for each rollout
+    tokens/, pushes/      the optimizer steps that the monitor measured; vocabulary.json
 
-An iteration of the folder is a generation: with RB several may pass before an update. It is written
-when the next begins, before a checkpoint, or at the end, and only by process 0. A run that is
-resumed first forgets what lies after its checkpoint. There is no config.toml: the run is TRL's,
-`poise train --resume` does not take it.
+An iteration of the folder is a generation: with RB several may pass before an update. Process 0
+writes it when the next begins, before a checkpoint, or at the end. A resumed run first removes what
+was recorded after its checkpoint. There is no config.toml, because the options are TRL's: `poise
+train --resume` refuses the folder.
 """
 
 from __future__ import annotations
@@ -23,54 +23,62 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.batch.describe import describe
-from counterpoise.batch.dropped_rollouts import account
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import leftovers, remove_leftovers
-from counterpoise.hosts.importing.formats import name_of
-from counterpoise.hosts.trl.batch_rules import Decision, rollout
-from counterpoise.hosts.trl.importer import as_text
-from counterpoise.hosts.trl.samples import Sample
+from counterpoise.hosts.importing.formats import hash_prompt
+from counterpoise.hosts.trl.importer import render_text
+from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.planner import Decision, to_rollout
+from counterpoise.hosts.trl.recorder import OpenIteration
 from counterpoise.microscope.monitor import StepView
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
-from counterpoise.types import Floats, Group, Rollout, Row, StepResult
+from counterpoise.types import Floats, Rollout, StepResult
 from counterpoise.verify.scores import Scores
 
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
-UNSEEN = StepResult((), (), (), (), (), (), np.empty(0, np.float32), 0.0, 0.0, 0.0, 0, "not seen")
+# For a step of the plan that the monitor did not measure.
+UNSEEN_RESULT = StepResult(
+    rows=(),
+    logprobs=(),
+    old_logprobs=(),
+    advantages=(),
+    entropies=(),
+    pulls=(),
+    coefficients=np.empty(0, np.float32),
+    loss=0.0,
+    grad_norm=0.0,
+    clipped_share=0.0,
+    tokens=0,
+    skipped="not seen",
+)
 
 
 @dataclass(slots=True, eq=False)
-class Opened:
-    """A generation that goes on."""
+class ScriptIteration(OpenIteration):
+    """An open generation with the measurements of its steps so far."""
 
-    number: int
-    waiting: list[Row]  # in the buffer before it was sampled
-    clock: metrics.Clock = field(default_factory=metrics.Clock)
-    groups: list[Group] = field(default_factory=list)
-    decision: Decision | None = None
-    batch: list[Row] = field(default_factory=list)  # of the decision, with their rollouts
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
     views: list[StepView] = field(default_factory=list)
-    taken: int = 0  # optimizer steps
-    norms: list[float] = field(default_factory=list)  # of gradients, where TRL logs them
+    steps_taken: int = 0
+    grad_norms: list[float] = field(default_factory=list)  # of the steps that TRL logged
 
 
-class Record:
-    """The folder of one trainer, on process 0."""
+class ScriptRecorder:
+    """Writes the folder of one trainer; exists on process 0 only."""
 
     def __init__(self, trainer: PoiseGRPOTrainer, path: Path) -> None:
         self.trainer, self.folder = trainer, RunFolder(path)
-        self.open: Opened | None = None
+        self.iteration: ScriptIteration | None = None
 
     # -- a run, in the order of its calls ------------------------------------------------------
 
     def start(self) -> None:
+        """Make the folder, or rewind it to the checkpoint that the trainer resumed from."""
         path, trainer = self.folder.path, self.trainer
         resumed = trainer.state.global_step > 0
         if not (resumed and is_imported(path)):
@@ -84,124 +92,122 @@ class Record:
         else:
             remove_leftovers(path, IMPORTED)
         with self.folder.replacing(IMPORTED) as temporary:
-            temporary.write_text(json.dumps(head(trainer), indent=1), encoding="utf-8")
+            temporary.write_text(json.dumps(describe_run(trainer), indent=1), encoding="utf-8")
         if trainer.monitor:
-            self.folder.write_vocabulary(trainer.policy.pieces())
+            self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
 
-    def begin(self, now: int) -> None:
-        self.close()
+    def begin_iteration(self, number: int) -> None:
+        self.close_iteration()
         buffer = self.trainer.planner.buffer
-        self.open = Opened(now, list(buffer.state()) if buffer else [])
+        self.iteration = ScriptIteration(number, list(buffer.state()) if buffer else [])
 
-    def sampled(
-        self, prompts: Sequence[Any], samples: Sequence[Sample], rewards_R: Sequence[float]
+    def record_samples(
+        self, prompts: Sequence[Any], samples: Sequence[UnpaddedRollout], rewards_R: Sequence[float]
     ) -> None:
-        assert self.open is not None
-        self.open.clock.lap("sample")
-        now, G = self.open.number, self.trainer.num_generations
+        """Keep what was sampled; `prompts` has one entry for each rollout."""
+        assert self.iteration is not None
+        self.iteration.clock.lap("sample")
         texts = self.trainer._tokenizer.batch_decode(
             [sample.completion_T.tolist() for sample in samples], skip_special_tokens=True
         )
-        made = [
-            self._told(sample, prompt, text, reward)
+        rollouts = [
+            self._full_rollout(sample, prompt, text, reward)
             for sample, prompt, text, reward in zip(samples, prompts, texts, rewards_R, strict=True)
         ]
-        self.open.groups = [
-            Group(f"{now}:{g}", now, tuple(made[g * G : (g + 1) * G]))
-            for g in range(len(made) // G)
-        ]
+        num_groups = len(rollouts) // self.trainer.num_generations
+        self.iteration.set_groups(rollouts, [str(g) for g in range(num_groups)])
 
-    def decided(self, decision: Decision) -> None:
-        """What was sampled makes a batch; its samples are on the trainer's shelf until the next."""
-        assert self.open is not None
-        self.open.clock.lap("compose")
-        self.open.decision = decision
+    def record_decision(self, decision: Decision) -> None:
+        """Keep the rows that are trained next, while the trainer still has their rollouts."""
+        assert self.iteration is not None
+        self.iteration.clock.lap("compose")
+        self.iteration.decision = decision
         for row in decision.rows:
-            sample = self.trainer.shelf[row.name]
-            old_T = sample.extra.get("old_per_token_logps")
-            scored_T = None if old_T is None else old_T.float().numpy()
-            self.open.batch.append(replace(row, rollout=_bare(sample), scored_T=scored_T))
+            sample = self.trainer.rollouts_by_key[row.name]
+            rollout = _bare_rollout(sample)
+            self.iteration.batch.append(
+                replace(row, rollout=rollout, scored_T=sample.old_logprobs_T)
+            )
 
-    def looked(self, step: int, places: Sequence[int], seen: StepResult, view: StepView) -> None:
-        """At a step of the plan; `places` are those of its rows that were read, in the batch."""
-        assert self.open is not None
-        self.open.results[step] = replace(seen, rows=tuple(places[i] for i in seen.rows), hidden=())
-        of_step = {i: n for n, i in enumerate(self.open.decision.plan.steps[step])}  # type: ignore[union-attr]
-        rows = tuple(of_step[places[i]] for i in view.rows)
-        self.open.views.append(replace(view, step=step, rows=rows))
+    def record_view(
+        self, step: int, batch_indices: Sequence[int], result: StepResult, view: StepView
+    ) -> None:
+        """Keep the measurement of a step; `batch_indices` are the rows that were read."""
+        assert self.iteration is not None
+        assert self.iteration.decision is not None
+        # The monitor numbers the rows that it read; the folder numbers a result's rows within the
+        # batch, and a view's rows within the step.
+        rows = tuple(batch_indices[i] for i in result.rows)
+        self.iteration.results[step] = replace(result, rows=rows, hidden=())
+        position_in_step = {
+            i: position for position, i in enumerate(self.iteration.decision.plan.steps[step])
+        }
+        view_rows = tuple(position_in_step[batch_indices[i]] for i in view.rows)
+        self.iteration.views.append(replace(view, step=step, rows=view_rows))
 
-    def stepped(self) -> None:
-        if self.open is not None:
-            self.open.taken += 1
+    def count_step(self) -> None:
+        if self.iteration is not None:
+            self.iteration.steps_taken += 1
 
-    def logged(self, logs: Mapping[str, Any]) -> None:
-        norm = float(logs.get("grad_norm", np.nan))
-        if self.open is not None and np.isfinite(norm):
-            self.open.norms.append(norm)
+    def record_log(self, logs: Mapping[str, Any]) -> None:
+        grad_norm = float(logs.get("grad_norm", np.nan))
+        if self.iteration is not None and np.isfinite(grad_norm):
+            self.iteration.grad_norms.append(grad_norm)
 
-    def close(self) -> None:
-        """Write what the open generation made."""
-        opened, self.open = self.open, None
-        if opened is None or not opened.groups:
+    def close_iteration(self) -> None:
+        """Write the open generation, if any."""
+        iteration, self.iteration = self.iteration, None
+        if iteration is None or not iteration.groups:
             return
-        opened.clock.lap("update" if opened.decision else "compose")
-        made = self._iteration(opened)
-        buffer = self.trainer.planner.buffer
+        iteration.clock.lap("update" if iteration.decision else "compose")
+        planner = self.trainer.planner
+        steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
+        rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
+        record = iteration.finish(
+            scores=Scores(rewards),
+            credited=planner.credited_groups,
+            results=[iteration.results.get(step, UNSEEN_RESULT) for step in steps],
+            views=iteration.views,
+            still_waiting=list(planner.buffer.state()) if planner.buffer else [],
+            max_age=self.trainer.args.max_age,
+        )
+        buffer = planner.buffer
         if buffer is None:
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
-        record = metrics.record(made, buffer, opened.clock)
-        record["grad_norm"] = float(np.mean(opened.norms)) if opened.norms else None
-        record |= {"steps": opened.taken, "skipped_steps": 0}
+        line = metrics.record(record, buffer, iteration.clock)
+        grad_norms = iteration.grad_norms
+        line["grad_norm"] = float(np.mean(grad_norms)) if grad_norms else None
+        line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
         store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
-        write_iteration(self.folder, made, record, store)
+        write_iteration(self.folder, record, line, store)
 
-    # -- its parts -----------------------------------------------------------------------------
-
-    def _iteration(self, opened: Opened) -> metrics.Iteration:
-        planner, decision = self.trainer.planner, opened.decision
-        plan = decision.plan if decision else None
-        left = list(planner.buffer.state()) if planner.buffer else []
-        fresh = [row for group in planner.credited for row in group]
-        oldest = opened.number - self.trainer.args.max_age
-        steps = range(len(plan.steps)) if plan else ()
-        return metrics.Iteration(
-            number=opened.number,
-            groups=opened.groups,
-            scores=Scores([r.reward for group in opened.groups for r in group.rollouts]),
-            credited=planner.credited,
-            batch=opened.batch,
-            plan=plan,
-            description=describe(opened.batch, plan) if plan else None,
-            results=[opened.results.get(s, UNSEEN) for s in steps],
-            views=opened.views,
-            drops=account([], [*opened.waiting, *fresh], opened.batch, left, oldest),
-        )
-
-    def _told(self, sample: Sample, prompt: Any, text: str, reward: float) -> Rollout:
-        words = as_text(prompt, "prompt")
+    def _full_rollout(
+        self, sample: UnpaddedRollout, prompt: Any, text: str, reward: float
+    ) -> Rollout:
+        prompt_text = render_text(prompt, "prompt")
         return replace(
-            _bare(sample, trainers=True),
-            prompt_id=f"trl/{name_of(words)}",
-            prompt=words,
+            _bare_rollout(sample, or_old_logprobs=True),
+            prompt_id=f"trl/{hash_prompt(prompt_text)}",
+            prompt=prompt_text,
             response=text,
             reward=0.0 if np.isnan(reward) else reward,
             finished=int(sample.completion_T[-1]) in self.trainer.eos_token_ids,
         )
 
 
-def head(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
-    """imported.json: who made the run, and what the pages read of its options."""
+def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
+    """The content of imported.json: what made the run, and the options that pages show."""
     options = trainer.args
     G = options.num_generations
     prompts = options.generation_batch_size // G
-    said = [f"composer={options.composer}", f"tau={options.tau:g}", f"credit={options.credit}"]
+    notes = [f"composer={options.composer}", f"tau={options.tau:g}", f"credit={options.credit}"]
     if options.credit_weights != "uniform":
-        said.append(f"credit_weights={options.credit_weights}")
+        notes.append(f"credit_weights={options.credit_weights}")
     return {
         "schema": SCHEMA,
         "source": f"TRL {version('trl')} with counterpoise.hosts.trl",
         "tokenizer": getattr(trainer._tokenizer, "name_or_path", "") or None,
-        "notes": [", ".join(said)],
+        "notes": [", ".join(notes)],
         "options": {
             "sample": {"prompts": prompts, "group_size": G},
             "balance": {
@@ -214,45 +220,50 @@ def head(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
 
 def _check_free(path: Path) -> None:
     try:
-        started = set(leftovers(path, IMPORTED))  # by a process that was killed at its start
-        free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - started)
+        # A process that was killed at its start leaves only its unfinished imported.json.
+        unfinished = set(leftovers(path, IMPORTED))
+        is_free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - unfinished)
     except OSError as fault:
         raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault
-    if not free:
+    if not is_free:
         raise PoiseError(
             f"run_folder={path} is not empty: choose another or remove it; a run goes on in its "
             "own by trainer.train(resume_from_checkpoint=...)"
         )
 
 
-def _bare(sample: Sample, trainers: bool = False) -> Rollout:
-    """With the sampler's log-probabilities, which TRL has from vLLM alone; else unknown, or the
-    `trainers`."""
-    made = rollout(sample)
-    by_sampler_T = sample.extra.get("sampling_per_token_logps")
-    if by_sampler_T is None and trainers:
-        return made
-    unknown: Floats = np.full(len(made.response_tokens), np.nan, np.float32)
-    known = unknown if by_sampler_T is None else by_sampler_T.float().numpy()
-    return replace(made, sampled_logprobs=known)
+def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rollout:
+    """A rollout without texts, with the sampler's log-probabilities.
+
+    TRL has those from vLLM alone. Without them they are NaN, or with `or_old_logprobs` the
+    trainer's old ones.
+    """
+    rollout = to_rollout(sample)
+    sampled_T = sample.token_fields.get("sampling_per_token_logps")
+    if sampled_T is None and or_old_logprobs:
+        return rollout
+    logprobs_T: Floats = np.full(len(rollout.response_tokens), np.nan, np.float32)
+    if sampled_T is not None:
+        logprobs_T = sampled_T.float().numpy()
+    return replace(rollout, sampled_logprobs=logprobs_T)
 
 
-def callback(record: Record) -> Any:
-    """TRL's bells for the folder."""
+def recorder_callback(recorder: ScriptRecorder) -> Any:
+    """Call the recorder at the points of TRL's training loop that it needs."""
     from transformers import TrainerCallback
 
-    class Bells(TrainerCallback):
+    class RecorderCallback(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            record.start()
+            recorder.start()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            record.stepped()
+            recorder.count_step()
 
         def on_log(self, *args: Any, logs: Any = None, **kwargs: Any) -> None:
-            record.logged(logs or {})
+            recorder.record_log(logs or {})
 
         def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-            record.close()
-            record.folder.sync()
+            recorder.close_iteration()
+            recorder.folder.sync()
 
-    return Bells()
+    return RecorderCallback()

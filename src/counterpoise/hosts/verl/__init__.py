@@ -1,15 +1,18 @@
-"""verl's trainer with batches made on purpose, by the entry-point group `verl.plugins`.
+"""verl's trainer with planned batches, as a plug-in of the entry-point group `verl.plugins`.
 
     python -m verl.trainer.main_ppo ... +poise.composer=grouped +poise.tau=0.25 \\
         algorithm.adv_estimator=poise_grpo
 
-Rollout, rewards, the loss and the workers stay verl's, and without our options so does everything.
-Ours are the credit, the balance and the plan: which rollouts share an optimizer step.
+Rollout, rewards, the loss and the workers stay verl's; without our options everything does. Credit,
+balance and plan are ours: which rollouts share an optimizer step.
 
-    plugin.py   what verl loads          host.py     the version and signatures it rests on
-    hook.py     after an import          queue.py    what TransferQueue holds of a batch
-    options.py  `+poise.*`, checked      trainer.py  what is overridden
-    row_layout.py   a plan over ranks        sampler.py  RB as verl's custom sampler
-    credit.py   advantage estimators     ledger.py   RB's books, without verl
-    monitor.py  where the tokens went
+    plugin.py      what verl loads             host.py     verl's version and signatures
+    hook.py        act after an import         queue.py    a batch's content in TransferQueue
+    options.py     `+poise.*`, checked         trainer.py  the overridden methods
+    row_layout.py  a plan over ranks           sampler.py  RB as verl's custom sampler
+    credit.py      advantage estimators        ledger.py   RB's bookkeeping, without verl
+    monitor.py     how the update moved tokens
+
+    run.py, command.py, run_options.py, reward.py    `poise train --engine verl`
+    importer.py                                      `poise import` of verl's files
 """

@@ -1,4 +1,4 @@
-"""Do something right after a module was imported, without importing it oneself."""
+"""Run a callback right after a module is imported, without importing it ourselves."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class WhenImported(MetaPathFinder):
-    """Steps aside as soon as the module is asked for, and wraps the loader that is found."""
+class ImportHook(MetaPathFinder):
+    """Removes itself when the module is imported, and wraps the loader that is found."""
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self.name, self.then = name, then
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self.name, self.callback = name, callback
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != self.name:
             return None
-        sys.meta_path.remove(self)  # the others find it
+        # Removed first, so that the search below asks the other finders and not this one again.
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return None
-        plain = spec.loader.exec_module
+        exec_module = spec.loader.exec_module
 
-        def run(module: ModuleType) -> None:
-            plain(module)
-            self.then()
+        def exec_and_call(module: ModuleType) -> None:
+            exec_module(module)
+            self.callback()
 
-        spec.loader.exec_module = run  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_and_call  # type: ignore[method-assign]
         return spec
 
 
-def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call `then` once module `name` is imported: now, if it is.
+def call_after_import(name: str, callback: Callable[[], None]) -> None:
+    """Call `callback` once module `name` is imported; now, if it already is.
 
     Example:
-        when_imported("verl.trainer.ppo.v1", take_places)
+        call_after_import("verl.trainer.ppo.v1", install_trainers)
     """
     if name in sys.modules:
-        then()
+        callback()
     else:
-        sys.meta_path.insert(0, WhenImported(name, then))
+        sys.meta_path.insert(0, ImportHook(name, callback))

@@ -1,8 +1,8 @@
-"""What the adapter rests on: verl's version, and what of verl it overrides, calls or reads.
+"""The verl version, methods and attributes that the adapter rests on.
 
 verl promises nothing about names that begin with an underscore, and little about the others. They
-are listed here with the parameters they had, in one place, so that a change is one clear line and
-not a wrong gradient.
+are listed here, in one place, with the parameters they had, so that a change is reported as one
+clear line.
 """
 
 from __future__ import annotations
@@ -11,74 +11,63 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from counterpoise.errors import PoiseError
+from counterpoise.hosts import check_versions
+from counterpoise.hosts.check_versions import HostMethod, find_changed_methods, load_owner
 
-VERSION = "0.9.1"
-REMEDY = "pip install 'counterpoise[verl]'"
+SUPPORTED_VERSION = "0.9.1"
+INSTALL_REMEDY = "pip install 'counterpoise[verl]'"
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
-BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
-OF_RAY = "_ray_trace_ctx"  # a parameter Ray adds to the methods of its actors
+REPLAY_BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
+RAY_PARAMETER = "_ray_trace_ctx"  # Ray adds this parameter to the methods of its actors
 WORKER = "verl.single_controller.base:Worker"  # its methods are bound to the worker group
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
-    """A function or method of verl's that may change without notice.
+class VerlAttribute:
+    """An attribute that a class of verl's sets in its constructor, and that we read.
 
     Example:
-        Private(TRAINER, "_compute_advantage", ("self", "batch", "metrics"), overridden=True)
-    """
-
-    owner: str  # module:class, or module:
-    name: str
-    parameters: tuple[str, ...]  # as inspect.signature names them
-    overridden: bool = False  # False: only called
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """An attribute that a class of verl's sets in its constructor, and we read.
-
-    Example:
-        Attribute(BUFFER, "pending_keys")
+        VerlAttribute(REPLAY_BUFFER, "pending_keys")
     """
 
     owner: str
     name: str
 
 
-PRIVATE = (
-    Private(TRAINER, "__init__", ("self", "config"), overridden=True),
-    Private(
+PRIVATE_METHODS = (
+    HostMethod(TRAINER, "__init__", ("self", "config"), overridden=True),
+    HostMethod(
         TRAINER,
         "_balance_batch",
         ("self", "batch", "metrics", "logging_prefix", "keep_minibatch"),
         overridden=True,
     ),
-    Private(TRAINER, "_compute_old_log_prob", ("self", "batch", "metrics"), overridden=True),
-    Private(TRAINER, "_compute_advantage", ("self", "batch", "metrics"), overridden=True),
-    Private(TRAINER, "_update_actor", ("self", "batch", "metrics"), overridden=True),
-    Private(BUFFER, "sample", ("self", "global_steps", "partition_id", "batch_size"), True),
-    Private(BUFFER, "_sync_metadata_from_transfer_queue", ("self",)),
-    Private(BUFFER, "_wait_for_next_poll", ("self", "partition_id", "last_debug_time")),
-    Private(WORKER, "_query_dispatch_info", ("self", "mesh_name")),
-    Private(
+    HostMethod(TRAINER, "_compute_old_log_prob", ("self", "batch", "metrics"), overridden=True),
+    HostMethod(TRAINER, "_compute_advantage", ("self", "batch", "metrics"), overridden=True),
+    HostMethod(TRAINER, "_update_actor", ("self", "batch", "metrics"), overridden=True),
+    HostMethod(
+        REPLAY_BUFFER, "sample", ("self", "global_steps", "partition_id", "batch_size"), True
+    ),
+    HostMethod(REPLAY_BUFFER, "_sync_metadata_from_transfer_queue", ("self",)),
+    HostMethod(REPLAY_BUFFER, "_wait_for_next_poll", ("self", "partition_id", "last_debug_time")),
+    HostMethod(WORKER, "_query_dispatch_info", ("self", "mesh_name")),
+    HostMethod(
         "verl.trainer.ppo.padding_utils:",
         "upsample_batch_to_divisible_size",
         ("batch", "batch_multiple", "eos_token_id"),
     ),
-    Private("verl.utils.seqlen_balancing:", "calculate_workload", ("seqlen_list",)),
-    Private(
+    HostMethod("verl.utils.seqlen_balancing:", "calculate_workload", ("seqlen_list",)),
+    HostMethod(
         "verl.utils.seqlen_balancing:",
         "log_seqlen_unbalance",
         ("seqlen_list", "partitions", "prefix"),
     ),
-    Private("verl.workers.utils.padding:", "response_from_nested", ("tensor", "response_mask")),
-    Private("verl.trainer.ppo.core_algos:", "register_adv_est", ("name_or_enum",)),
-    Private(
+    HostMethod("verl.workers.utils.padding:", "response_from_nested", ("tensor", "response_mask")),
+    HostMethod("verl.trainer.ppo.core_algos:", "register_adv_est", ("name_or_enum",)),
+    HostMethod(
         "verl.utils.config:",
         "validate_config",
         ("config", "use_reference_policy", "use_critic"),
@@ -86,82 +75,60 @@ PRIVATE = (
 )
 
 ATTRIBUTES = (
-    Attribute(BUFFER, "partitions"),
-    Attribute(BUFFER, "pending_keys"),
-    Attribute(BUFFER, "running_keys"),
-    Attribute(BUFFER, "finished_keys"),
-    Attribute(BUFFER, "failure_keys"),
-    Attribute(BUFFER, "sampler_kwargs"),
-    Attribute(BUFFER, "refill_fn"),
-    Attribute(TRAINER, "replay_buffer"),
+    VerlAttribute(REPLAY_BUFFER, "partitions"),
+    VerlAttribute(REPLAY_BUFFER, "pending_keys"),
+    VerlAttribute(REPLAY_BUFFER, "running_keys"),
+    VerlAttribute(REPLAY_BUFFER, "finished_keys"),
+    VerlAttribute(REPLAY_BUFFER, "failure_keys"),
+    VerlAttribute(REPLAY_BUFFER, "sampler_kwargs"),
+    VerlAttribute(REPLAY_BUFFER, "refill_fn"),
+    VerlAttribute(TRAINER, "replay_buffer"),
 )
 
 
 def require_version() -> None:
-    """Raise unless verl is there, in the version the adapter was tested with. Imports nothing."""
-    found = installed()
-    if found is None:
-        raise PoiseError(f"verl is not installed: {REMEDY}")
-    if not supported(found):
-        raise PoiseError(f"verl {found} is not supported, only {VERSION}: {REMEDY}")
+    """Raise unless verl is installed in the tested version. Imports nothing."""
+    version = installed_version()
+    if version is None:
+        raise PoiseError(f"verl is not installed: {INSTALL_REMEDY}")
+    if not is_supported(version):
+        raise PoiseError(
+            f"verl {version} is not supported, only {SUPPORTED_VERSION}: {INSTALL_REMEDY}"
+        )
 
 
-def require() -> None:
-    """Raise unless that verl is also as we know it."""
+def require_verl() -> None:
+    """Raise unless verl has the tested version, TransferQueue, and everything the adapter uses."""
     require_version()
     try:
         import_module("transfer_queue")
     except ImportError as fault:
-        raise PoiseError(f"verl's V1 trainer needs TransferQueue: {REMEDY}") from fault
-    if faults := changed():
-        raise PoiseError(f"verl is not the {VERSION} we know: {faults[0]}; {REMEDY}")
+        raise PoiseError(f"verl's V1 trainer needs TransferQueue: {INSTALL_REMEDY}") from fault
+    if faults := find_changes():
+        raise PoiseError(
+            f"verl is not the {SUPPORTED_VERSION} we know: {faults[0]}; {INSTALL_REMEDY}"
+        )
 
 
-def installed() -> str | None:
-    try:
-        return version("verl")
-    except PackageNotFoundError:
-        return None
+def installed_version() -> str | None:
+    return check_versions.installed_version("verl")
 
 
-def supported(found: str) -> bool:
+def is_supported(version: str) -> bool:
     """
     Example:
-        >>> supported("0.9.1"), supported("0.9.2"), supported("0.8.0")
+        >>> is_supported("0.9.1"), is_supported("0.9.2"), is_supported("0.8.0")
         (True, False, False)
     """
-    return found.split("+")[0] == VERSION
+    return version.split("+")[0] == SUPPORTED_VERSION
 
 
-def find(owner: str) -> Any:
-    """The module or class that `module:class` names; None where there is none.
-
-    Example:
-        >>> find("collections:OrderedDict").__name__, find("collections:Gone")
-        ('OrderedDict', None)
-    """
-    module, _, name = owner.partition(":")
-    try:
-        loaded = import_module(module)
-    except ImportError:
-        return None
-    return getattr(loaded, name, None) if name else loaded
-
-
-def changed(find: Callable[[str], Any] = find) -> list[str]:
-    """What of the above is no longer as it was, a line each; `poise doctor` shows them."""
-    faults = []
-    for private in PRIVATE:
-        label = f"{private.owner.partition(':')[2] or private.owner[:-1]}.{private.name}"
-        method = getattr(find(private.owner), private.name, None)
-        if method is None:
-            faults.append(f"{label} is gone")
-            continue
-        names = tuple(n for n in inspect.signature(method).parameters if n != OF_RAY)
-        if names != private.parameters:
-            faults.append(f"{label} takes ({', '.join(names)})")
+def find_changes(load: Callable[[str], Any] = load_owner) -> list[str]:
+    """A line for each method or attribute above that changed; `poise doctor` shows them."""
+    faults = find_changed_methods(PRIVATE_METHODS, load, ignored_parameters=(RAY_PARAMETER,))
     for attribute in ATTRIBUTES:
-        owner = find(attribute.owner)
+        owner = load(attribute.owner)
+        # Instances of verl's classes need a cluster, so the constructor's source is searched.
         constructor = inspect.getsource(owner.__init__) if owner is not None else ""
         if f"self.{attribute.name}" not in constructor:
             faults.append(f"{attribute.owner.partition(':')[2]}.{attribute.name} is gone")

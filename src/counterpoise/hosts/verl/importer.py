@@ -1,9 +1,11 @@
-"""verl: `trainer.rollout_data_dir` holds STEP.jsonl, a line a rollout:
+"""Import verl's rollouts from STEP.jsonl in `trainer.rollout_data_dir`.
+
+Each line is a rollout:
 
     {"input": prompt, "output": response, "gts": reference, "score": reward, "step": 7, "uid": ...}
 
 Texts are decoded without special tokens; token ids, log-probabilities and whether a response was
-cut off are not written. The V1 trainer's `uid` is UUID_ROLLOUT_OUTPUT, and rollouts with the same
+truncated are not written. The V1 trainer's `uid` is UUID_ROLLOUT_OUTPUT, and rollouts with the same
 UUID are a group. The V0 trainer writes no uid: there, equal inputs of a step are a group. Read in
 verl 0.9.1, trainer/ppo/v1/trainer_base.py and trainer/ppo/ray_trainer.py.
 """
@@ -17,55 +19,60 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, counted
 from counterpoise.hosts.importing.formats import (
-    Sample,
-    Source,
-    Step,
-    Tell,
+    AddNote,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
     check_reward,
-    name_of,
+    hash_prompt,
 )
-from counterpoise.hosts.importing.json_lines import check_step, objects
+from counterpoise.hosts.importing.json_lines import check_step, read_objects
 
-NEEDED = ("input", "output", "score", "step")
+REQUIRED_FIELDS = ("input", "output", "score", "step")
 
 
-def find(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     files = [path] if path.is_file() else path.glob("*.jsonl")
-    mine = [file for file in files if file.suffix == ".jsonl" and file.stem.isdecimal()]
-    return sorted(mine, key=lambda file: int(file.stem))
+    step_files = [file for file in files if file.suffix == ".jsonl" and file.stem.isdecimal()]
+    return sorted(step_files, key=lambda file: int(file.stem))
 
 
-def read(files: Sequence[Path], reward: str, tell: Tell) -> Iterator[Step]:
+def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterator[ImportedStep]:
     if reward:
         raise PoiseError("--reward names columns of TRL's files; verl writes one score")
-    by_input = 0
+    steps_without_uid = 0
     for file in files:
-        samples, steps, uids = [], [], 0
-        for where, record in objects(file, NEEDED):
+        rollouts, steps, uids = [], [], 0
+        for where, record in read_objects(file, REQUIRED_FIELDS):
             steps.append(check_step(record["step"], where))
             if steps[-1] != steps[0]:
                 raise PoiseError(f"{where}: step {steps[-1]} in a file of step {steps[0]}")
             uids += "uid" in record
-            samples.append(_sample(record, where))
-        if 0 < uids < len(samples):
-            raise PoiseError(f"{file}: only {uids} of {len(samples)} lines have a uid")
-        by_input += bool(samples) and not uids
-        if samples:
-            yield Step(steps[0], tuple(samples))
-    if by_input:
-        tell(f"no uid in {counted(by_input, 'step')}: equal prompts of a step are taken as a group")
+            rollouts.append(_parse_rollout(record, where))
+        if 0 < uids < len(rollouts):
+            raise PoiseError(f"{file}: only {uids} of {len(rollouts)} lines have a uid")
+        steps_without_uid += bool(rollouts) and not uids
+        if rollouts:
+            yield ImportedStep(steps[0], tuple(rollouts))
+    if steps_without_uid:
+        add_note(
+            f"no uid in {counted(steps_without_uid, 'step')}: equal prompts of a step are taken "
+            "as a group"
+        )
 
 
-def _sample(record: dict[str, Any], where: str) -> Sample:
+def _parse_rollout(record: dict[str, Any], where: str) -> ImportedRollout:
     for name in ("input", "output"):
         if not isinstance(record[name], str):
             raise PoiseError(f"{where}: '{name}' is not a text: written by another tool")
     prompt, answer = record["input"], record.get("gts")
-    prompt_id = f"verl/{name_of(prompt)}"
+    prompt_id = f"verl/{hash_prompt(prompt)}"
     uid = str(record["uid"]) if "uid" in record else prompt_id
-    parts = uid.rsplit("_", 2)
-    group = parts[0] if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal() else uid
-    return Sample(
+    # The V1 trainer's uid is GROUP_ROLLOUT_OUTPUT; other uids name the group itself.
+    fields = uid.rsplit("_", 2)
+    has_suffix = len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal()
+    group = fields[0] if has_suffix else uid
+    return ImportedRollout(
         group=f"{record['step']}:{group}",
         prompt_id=prompt_id,
         reward=check_reward(record["score"], where),
@@ -75,6 +82,10 @@ def _sample(record: dict[str, Any], where: str) -> Sample:
     )
 
 
-SOURCE = Source(
-    "verl", "STEP.jsonl, written to trainer.rollout_data_dir", find, read, has_tokens=False
+SOURCE = RolloutSource(
+    "verl",
+    "STEP.jsonl, written to trainer.rollout_data_dir",
+    find_files,
+    read_steps,
+    has_tokens=False,
 )

@@ -1,8 +1,9 @@
-"""Where the tokens of a batch went: log p after its update minus log p before it.
+"""How an update moved the tokens of its batch: log p after it minus log p before it.
 
-verl's scoring pass has the log-probabilities before; one more pass gives those after, in the same
-layout. An update is all optimizer steps of a batch. Who pushed a token (microscope/coupling.py)
-needs hidden states and the whole unembedding, which ranks share out: that is not looked at here.
+verl's scoring pass gives the log-probabilities before; one more pass gives those after, in the same
+layout. An update is all optimizer steps of a batch. Which tokens pushed a token
+(microscope/coupling.py) is not measured here: it needs hidden states and the whole unembedding,
+which the ranks hold in shards.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from counterpoise.microscope.displacement import by_sign, flipped
 from counterpoise.types import Floats
 
 
-def moved(
-    before: Sequence[Floats], after: Sequence[Floats], advantages: Sequence[Floats]
+def displacement_shares(
+    logprobs_before: Sequence[Floats],
+    logprobs_after: Sequence[Floats],
+    advantages: Sequence[Floats],
 ) -> dict[str, float]:
-    """Shares of the trained tokens, each list by row, under the names of metrics.jsonl."""
-    delta_N = np.concatenate(after) - np.concatenate(before)
+    """Shares of the trained tokens that moved, named as in metrics.jsonl; the lists are by row."""
+    delta_N = np.concatenate(logprobs_after) - np.concatenate(logprobs_before)
     advantages_N = np.concatenate(advantages)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for sign, shares in by_sign(delta_N, advantages_N).items():
         if shares is not None:
-            found |= {
+            metrics |= {
                 f"boosted_{sign}": shares.boosted,
                 f"suppressed_{sign}": shares.suppressed,
                 f"stable_{sign}": shares.stable,
@@ -32,5 +35,5 @@ def moved(
             }
     signal_N = advantages_N != 0
     if signal_N.any():
-        found["flipped"] = float(flipped(delta_N, advantages_N)[signal_N].mean())
-    return found
+        metrics["flipped"] = float(flipped(delta_N, advantages_N)[signal_N].mean())
+    return metrics

@@ -1,4 +1,4 @@
-"""The section `poise` of verl's config. What cannot be honoured stops before Ray starts.
+"""Read and check the section `poise` of verl's config, before Ray starts.
 
 `config` is verl's: nested mappings (an OmegaConf DictConfig, or plain dictionaries in tests).
 """
@@ -14,15 +14,16 @@ from counterpoise.errors import PoiseError, unknown
 from counterpoise.variants import ADVANTAGES, BALANCE_UNITS, COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 SECTION = "poise"
-PREFIX = "poise_"  # of our estimators' names
-OWN_ORDER = "verl"  # a composer: verl's own order, described
-SAMPLER = ("pkg://counterpoise.hosts.verl.sampler", "RewardBalancedReplayBuffer")
-Config = Mapping[str, Any]
+ESTIMATOR_PREFIX = "poise_"  # begins the names of our estimators
+VERL_ORDER = "verl"  # a composer: keep verl's own order and only describe it
+SAMPLER_CLASS = ("pkg://counterpoise.hosts.verl.sampler", "RewardBalancedReplayBuffer")
+VerlConfig = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """
+class VerlAdapterOptions:
+    """The options `+poise.*` of verl's command line.
+
     Example:
         +poise.composer=grouped +poise.tau=0.25
     """
@@ -30,96 +31,107 @@ class Options:
     composer: str = "grouped"  # which rollouts share an optimizer step; 'grouped' is QB
     tau: float = 0.0  # RB: update only on batches with min(N+, N-) >= tau |B|; 0 is off
     unit: str = "rollout"  # RB: 'rollout' drops surplus inside groups, 'group' chooses whole ones
-    max_age: int = 4  # RB: sampling rounds a rollout may wait
+    max_age: int = 4  # RB: sampling rounds that a rollout may wait
     max_refills: int = 8  # RB: further rounds before an update; then the run stops
-    monitor_every: int = 0  # updates between looks at where the tokens went; 0 is off
+    monitor_every: int = 0  # updates between measurements of displacement; 0 is off
     seed: int = 0  # of the composer
 
 
-def read(config: Config) -> Options | None:
-    """Our options; None where nothing is asked for."""
+def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
+    """Our options; None where the section is missing."""
     section = config.get(SECTION)
     if section is None:
         return None
-    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Options)}
-    given: dict[str, Any] = {}
+    types: dict[str, Any] = {
+        field.name: type(field.default) for field in fields(VerlAdapterOptions)
+    }
+    values: dict[str, Any] = {}
     for name, value in section.items():
-        if name not in kinds:
-            raise unknown("option of +poise", str(name), kinds)
-        given[name] = float(value) if type(value) is int and kinds[name] is float else value
-        if type(given[name]) is not kinds[name]:
-            raise PoiseError(f"+poise.{name}={value} is no {kinds[name].__name__}")
-    return Options(**given)
+        if name not in types:
+            raise unknown("option of +poise", str(name), types)
+        # YAML reads `1` as an int, which is a fine value for a float option.
+        values[name] = float(value) if type(value) is int and types[name] is float else value
+        if type(values[name]) is not types[name]:
+            raise PoiseError(f"+poise.{name}={value} is no {types[name].__name__}")
+    return VerlAdapterOptions(**values)
 
 
-def asked(config: Config) -> bool:
-    """Whether anything of ours is used."""
-    return config.get(SECTION) is not None or credit(config) is not None
+def uses_adapter(config: VerlConfig) -> bool:
+    """Whether the config uses any of our options or estimators."""
+    return config.get(SECTION) is not None or credit_name(config) is not None
 
 
-def credit(config: Config) -> str | None:
-    """Our credit that verl was told to use; None for one of verl's own."""
+def credit_name(config: VerlConfig) -> str | None:
+    """The credit of ours that the config names; None for an estimator of verl's."""
     name = str(select(config, "algorithm.adv_estimator"))
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
+    return name.removeprefix(ESTIMATOR_PREFIX) if name.startswith(ESTIMATOR_PREFIX) else None
 
 
-def steps(config: Config) -> int:
+def optimizer_steps(config: VerlConfig) -> int:
     """Optimizer steps of one batch."""
     mode = select(config, "trainer.v1.trainer_mode", "sync")
     updates = select(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
-    prompts = select(config, "data.train_batch_size") // updates
+    prompts = select(config, "data.train_batch_size") // updates  # of one parameter update
     return int(prompts // select(config, "actor_rollout_ref.actor.ppo_mini_batch_size"))
 
 
-def target(config: Config) -> int:
+def rollouts_per_batch(config: VerlConfig) -> int:
     """Rollouts of one batch."""
     return int(
         select(config, "data.train_batch_size") * select(config, "actor_rollout_ref.rollout.n")
     )
 
 
-def bypassed(config: Config) -> bool:
-    """Whether the sampler's log-probabilities are the old ones, and no scoring pass is made."""
+def bypasses_scoring(config: VerlConfig) -> bool:
+    """Whether the sampler's log-probabilities serve as the old ones, without a scoring pass."""
     return bool(select(config, "algorithm.rollout_correction.bypass_mode", False))
 
 
-def check(config: Config) -> Options | None:
-    """Our options, or one line that says what to change."""
-    name = credit(config)
+def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
+    """Our options; raises with one line that says what to change."""
+    name = credit_name(config)
     if name is not None and name not in ADVANTAGES:
-        raise unknown("adv_estimator", PREFIX + name, [PREFIX + known for known in ADVANTAGES])
-    options = read(config)
+        raise unknown(
+            "adv_estimator",
+            ESTIMATOR_PREFIX + name,
+            [ESTIMATOR_PREFIX + advantage for advantage in ADVANTAGES],
+        )
+    options = read_options(config)
     if options is None:
         return None
-    _known("composer", options.composer, (*COMPOSERS, OWN_ORDER))
-    _known("balance unit", options.unit, BALANCE_UNITS)
-    faults: list[Callable[[Config, Options], str]] = [_trainer, _sizes]
+    _check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
+    _check_choice("balance unit", options.unit, BALANCE_UNITS)
+    # Each returns what is wrong as one line, or "".
+    checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [_trainer_fault, _size_fault]
     if options.tau:
-        faults += [_balance, _rewards]
-    for fault in faults:
-        if reason := fault(config, options):
-            raise PoiseError(reason)
-    if options.tau:  # the buffer has limits of its own
+        checks += [_balance_fault, _reward_fault]
+    for find_fault in checks:
+        if fault := find_fault(config, options):
+            raise PoiseError(fault)
+    if options.tau:  # raises if its own limits are violated
         RewardBalancedBuffer(
-            tau=options.tau, target=target(config), unit=options.unit, max_age=options.max_age
+            tau=options.tau,
+            target=rollouts_per_batch(config),
+            unit=options.unit,
+            max_age=options.max_age,
         )
     return options
 
 
-def select(config: Config, path: str, default: Any = None) -> Any:
+def select(config: VerlConfig, path: str, default: Any = None) -> Any:
     """config.a.b.c, or the default where any of them is missing or null.
 
     Example:
         >>> select({"a": {"b": 1}}, "a.b"), select({"a": None}, "a.b", 2)
         (1, 2)
     """
-    found: Any = config
+    value: Any = config
     for name in path.split("."):
-        found = found.get(name) if found is not None else None
-    return default if found is None else found
+        value = value.get(name) if value is not None else None
+    return default if value is None else value
 
 
-def _trainer(config: Config, options: Options) -> str:
+def _trainer_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     if not select(config, "trainer.use_v1", True):
         return "+poise is for verl's V1 trainer: set trainer.use_v1=True"
     if select(config, "critic.enable", False) or (
@@ -131,30 +143,30 @@ def _trainer(config: Config, options: Options) -> str:
             "actor_rollout_ref.actor.shuffle=True would undo the plan: set it to False, "
             "or choose +poise.composer=shuffled"
         )
-    if options.monitor_every and bypassed(config):
+    if options.monitor_every and bypasses_scoring(config):
         return (
-            "algorithm.rollout_correction.bypass_mode=True leaves nothing to compare with: "
-            "set it to False, or +poise.monitor_every=0"
+            "algorithm.rollout_correction.bypass_mode=True leaves no log-probabilities to compare "
+            "with: set it to False, or +poise.monitor_every=0"
         )
-    if options.composer == "by_sign" and credit(config) is None:
+    if options.composer == "by_sign" and credit_name(config) is None:
         return "+poise.composer=by_sign needs our credit: set algorithm.adv_estimator=poise_grpo"
     return ""
 
 
-def _sizes(config: Config, options: Options) -> str:
+def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     prompts = select(config, "data.train_batch_size")
-    mini = select(config, "actor_rollout_ref.actor.ppo_mini_batch_size")
-    if prompts < mini or prompts % mini:
+    mini_batch = select(config, "actor_rollout_ref.actor.ppo_mini_batch_size")
+    if prompts < mini_batch or prompts % mini_batch:
         return (
             f"data.train_batch_size={prompts} is no multiple of "
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini}: choose one that divides it"
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}: choose one that divides it"
         )
     if options.composer in COMPOSERS_THAT_READ_TOKENS:
         return (
-            f"+poise.composer={options.composer} compares tokens, and a plan has none: "
+            f"+poise.composer={options.composer} compares tokens, which verl's plans do not carry: "
             "set +poise.composer=grouped"
         )
-    if options.composer == "whole" and steps(config) > 1:
+    if options.composer == "whole" and optimizer_steps(config) > 1:
         return "+poise.composer=whole makes one step: set ppo_mini_batch_size=train_batch_size"
     if select(config, "actor_rollout_ref.rollout.n", 1) < 2:
         return "actor_rollout_ref.rollout.n=1 makes groups of one rollout: set it to 2 or more"
@@ -163,17 +175,18 @@ def _sizes(config: Config, options: Options) -> str:
     return ""
 
 
-def _balance(config: Config, options: Options) -> str:
+def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     mode = select(config, "trainer.v1.trainer_mode", "sync")
     if mode != "sync":
         return f"+poise.tau is for trainer.v1.trainer_mode=sync, not {mode}: set +poise.tau=0"
-    if credit(config) is None:
+    if credit_name(config) is None:
         return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"
-    if credit(config) == "positive_only":
+    if credit_name(config) == "positive_only":
         return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
-    named = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
-    if any(named) and tuple(named) != SAMPLER:
+    custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
+    if any(custom) and tuple(custom) != SAMPLER_CLASS:
         return "+poise.tau is a sampler of its own: leave trainer.v1.sampler.custom_sampler out"
+    # These are features of the sampler that ours replaces: they would silently do nothing.
     for path in (
         "algorithm.filter_groups.enable",
         "trainer.v1.sampler.sync_refill_failed_groups",
@@ -184,21 +197,21 @@ def _balance(config: Config, options: Options) -> str:
     return ""
 
 
-def _rewards(config: Config, options: Options) -> str:
+def _reward_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     if select(config, "algorithm.use_kl_in_reward", False):
         return (
             "algorithm.use_kl_in_reward=True changes rewards after RB has seen them: "
             "set it to False, or +poise.tau=0"
         )
-    model = select(config, "reward.reward_model", {})
-    if model.get("enable") and not model.get("enable_resource_pool"):
+    reward_model = select(config, "reward.reward_model", {})
+    if reward_model.get("enable") and not reward_model.get("enable_resource_pool"):
         return (
-            "a colocated reward model judges after RB has chosen: "
+            "a colocated reward model scores after RB has chosen: "
             "set reward.reward_model.enable_resource_pool=True, or +poise.tau=0"
         )
     return ""
 
 
-def _known(kind: str, name: str, choices: Iterable[str]) -> None:
+def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
     if name not in (choices := tuple(choices)):
         raise unknown(kind, name, choices)

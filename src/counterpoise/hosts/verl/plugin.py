@@ -1,12 +1,13 @@
-"""What verl loads by the entry-point group `verl.plugins`, in every process, when it is imported.
+"""The plug-in that verl loads in every process, by the entry-point group `verl.plugins`.
 
-It leaves two things behind, and is quick about it:
+On import it installs two things, quickly:
 
-    a guard   verl's own check of the config also checks ours, before Ray starts. verl swallows what
-              a plug-in raises: with a verl we do not know, a run that asks for anything of ours
-              would go on without it. So it stops here, with one line; others go on.
-    a hook    once verl's trainers are imported, which only the process that trains does, ours take
-              their places and our estimators are registered.
+    a config check   verl's own check of the config also checks ours, before Ray starts. verl
+                     swallows what a plug-in raises, so with an untested verl a run that uses our
+                     options would go on without them. Here it stops with one line; runs without
+                     our options go on.
+    an import hook   once verl's trainers are imported, which only the training process does, ours
+                     replace them and our estimators are registered.
 """
 
 from __future__ import annotations
@@ -16,52 +17,55 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host, options
-from counterpoise.hosts.verl.hook import when_imported
+from counterpoise.hosts.verl.hook import call_after_import
 from counterpoise.terminal import echo_message
 from counterpoise.variants import ADVANTAGES
 
 
-def take_places() -> None:
-    """Our estimators, and our trainers in place of verl's.
+def install_trainers() -> None:
+    """Register our estimators, and replace verl's trainers by ours.
 
-    They keep verl's names: under another one verl would choose the sampler of its asynchronous
-    modes. With a verl we do not know, nothing is touched.
+    The registry keeps verl's names: under another name verl would choose the sampler of its
+    asynchronous modes. With an untested verl nothing is changed.
     """
-    if not host.supported(host.installed() or ""):
+    if not host.is_supported(host.installed_version() or ""):
         return
     from verl.trainer.ppo.core_algos import register_adv_est
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-    from counterpoise.hosts.verl.credit import estimator
-    from counterpoise.hosts.verl.trainer import Planned
+    from counterpoise.hosts.verl.credit import make_estimator
+    from counterpoise.hosts.verl.trainer import PlannedTrainer
 
     for name in ADVANTAGES:
-        register_adv_est(options.PREFIX + name)(estimator(name))
+        register_adv_est(options.ESTIMATOR_PREFIX + name)(make_estimator(name))
     for mode, trainer in TRAINER_REGISTRY.items():
-        named = {"__module__": __name__}
-        TRAINER_REGISTRY[mode] = type(f"Planned{trainer.__name__}", (Planned, trainer), named)
+        namespace = {"__module__": __name__}
+        TRAINER_REGISTRY[mode] = type(
+            f"Planned{trainer.__name__}", (PlannedTrainer, trainer), namespace
+        )
 
 
-def guard() -> None:
-    """Have verl's check of the config check ours too."""
+def install_config_check() -> None:
+    """Make verl's check of the config check ours too."""
     from verl.utils import config as verl_config
 
-    plain = verl_config.validate_config
+    original = verl_config.validate_config
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def validate_config(config: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            if options.asked(config):
-                host.require_version()
-                options.check(config)
-                host.require()
-        except PoiseError as refused:
-            echo_message(f"counterpoise: {refused}")
-            raise SystemExit(2) from refused
-        plain(config, *args, **kwargs)
+            if options.uses_adapter(config):
+                host.require_version()  # first: the other two need a verl that they know
+                options.check_config(config)
+                host.require_verl()
+        except PoiseError as fault:
+            echo_message(f"counterpoise: {fault}")
+            raise SystemExit(2) from fault
+        original(config, *args, **kwargs)
 
     verl_config.validate_config = validate_config
 
 
-guard()
-when_imported("verl.trainer.ppo.v1", take_places)
+# verl only imports this module: everything has to happen on import.
+install_config_check()
+call_after_import("verl.trainer.ppo.v1", install_trainers)

@@ -1,7 +1,7 @@
 """The run's verifier as verl's reward function: one response, one reward.
 
-verl calls it in threads of several reward processes; each process has one verifier, with one worker
-and the run's time limit for an answer.
+verl calls it from threads of several reward processes. Each process has one verifier, with one
+worker and the run's time limit for an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
-_turn = threading.Lock()
+_verifier_lock = threading.Lock()  # a verifier takes one call at a time
 
 
 def compute_score(
@@ -28,16 +28,18 @@ def compute_score(
     timeout_seconds: float = 5.0,
     **_: Any,
 ) -> float:
-    """verl's names for: task, response, answer, and what our data files add (run.py)."""
-    more = extra_info or {}
-    columns = json.loads(more.get("columns") or "{}")
-    prompt = Prompt(str(more.get("id")), more.get("problem", ""), ground_truth, columns=columns)
-    with _turn:
-        (reward,) = verified(_verifier(verifier, timeout_seconds), [solution_str], [prompt]).rewards
+    """The reward of a response; the parameters are verl's, `extra_info` is ours (run.py)."""
+    info = extra_info or {}
+    columns = json.loads(info.get("columns") or "{}")
+    prompt = Prompt(str(info.get("id")), info.get("problem", ""), ground_truth, columns=columns)
+    with _verifier_lock:
+        (reward,) = verified(
+            _load_verifier(verifier, timeout_seconds), [solution_str], [prompt]
+        ).rewards
     return reward
 
 
 @cache
-def _verifier(name: str, timeout_seconds: float) -> Verifier:
-    found: Verifier = VERIFIERS.load(name)(timeout_seconds, 1)
-    return found
+def _load_verifier(name: str, timeout_seconds: float) -> Verifier:
+    verifier: Verifier = VERIFIERS.load(name)(timeout_seconds, 1)
+    return verifier

@@ -1,9 +1,9 @@
-"""A plan over ranks, as verl executes it.
+"""Lay a plan's rows out over ranks, so that verl executes the plan.
 
-verl hands rank r the r-th part of the batch's rows, and every rank takes the same number of rows
+verl gives rank r the r-th part of the batch's rows, and every rank takes the same number of rows
 from the front of its part for each optimizer step. So a step of the plan becomes a block of rows on
-each rank; a step with fewer rows is filled up with rows that train nothing. Inside a step the loads
-of the ranks are balanced; that is speed only, never the gradient.
+each rank; a step with fewer rows is filled up with rows that train nothing. Within a step the loads
+of the ranks are balanced, which affects speed but not the gradient.
 
     rows of rank r   | block of step 0 | block of step 1 | ...
 """
@@ -18,67 +18,72 @@ from counterpoise.batch.partition import partition
 from counterpoise.types import BatchPlan
 
 
-def block_size(plan: BatchPlan, ranks: int, micro: int = 1, together: Sequence[int] = ()) -> int:
+def block_size(
+    plan: BatchPlan, ranks: int, micro_batch: int = 1, multiples: Sequence[int] = ()
+) -> int:
     """Rows of a step on one rank: the fewest that hold the largest step in whole micro-batches.
 
-    `together`: sizes of which all the rows of a rank have to be a multiple.
+    `multiples`: sizes that must divide the number of all rows of a rank.
 
     Example:
         >>> plan = BatchPlan("grouped", (tuple(range(5)), tuple(range(5, 8))))
-        >>> block_size(plan, ranks=2), block_size(plan, ranks=2, micro=2)
+        >>> block_size(plan, ranks=2), block_size(plan, ranks=2, micro_batch=2)
         (3, 4)
     """
     needed = -(-max(len(step) for step in plan.steps) // ranks)
-    block = -(-needed // micro) * micro
-    while any(block * len(plan.steps) % size for size in together):
-        block += micro
+    block = -(-needed // micro_batch) * micro_batch
+    # verl's scoring passes cut all rows of a rank into equal micro-batches.
+    while any(block * len(plan.steps) % size for size in multiples):
+        block += micro_batch
     return block
 
 
-def lay_out(
-    plan: BatchPlan, loads_R: Sequence[int], ranks: int, block: int, filler: int, seed: int
+def order_rows(
+    plan: BatchPlan, loads_R: Sequence[int], ranks: int, block: int, filler_load: int, seed: int
 ) -> list[int]:
-    """Row indices in the order verl deals them out; those from len(loads_R) on are fillers.
+    """Row indices in the order in which verl deals them; those from len(loads_R) on are fillers.
 
-    `loads_R` is what each row costs, `filler` what a filler does.
+    `loads_R` is the cost of each row, `filler_load` that of a filler.
 
     Example:
-        >>> lay_out(BatchPlan("grouped", ((0, 1), (2,))), [9, 5, 7], 2, 1, filler=1, seed=0)
+        >>> plan = BatchPlan("grouped", ((0, 1), (2,)))
+        >>> order_rows(plan, [9, 5, 7], ranks=2, block=1, filler_load=1, seed=0)
         [0, 2, 1, 3]
     """
     rng = np.random.default_rng(seed)
-    parts: list[list[int]] = [[] for _ in range(ranks)]
-    following = len(loads_R)
+    rows_by_rank: list[list[int]] = [[] for _ in range(ranks)]
+    next_filler = len(loads_R)
     for step in plan.steps:
         missing = ranks * block - len(step)
-        rows = [*step, *range(following, following + missing)]
-        following += missing
-        loads = [loads_R[i] if i < len(loads_R) else filler for i in rows]
-        for rank, items in enumerate(_even(loads, ranks, rng)):
-            parts[rank] += [rows[j] for j in sorted(items, key=lambda j: (-loads[j], j))]
-    return [i for part in parts for i in part]
+        rows = [*step, *range(next_filler, next_filler + missing)]
+        next_filler += missing
+        loads = [loads_R[i] if i < len(loads_R) else filler_load for i in rows]
+        for rank, items in enumerate(_balance_ranks(loads, ranks, rng)):
+            rows_by_rank[rank] += [rows[j] for j in sorted(items, key=lambda j: (-loads[j], j))]
+    return [i for rank_rows in rows_by_rank for i in rank_rows]
 
 
-def _even(loads: list[int], ranks: int, rng: np.random.Generator) -> list[list[int]]:
-    """Equal counts; the fullest first, so that equal plans look alike."""
-    parts = partition(loads, ranks, rng)
-    return sorted(parts, key=lambda part: (-sum(loads[j] for j in part), part))
+def _balance_ranks(loads: list[int], ranks: int, rng: np.random.Generator) -> list[list[int]]:
+    """Equal counts with similar loads; the largest load first, so equal plans give equal orders."""
+    shares = partition(loads, ranks, rng)
+    return sorted(shares, key=lambda share: (-sum(loads[j] for j in share), share))
 
 
-def executed(kept: Sequence[bool], ranks: int, block: int, rule: str) -> BatchPlan:
+def executed_plan(is_row: Sequence[bool], ranks: int, block: int, composer: str) -> BatchPlan:
     """The plan that verl executes, read off the order itself: which rows share a step.
 
-    `kept` says of every place whether a row stands there, not a filler; rows are numbered in order.
+    `is_row` is False where the order has a filler; rows are numbered in their order.
 
     Example:
-        >>> executed([True, True, True, False], ranks=2, block=1, rule="verl").steps
+        >>> executed_plan([True, True, True, False], ranks=2, block=1, composer="verl").steps
         ((0, 2), (1,))
     """
-    share = len(kept) // ranks
-    steps: list[list[int]] = [[] for _ in range(share // block)]
+    rank_size = len(is_row) // ranks
+    steps: list[list[int]] = [[] for _ in range(rank_size // block)]
     row = 0
-    for place, is_row in enumerate(kept):
-        if is_row:
-            steps[place % share // block].append(row)
+    # Each rank's part is a sequence of blocks, one for each step.
+    for position, is_real in enumerate(is_row):
+        if is_real:
+            steps[position % rank_size // block].append(row)
             row += 1
-    return BatchPlan(rule, tuple(tuple(step) for step in steps))
+    return BatchPlan(composer, tuple(tuple(step) for step in steps))

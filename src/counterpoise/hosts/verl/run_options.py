@@ -1,55 +1,56 @@
-"""What verl makes of every option of a run file; command.py writes it down as verl's own.
+"""verl's support of every option of a run file; command.py writes them as verl's own options.
 
-verl draws with vLLM, trains with FSDP2 over float32 weights in bfloat16 passes, and scores rollouts
-by the trainer. Ours, through the adapter: credit, balance, plan; and the reward.
+verl samples with vLLM, trains with FSDP2 over float32 weights in bfloat16 passes, and scores
+rollouts by the trainer. The adapter adds our credit, balance and plan, and the reward is ours.
 
-With reward balance one verl step samples until a batch is balanced, so `loop.iterations` counts
-updates there, and sampling rounds in the native engine.
+With reward balance a step of verl's samples until a batch is balanced, so `loop.iterations` counts
+updates in verl, but sampling rounds in the native engine.
 """
 
 from __future__ import annotations
 
 from counterpoise.config import RunConfig
 from counterpoise.hosts.translate_options import (
-    Option,
-    Table,
-    check,
-    idle,
-    lacks,
-    notes,
-    only,
-    ours,
-    section,
-    to,
+    OptionSupport,
+    OptionTable,
+    accept_only,
+    check_support,
+    handle_here,
+    list_omissions,
+    no_effect,
+    not_written,
+    pass_as,
+    whole_section,
 )
-from counterpoise.model.shapes import PREFIX
+from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
 REWARD = "reward.custom_reward_function"
-LOSS = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
-AVERAGE = {
+LOSS_MODES = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+LOSS_AGG_MODES = {
     "token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean",
     "constant": "seq-mean-token-sum-norm",
 }  # fmt: skip
 
-TASK = ours("the data files")
-WARMUP = idle("only `poise warmup` reads it")
+TASK = handle_here("the data files")
+WARMUP = no_effect("only `poise warmup` reads it")
 
-OPTIONS: dict[str, Option] = {
-    "loop.iterations": to("trainer.total_training_steps"),
-    "loop.seed": to("data.seed", f"{ROLLOUT}.seed", f"{FSDP}.seed", "+poise.seed"),
-    "loop.checkpoint_every": to("trainer.save_freq"),
-    "loop.keep_checkpoints": to("trainer.max_actor_ckpt_to_keep"),
-    "loop.threads": only(0, why="verl sets its own threads"),
-    "model.name": to("actor_rollout_ref.model.path"),
-    "model.device": only("auto", "cuda", why="verl trains on GPUs"),
-    "model.dtype": to(f"{ROLLOUT}.dtype", f"+{FSDP}.mixed_precision.param_dtype"),
-    "model.template": to(
+# A new option of config/ needs an entry here; tests/hosts/test_translate_options.py insists on it.
+OPTIONS: dict[str, OptionSupport] = {
+    "loop.iterations": pass_as("trainer.total_training_steps"),
+    "loop.seed": pass_as("data.seed", f"{ROLLOUT}.seed", f"{FSDP}.seed", "+poise.seed"),
+    "loop.checkpoint_every": pass_as("trainer.save_freq"),
+    "loop.keep_checkpoints": pass_as("trainer.max_actor_ckpt_to_keep"),
+    "loop.threads": accept_only(0, reason="verl sets its own threads"),
+    "model.name": pass_as("actor_rollout_ref.model.path"),
+    "model.device": accept_only("auto", "cuda", reason="verl trains on GPUs"),
+    "model.dtype": pass_as(f"{ROLLOUT}.dtype", f"+{FSDP}.mixed_precision.param_dtype"),
+    "model.template": pass_as(
         "actor_rollout_ref.model.custom_chat_template",
         values=("auto", "chat", "chat-boxed", "boxed"),
-        why="verl ends no response at a template's own tokens",
+        reason="verl ends no response at a template's own tokens",
     ),
     "task.name": TASK,
     "task.levels": TASK,
@@ -67,93 +68,114 @@ OPTIONS: dict[str, Option] = {
     "task.generic_field": TASK,
     "task.dataset": TASK,
     "task.seed": TASK,
-    "task.environment": only("none", why="nobody answers a response of verl's sampler"),
-    "task.turns": idle("only with task.environment"),
+    "task.environment": accept_only("none", reason="verl's sampler does not reply to a response"),
+    "task.turns": no_effect("only with task.environment"),
     "task.benchmarks": TASK,
-    "sample.prompts": to("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
-    "sample.group_size": to(f"{ROLLOUT}.n"),
-    "sample.max_new_tokens": to("data.max_response_length"),
-    "sample.max_prompt_tokens": to("data.max_prompt_length"),
-    "sample.temperature": to(f"{ROLLOUT}.temperature"),
-    "sample.top_p": to(f"{ROLLOUT}.top_p"),
-    "sample.top_k": to(f"{ROLLOUT}.top_k"),
-    "sample.refills": only(0, why="verl draws a batch of equal groups and uses it"),
-    "sample.anchors": only(0, why="verl draws a batch of equal groups, all after one prompt"),
-    "sample.engine": idle("verl draws with vLLM; the trainer scores what it drew"),
-    "sample.engine_memory": to(f"{ROLLOUT}.gpu_memory_utilization"),
-    "verify.name": to(f"+{REWARD}.reward_kwargs.verifier"),
-    "verify.timeout_seconds": to(f"+{REWARD}.reward_kwargs.timeout_seconds"),
-    "verify.workers": to("reward.num_workers"),
-    "verify.also": only([], why="the adapter takes one reward of a rollout"),
-    "verify.overlong_tokens": idle("only with verify.also"),
-    "credit.name": to("algorithm.adv_estimator"),
-    "credit.weights": only("uniform", why="the adapter gives advantages to whole rollouts"),
-    "credit.settings": idle("only with other credit.weights"),
-    "credit.mixture": idle("only with verify.also"),
-    "credit.rule": only("off", why="verl's own choose tokens in a micro-batch, ours in a step"),
-    "credit.rule_settings": idle("only with credit.rule"),
-    "balance.tau": to("+poise.tau"),
-    "balance.unit": to("+poise.unit"),
-    "balance.target": only(0, why="an update of verl's has sample.prompts x sample.group_size"),
-    "balance.max_age": to("+poise.max_age"),
-    "batch.composer": to(
+    "sample.prompts": pass_as("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
+    "sample.group_size": pass_as(f"{ROLLOUT}.n"),
+    "sample.max_new_tokens": pass_as("data.max_response_length"),
+    "sample.max_prompt_tokens": pass_as("data.max_prompt_length"),
+    "sample.temperature": pass_as(f"{ROLLOUT}.temperature"),
+    "sample.top_p": pass_as(f"{ROLLOUT}.top_p"),
+    "sample.top_k": pass_as(f"{ROLLOUT}.top_k"),
+    "sample.refills": accept_only(0, reason="verl samples a batch of equal groups and uses it"),
+    "sample.anchors": accept_only(
+        0, reason="verl samples a batch of equal groups, each after one prompt"
+    ),
+    "sample.engine": no_effect("verl samples with vLLM; the trainer scores the rollouts"),
+    "sample.engine_memory": pass_as(f"{ROLLOUT}.gpu_memory_utilization"),
+    "verify.name": pass_as(f"+{REWARD}.reward_kwargs.verifier"),
+    "verify.timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.timeout_seconds"),
+    "verify.workers": pass_as("reward.num_workers"),
+    "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
+    "verify.overlong_tokens": no_effect("only with verify.also"),
+    "credit.name": pass_as("algorithm.adv_estimator"),
+    "credit.weights": accept_only(
+        "uniform", reason="the adapter gives advantages to whole rollouts"
+    ),
+    "credit.settings": no_effect("only with other credit.weights"),
+    "credit.mixture": no_effect("only with verify.also"),
+    "credit.rule": accept_only(
+        "off", reason="verl's own rules choose tokens in a micro-batch, ours in a step"
+    ),
+    "credit.rule_settings": no_effect("only with credit.rule"),
+    "balance.tau": pass_as("+poise.tau"),
+    "balance.unit": pass_as("+poise.unit"),
+    "balance.target": accept_only(
+        0, reason="an update of verl's has sample.prompts x sample.group_size rollouts"
+    ),
+    "balance.max_age": pass_as("+poise.max_age"),
+    "batch.composer": pass_as(
         "+poise.composer",
         values=tuple(name for name in COMPOSERS if name not in COMPOSERS_THAT_READ_TOKENS),
-        why="a plan has no tokens there, and a function of yours would see no advantages",
+        reason="plans have no tokens there, and a function of your own would see no advantages",
     ),
-    "batch.steps": to(f"{ACTOR}.ppo_mini_batch_size"),
-    "update.lr": to(f"{OPTIM}.lr"),
-    "update.optimizer": only("adamw", why="verl hands AdamW's options to any optimizer"),
-    "update.weight_decay": to(f"{OPTIM}.weight_decay"),
-    "update.beta2": to(f"{OPTIM}.betas"),
-    "update.warmup_steps": only(0, why="verl's rise starts at 0 and counts updates, not steps"),
-    "update.max_grad_norm": to(f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip"),
-    "update.surrogate": to(
-        f"{ACTOR}.policy_loss.loss_mode", values=tuple(LOSS), why="verl's is always a clipped one"
+    "batch.steps": pass_as(f"{ACTOR}.ppo_mini_batch_size"),
+    "update.lr": pass_as(f"{OPTIM}.lr"),
+    "update.optimizer": accept_only("adamw", reason="verl hands AdamW's options to any optimizer"),
+    "update.weight_decay": pass_as(f"{OPTIM}.weight_decay"),
+    "update.beta2": pass_as(f"{OPTIM}.betas"),
+    "update.warmup_steps": accept_only(
+        0, reason="verl's warmup starts at 0 and counts updates, not steps"
     ),
-    "update.clip_low": to(f"{ACTOR}.clip_ratio_low"),
-    "update.clip_high": to(f"{ACTOR}.clip_ratio_high"),
-    "update.aggregate": to(
-        f"{ACTOR}.loss_agg_mode", values=tuple(AVERAGE), why="verl has no such average"
+    "update.max_grad_norm": pass_as(f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip"),
+    "update.surrogate": pass_as(
+        f"{ACTOR}.policy_loss.loss_mode",
+        values=tuple(LOSS_MODES),
+        reason="verl's losses always clip",
     ),
-    "update.old_logprobs": to("algorithm.rollout_correction.bypass_mode"),
-    "update.trajectory": only("off", why="verl's loss has its own ratio and clip"),
-    "update.importance": to("algorithm.rollout_correction.rollout_is"),
-    "update.importance_cap": to("algorithm.rollout_correction.rollout_is_threshold"),
-    "update.micro_tokens": to(f"{ACTOR}.ppo_max_token_len_per_gpu"),
-    "update.capture": idle("speed of the native engine only"),
-    "update.repeatable": only(False, why="vLLM and NCCL order their own sums"),
-    "update.checkpointing": to("actor_rollout_ref.model.enable_gradient_checkpointing"),
-    "evaluate.prompts": to("data.val_max_samples", "trainer.test_freq"),
-    "evaluate.samples": to(f"{ROLLOUT}.val_kwargs.n"),
-    "evaluate.settings": to(f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.top_p"),
-    "evaluate.every": to("trainer.test_freq"),
-    **section("warmup", WARMUP),
-    "monitor.every": to("+poise.monitor_every"),
-    "monitor.tokens": lacks(16384, why="it reads the log-probabilities that verl has"),
-    "monitor.watch": lacks(2, why="no table of pushes"),
-    "store.rollouts": to("trainer.rollout_data_dir"),
-    "store.tokens": lacks(True, why="no table of tokens"),
-    "store.model": to(f"{ACTOR}.checkpoint.save_contents"),
-    "store.report": lacks(True, why="no report of its own: `poise import` its rollouts first"),
-    "track.to": to("trainer.logger"),
+    "update.clip_low": pass_as(f"{ACTOR}.clip_ratio_low"),
+    "update.clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
+    "update.aggregate": pass_as(
+        f"{ACTOR}.loss_agg_mode", values=tuple(LOSS_AGG_MODES), reason="verl has no such average"
+    ),
+    "update.old_logprobs": pass_as("algorithm.rollout_correction.bypass_mode"),
+    "update.trajectory": accept_only("off", reason="verl's loss has its own ratio and clip"),
+    "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),
+    "update.importance_cap": pass_as("algorithm.rollout_correction.rollout_is_threshold"),
+    "update.micro_tokens": pass_as(f"{ACTOR}.ppo_max_token_len_per_gpu"),
+    "update.capture": no_effect("speed of the native engine only"),
+    "update.repeatable": accept_only(False, reason="vLLM and NCCL do not fix the order of sums"),
+    "update.checkpointing": pass_as("actor_rollout_ref.model.enable_gradient_checkpointing"),
+    "evaluate.prompts": pass_as("data.val_max_samples", "trainer.test_freq"),
+    "evaluate.samples": pass_as(f"{ROLLOUT}.val_kwargs.n"),
+    "evaluate.settings": pass_as(
+        f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.top_p"
+    ),
+    "evaluate.every": pass_as("trainer.test_freq"),
+    **whole_section("warmup", WARMUP),
+    "monitor.every": pass_as("+poise.monitor_every"),
+    "monitor.tokens": not_written(16384, reason="a monitor of log-probabilities only"),
+    "monitor.watch": not_written(2, reason="no table of pushes"),
+    "store.rollouts": pass_as("trainer.rollout_data_dir"),
+    "store.tokens": not_written(True, reason="no table of tokens"),
+    "store.model": pass_as(f"{ACTOR}.checkpoint.save_contents"),
+    "store.report": not_written(
+        True, reason="no report of its own: `poise import` its rollouts first"
+    ),
+    "track.to": pass_as("trainer.logger"),
 }
 
 
-def checked(config: RunConfig, table: Table = OPTIONS) -> list[str]:
-    """Stop, naming what verl cannot honour; else what it does without, a line each."""
-    more = []
+def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
+    """Raise unless verl can honour every option; return what it leaves out, a line each."""
+    faults = []
+    # verl's mini-batch size is a number of prompts, the same for every step.
     if config.sample.prompts % config.batch.steps:
-        more.append(
+        faults.append(
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
             "(verl cuts equal parts)"
         )
     if len(config.evaluate.settings) > 1:
-        more.append(f"evaluate.settings={config.evaluate.settings} (verl judges one way)")
-    if config.model.name == "scratch" or config.model.name.startswith(PREFIX):
-        more.append(f"model.name={config.model.name} (verl loads a folder or a hub id)")
-    check(config, table, "verl", more)
-    told = [f"verl has {note}" for note in notes(config, table)]
+        faults.append(
+            f"evaluate.settings={config.evaluate.settings} (verl evaluates in one way only)"
+        )
+    if config.model.name == "scratch" or config.model.name.startswith(SHAPE_PREFIX):
+        faults.append(f"model.name={config.model.name} (verl loads a folder or a hub id)")
+    check_support(config, table, "verl", faults)
+    remarks = [f"verl has {omission}" for omission in list_omissions(config, table)]
     if config.balance.tau:
-        told.append(f"loop.iterations={config.loop.iterations} counts updates, not sampling rounds")
-    return told
+        remarks.append(
+            f"loop.iterations={config.loop.iterations} counts updates, not sampling rounds"
+        )
+    return remarks

@@ -1,8 +1,8 @@
 """RB as verl's custom sampler: a batch B with min(N+(B), N-(B)) >= tau |B|, or more is sampled.
 
 A round is what verl submits at a step: data.train_batch_size prompts. When its groups are finished
-they enter the ledger; if no balanced batch can be taken, another round is asked for, from the same
-weights. Rollouts that wait stay in TransferQueue, those that are given up leave it.
+they are added to the ledger; if no balanced batch can be taken, another round is sampled with the
+same weights. Waiting rollouts stay in TransferQueue, discarded ones are removed.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.verl.ledger import Finished, Ledger
-from counterpoise.hosts.verl.queue import group
+from counterpoise.hosts.verl.ledger import BalanceLedger, ScoredRollout
+from counterpoise.hosts.verl.queue import group_of_key
 from counterpoise.types import Row
 
 
 class RewardBalancedReplayBuffer(ReplayBuffer):
-    """`sampler_kwargs` are ours: tau, target, unit, max_age, max_refills, credit.
+    """verl's replay buffer, but a batch is taken only when it is balanced.
 
-    The trainer of this adapter fills them in from `+poise.*`.
+    `sampler_kwargs` are tau, target, unit, max_age, max_refills and credit; the trainer of this
+    adapter sets them from `+poise.*`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        given = dict(self.sampler_kwargs)
-        self.max_refills = int(given.pop("max_refills"))
-        self.ledger = Ledger(**given)
-        self.round = 0  # times that prompts were submitted and waited for
-        self.taken: dict[str, Row] = {}  # the latest batch: key -> row, with its advantage
+        options = dict(self.sampler_kwargs)
+        self.max_refills = int(options.pop("max_refills"))
+        self.ledger = BalanceLedger(**options)
+        self.rounds = 0  # how many have been sampled
+        self.batch_rows: dict[str, Row] = {}  # of the latest batch, with their advantages
 
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
@@ -46,15 +47,15 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
             if refills:
                 self.refill_fn(batch_size)
             self._finish_round(partition_id)
-            taken = self.ledger.take(self.round)
-            if gone := self.ledger.discard():
-                tq.kv_clear(keys=gone, partition_id=partition_id)
-            if taken is not None:
-                self.taken = taken
-                tags = [self.partitions[partition_id][key] for key in taken]
-                numbers = {**self.ledger.numbers(taken), "refills": refills}
-                meta = KVBatchMeta(partition_id=partition_id, keys=list(taken), tags=tags)
-                return meta, {f"poise/{name}": float(value) for name, value in numbers.items()}
+            rows = self.ledger.take_batch(self.rounds)
+            if discarded := self.ledger.pop_discarded():
+                tq.kv_clear(keys=discarded, partition_id=partition_id)
+            if rows is not None:
+                self.batch_rows = rows
+                tags = [self.partitions[partition_id][key] for key in rows]
+                metrics = {**self.ledger.batch_metrics(rows), "refills": refills}
+                meta = KVBatchMeta(partition_id=partition_id, keys=list(rows), tags=tags)
+                return meta, {f"poise/{name}": float(value) for name, value in metrics.items()}
         raise PoiseError(
             self.ledger.buffer.lack(
                 f"{self.max_refills + 1} rounds",
@@ -62,39 +63,40 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
             )
         )
 
-    def waiting(self, partition_id: str) -> KVBatchMeta:
-        """The rollouts that are kept for a later batch."""
-        keys = self.ledger.waiting
+    def waiting_batch(self, partition_id: str) -> KVBatchMeta:
+        """The rollouts that wait for a later batch."""
+        keys = self.ledger.waiting_keys
         tags = [self.partitions[partition_id][key] for key in keys]
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=tags)
 
     def _finish_round(self, partition_id: str) -> None:
-        """Wait until no prompt is under way, then enter the groups that are new."""
-        since = time.time()
+        """Wait until every submitted prompt is finished, then add the new groups to the ledger."""
+        last_debug_time = time.time()
         while True:
             self._sync_metadata_from_transfer_queue()
             if not self.pending_keys[partition_id] and not self.running_keys[partition_id]:
                 break
-            since = self._wait_for_next_poll(partition_id, since)
-        self.round += 1
+            last_debug_time = self._wait_for_next_poll(partition_id, last_debug_time)
+        self.rounds += 1
         uids = self.finished_keys[partition_id] | self.failure_keys[partition_id]
         if not uids:
             return
-        tq.kv_clear(keys=sorted(uids), partition_id=partition_id)  # the prompts' own entries
-        found = [key for key in self.partitions[partition_id] if group(key) in uids]
-        found.sort(key=_place)
-        if not found:  # every prompt failed
+        tq.kv_clear(keys=sorted(uids), partition_id=partition_id)  # entries of the prompts
+        keys = [key for key in self.partitions[partition_id] if group_of_key(key) in uids]
+        # Rollouts arrive as they finish; the buffer must see them in a reproducible order.
+        keys.sort(key=_sampling_order)
+        if not keys:  # every prompt failed
             return
-        data = tq.kv_batch_get(keys=found, partition_id=partition_id, select_fields=["rm_scores"])
-        groups: dict[str, list[Finished]] = {}
-        for key, scores_T in zip(found, data["rm_scores"], strict=True):
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["rm_scores"])
+        groups: dict[str, list[ScoredRollout]] = {}
+        for key, scores_T in zip(keys, data["rm_scores"], strict=True):
             tag = self.partitions[partition_id][key]
-            rollout = Finished(key, float(scores_T.sum()), int(tag["response_len"]))
-            groups.setdefault(group(key), []).append(rollout)
-        self.ledger.enter(groups, self.round)
+            rollout = ScoredRollout(key, float(scores_T.sum()), int(tag["response_len"]))
+            groups.setdefault(group_of_key(key), []).append(rollout)
+        self.ledger.add_groups(groups, self.rounds)
 
 
-def _place(key: str) -> tuple[str, int, int]:
-    """uid, session and output of a key: the order in which a group's rollouts were asked for."""
+def _sampling_order(key: str) -> tuple[str, int, int]:
+    """(uid, session, output) of a key: the order in which a group's rollouts were requested."""
     uid, session, output = key.rsplit("_", 2)
     return uid, int(session), int(output)

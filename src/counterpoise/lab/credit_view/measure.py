@@ -96,7 +96,7 @@ class Glass:
             )
         self.tell("loading the model")
         policy = stored.load()
-        micro = MicroBatch(config.update.micro_tokens, tell=self.tell)
+        micro = MicroBatch(config.update.micro_tokens, notify=self.tell)
         reader = Reader(
             policy, config.sample.temperature, micro, stored.iteration, config.loop.seed
         )

@@ -125,7 +125,7 @@ def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
     if found.texts:
         return found
     if policy:
-        return Vocabulary(tuple(policy.pieces()))
+        return Vocabulary(tuple(policy.vocabulary_texts()))
     if name := tokenizer_of(path):
         try:
             tokenizer = load_tokenizer(name)

@@ -15,8 +15,15 @@ from typing import Any
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.model.load import EMBEDDED, HUB_ID, Policy, find_folder, load_policy, quiet
-from counterpoise.model.shapes import PREFIX, shape_config
+from counterpoise.model.load import (
+    EMBEDDED_FOLDER,
+    HUB_ID,
+    Policy,
+    find_model_folder,
+    load_policy,
+    silence_libraries,
+)
+from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 from counterpoise.model.templates import AUTO
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import CHECKPOINTS, RunFolder, is_run
@@ -56,12 +63,12 @@ def tokenizer_and_context(source: Source) -> tuple[Any, int]:
     """What a prompt needs to know of a model before its weights are loaded."""
     from transformers import AutoConfig, AutoTokenizer
 
-    quiet()
+    silence_libraries()
     try:
-        if source.base.startswith(PREFIX):
-            config, where = shape_config(source.base), str(EMBEDDED)
+        if source.base.startswith(SHAPE_PREFIX):
+            config, where = shape_config(source.base), str(EMBEDDED_FOLDER)
         else:
-            where = find_folder(source.base)
+            where = find_model_folder(source.base)
             config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except PoiseError:
@@ -81,7 +88,7 @@ def _place(name: str) -> str:
                 f"{name} is a run without a model: it has not ended, or store.model was false"
             )
         return str(path / "model")
-    ours = name in ("embedded", "smollm2") or name.startswith(PREFIX)
+    ours = name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX)
     if not ours and not path.exists() and not HUB_ID.fullmatch(name):
         raise PoiseError(
             f"no model '{name}': no such folder; give 'embedded', 'smollm2', a folder, a run, or a "
@@ -129,7 +136,7 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 def _digest(name: str) -> str:
-    folder = Path(find_folder(name))
+    folder = Path(find_model_folder(name))
     wanted = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
     files = sorted(folder.glob(wanted)) if folder.is_dir() else []
     if not files:

@@ -153,8 +153,10 @@ def put(one: Asked, source: Source, tokenizer: Any, options: Options) -> Put:
     """The problems as one model reads them."""
     name = options.template or one.benchmark.template
     name = source.template if name == templates.AUTO else name
-    template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
-    encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in one.problems)
+    template = templates.resolve_template(name, tokenizer, source.name, remedy="give --template ")
+    encoded = (
+        templates.encode_prompt(template, tokenizer, prompt.problem) for prompt in one.problems
+    )
     return Put(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],

@@ -28,10 +28,10 @@ from counterpoise.lab.evaluate.models import Source
 from counterpoise.lab.evaluate.plan import LONGEST, Options, Work, plan
 from counterpoise.lab.evaluate.summary import Summary, write_summary
 from counterpoise.lab.evaluate.watch import Watch
-from counterpoise.model.fit_memory import explained
+from counterpoise.model.fit_memory import explain_out_of_memory
 from counterpoise.model.load import Policy
 from counterpoise.plugins import is_own, pinned
-from counterpoise.sample.decode_graphs import release
+from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
@@ -103,12 +103,12 @@ def judge(
     policy = models.load(source, options.device, options.dtype)
     sampler: Sampler = SAMPLERS.load(options.sampler)(policy, largest(works, options))
     try:
-        with explained(NO_MEMORY):
+        with explain_out_of_memory(NO_MEMORY):
             for work in works:
                 fill(work, policy, sampler, verifier, watch)
     finally:
         sampler.close()
-        release(policy.decoder)
+        release_graphs(policy.decoder)
         del sampler, policy
         gc.collect()
         torch.cuda.empty_cache()  # does nothing where CUDA was never used

@@ -25,8 +25,8 @@ from counterpoise.lab.speed import update, workload
 from counterpoise.lab.speed.clock import release
 from counterpoise.lab.speed.machine_sizes import Setup
 from counterpoise.lab.speed.tables import Bar, Part
-from counterpoise.model.load import Policy, as_policy
-from counterpoise.model.scoring import score
+from counterpoise.model.load import Policy, wrap_model
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints, Response, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
@@ -94,7 +94,7 @@ def _rows(prompts: Sequence[Ints], drawn: Sequence[Sequence[Response]]) -> list[
 def _logprobs(
     policy: Policy, rows: Sequence[Row], config: UpdateConfig
 ) -> tuple[list[str], dict[str, Any]]:
-    by_trainer = np.concatenate(score(policy, rows, 1.0, config.micro_tokens))
+    by_trainer = np.concatenate(score_logprobs(policy, rows, 1.0, config.micro_tokens))
     by_sampler = np.concatenate([row.content.sampled_logprobs for row in rows])
     gaps = np.abs(by_trainer.astype(np.float64) - by_sampler)
     counts, _ = np.histogram(gaps, bins=EDGES)
@@ -111,7 +111,7 @@ def _gradients(
     policy: Policy, rows: Sequence[Row], config: UpdateConfig
 ) -> dict[str, dict[str, Any]]:
     """Errors of ours and of transformers' own, both in the model's dtype, against float32."""
-    exact = as_policy(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
+    exact = wrap_model(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
     update.plain(exact, None, rows, config)
     reference = _taken(exact)
     del exact

@@ -19,7 +19,7 @@ from counterpoise.lab.speed.floors import measure_rates
 from counterpoise.lab.speed.growth import chosen
 from counterpoise.lab.speed.machine_sizes import SMALL, Setup, cpu_plan, gpu_plan, machine
 from counterpoise.lab.speed.tables import Part, show
-from counterpoise.model.load import choose_device, choose_dtype, quiet
+from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.variants import SPEED_MEASUREMENTS
 
 DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
@@ -123,7 +123,7 @@ def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def make_setup(options: Options, console: Console) -> Setup:
-    quiet()
+    silence_libraries()
     device = choose_device("auto")
     cuda = device.type == "cuda"
     rates = measure_rates(device, choose_dtype("auto", device))

@@ -27,7 +27,7 @@ from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
 from counterpoise.lab.studies.value_gap import change, detectable, gap, pooled, told, verdict_of
 from counterpoise.lab.studies.value_gap_charts import BY_SIGN, KEYS, along, by_sign
 from counterpoise.report.panels.panel import Figure
-from counterpoise.sample.build_groups import gather
+from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Finding, Number, Record, Records
@@ -72,7 +72,7 @@ def extended(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
     texts = [response.text for drawn in drawn_PG for response in drawn]
     asked = [prompt for prompt, _ in encoded for _ in range(extra)]
     rewards = verified(lab.verifier, texts, asked).rewards
-    more = gather(encoded, drawn_PG, rewards, now=0)
+    more = build_groups(encoded, drawn_PG, rewards, iteration=0)
     return [
         replace(old, rollouts=(*old.rollouts, *new.rollouts))
         for old, new in zip(groups, more, strict=True)

@@ -23,11 +23,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.stored_rollouts import batch_of
 from counterpoise.loop import encode
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.model.swapped_weights import unchanged
+from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.run.watch import Watch
-from counterpoise.sample.build_groups import gather
-from counterpoise.sample.collect import Drawer, Encoded, draw, pick_prompts
-from counterpoise.sample.decode_graphs import release
+from counterpoise.sample.build_groups import build_groups
+from counterpoise.sample.collect import EncodedPrompt, SamplerBinding, draw_responses, pick_prompts
+from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.statistics.finding import Records
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.task.load import load_problems
@@ -110,7 +110,7 @@ class Lab:
         return load_problems(self.config)
 
     @cached_property
-    def encoded(self) -> list[Encoded]:
+    def encoded(self) -> list[EncodedPrompt]:
         return encode(self.policy, self.task.train, self.config, Watch())
 
     @cached_property
@@ -130,7 +130,7 @@ class Lab:
     def rest(self) -> None:
         """Between two studies: what the sampler and the allocator hold is given back."""
         if "policy" in self.__dict__ and self.policy.device.type == "cuda":
-            release(self.policy.decoder)
+            release_graphs(self.policy.decoder)
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -149,11 +149,11 @@ class Lab:
             sample = replace(self.config.sample, prompts=prompts)
             config = replace(self.config, sample=sample)
             chosen = pick_prompts(self.encoded, config, batch)
-            responses_PG = draw(Drawer(self.policy), chosen, config, batch)
+            responses_PG = draw_responses(SamplerBinding(self.policy), chosen, config, batch)
             texts = [r.text for responses in responses_PG for r in responses]
             asked = [prompt for prompt, _ in chosen for _ in range(GROUP)]
             rewards = verified(self.verifier, texts, asked).rewards
-            self._groups[key] = gather(chosen, responses_PG, rewards, batch)
+            self._groups[key] = build_groups(chosen, responses_PG, rewards, batch)
         return self._groups[key]
 
     def rows(self, prompts: int, batch: int = 1) -> list[Row]:
@@ -188,4 +188,4 @@ class Lab:
 
     def unchanged(self) -> AbstractContextManager[None]:
         """Whatever happens inside, the weights are as they were afterwards."""
-        return unchanged(self.policy.model)
+        return restored_weights(self.policy.model)

@@ -24,14 +24,14 @@ from counterpoise.lab.warmup.supervise import check_solutions, supervise
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import (
     Policy,
-    as_policy,
     choose_device,
     load_policy,
     save_policy,
+    wrap_model,
 )
 from counterpoise.run.heldout import Success, judge
 from counterpoise.run.interrupts import postponed
-from counterpoise.sample.episodes import episodes_of
+from counterpoise.sample.episodes import make_episode_player
 from counterpoise.task.load import load_problems
 from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
@@ -110,7 +110,7 @@ def train(
             say(f"step {step}: {told(success, config)}")
             return bool(until) and success.mean >= until
 
-        micro = MicroBatch(config.update.micro_tokens, tell=say)
+        micro = MicroBatch(config.update.micro_tokens, notify=say)
         taken = supervise(
             policy,
             train_set,
@@ -149,7 +149,7 @@ def measure(
     options = config.evaluate
     return judge(
         policy, prompts, options.samples, config.sample, verifier, config.loop.seed,
-        episodes=episodes_of(config.task, verifier),
+        episodes=make_episode_player(config.task, verifier),
     )  # fmt: skip
 
 
@@ -192,4 +192,4 @@ def start(config: RunConfig) -> Policy:
         return load_policy(config.model)
     tokenizer = build_tokenizer()
     model = build_model(config.warmup, tokenizer, config.loop.seed)
-    return as_policy("scratch", model.to(choose_device(config.model.device)), tokenizer)
+    return wrap_model("scratch", model.to(choose_device(config.model.device)), tokenizer)

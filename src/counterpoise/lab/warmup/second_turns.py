@@ -16,7 +16,7 @@ import numpy as np
 
 from counterpoise.config import RunConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample.episodes import Episodes
+from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.types import Ints, Prompt
@@ -33,11 +33,11 @@ def second_turns(
     environment = ENVIRONMENTS.load(config.task.environment)(1)
     asked = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
     seeds = [[seed_for(config.loop.seed, "second turns", i)] for i in range(len(asked))]
-    first = Episodes(environment, verifier)
+    first = EpisodePlayer(environment, verifier)
     played = first.play(policy, asked, seeds, config.sample, sample)
     found = []
     for (prompt, tokens), (response,) in zip(asked, played, strict=True):
         if response.finished and (feedback := response.turns[0].feedback):
-            told = policy.reply(environment.ask(prompt, feedback))
+            told = policy.encode_reply(environment.ask(prompt, feedback))
             found.append((prompt, np.concatenate((tokens, response.tokens, told))))
     return found

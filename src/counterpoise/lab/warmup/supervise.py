@@ -114,7 +114,7 @@ def learn(
         return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
 
     with repeatable():  # a warm-up that is made again is the same start
-        loss = micro.rows(gradient, rows)
+        loss = micro.run_rows(gradient, rows)
     norm = optimizer.grad_norm()
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")

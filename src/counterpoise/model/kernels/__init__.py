@@ -1,7 +1,7 @@
-"""Triton kernels of the policy. Each has its formula in plain torch, and a test against it.
+"""Triton kernels of the model. Each has its formula in plain torch, and a test that compares them.
 
-Only half precision on a CUDA device runs them: float32 is for measurements, whose forward-mode
-derivatives and exactness want torch's own operations, and on a CPU there is no Triton.
+They run only in half precision on a CUDA device: float32 is for measurements, which need the
+forward-mode derivatives and the accuracy of torch's own operations, and a CPU has no Triton.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 
-def fused(x: Tensor) -> bool:
-    """Whether kernels run in place of torch's operations. They have no derivative of their own."""
-    return not torch.is_grad_enabled() and on_gpu(x)
+def uses_kernels(x: Tensor) -> bool:
+    """Whether kernels replace torch's operations; never under autograd, which cannot see them."""
+    return not torch.is_grad_enabled() and is_half_on_gpu(x)
 
 
-def on_gpu(x: Tensor) -> bool:
+def is_half_on_gpu(x: Tensor) -> bool:
+    """Whether a tensor is in half precision on a CUDA device."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)

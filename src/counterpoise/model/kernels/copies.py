@@ -1,10 +1,10 @@
-"""Attention of copies of a response: a token sees its prompt, what the copy keeps, its own past.
+"""Attention of copies of a response: a token sees its prompt, its copy's kept tokens, its past.
 
     q [n, H, d]    own k, v [n, K, d]    the originals' k, v [N, K, d]    ->  [n, H, d]
 
-One pass with the softmax carried along; nothing is copied or padded. The H / K query heads that
-share a key head are rows of one block: a copy has few tokens, and a block of few rows wastes most
-of a matrix unit.
+One pass with an online softmax; nothing is copied or padded. The H / K query heads that share a key
+head are rows of one block: a copy has few tokens, and a block of few rows would waste most of a
+matrix unit.
 """
 
 from __future__ import annotations
@@ -20,50 +20,51 @@ from torch import Tensor
 
 from counterpoise.model.transfer import to_device
 
-ROWS, KEYS = 64, 64  # of a block
-LOG2_E = 1.4426950408889634
+BLOCK_ROWS, BLOCK_KEYS = 64, 64  # query rows and keys of a block
+LOG2_E = 1.4426950408889634  # scores are scaled by it, because exp2 is faster than exp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
-    """Which rows each program takes."""
+class CopyBlocks:
+    """Which rows of which copy each program computes."""
 
     blocks: Tensor  # int32 [B, 2]: a copy, and its first row in the block
-    spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, what is kept
+    spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, kept tokens
 
 
-def blocks_of(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> Blocks:
-    """`group`: query heads of a key head. The last query of a copy is at its last own key."""
-    counts_C = -(-group * spans_C8[:, 1] // ROWS)
+def make_copy_blocks(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> CopyBlocks:
+    """`group`: query heads per key head. The last query of a copy belongs to its last own key."""
+    # A copy's rows are its queries times `group` heads; `nth_B` counts the blocks of one copy.
+    counts_C = -(-group * spans_C8[:, 1] // BLOCK_ROWS)
     copy_B = np.repeat(np.arange(len(spans_C8)), counts_C)
     nth_B = np.arange(len(copy_B)) - np.repeat(np.cumsum(counts_C) - counts_C, counts_C)
-    blocks = np.stack((copy_B, ROWS * nth_B), axis=1)
-    return Blocks(to_device(blocks, device, np.int32), to_device(spans_C8, device, np.int32))
+    blocks = np.stack((copy_B, BLOCK_ROWS * nth_B), axis=1)
+    return CopyBlocks(to_device(blocks, device, np.int32), to_device(spans_C8, device, np.int32))
 
 
 @triton.jit
-def _over(
-    acc, most, total, x, scale, keys, values, stride_k, stride_v, start, length, last_m, d, width,
-    block_n: tl.constexpr,
+def _attend_span(
+    acc, peak, total, query, scale, keys, values, stride_k, stride_v, start, length, last_m,
+    d, width, block_n: tl.constexpr,
 ):  # fmt: skip
-    """The softmax goes on over one stretch of keys; row m sees them up to `last_m`."""
-    inside = d[None] < width
-    for first in range(0, length, block_n):
-        j = first + tl.arange(0, block_n)
-        at = (start + j).to(tl.int64)[:, None]
-        here = (j < length)[:, None] & inside
-        k = tl.load(keys + at * stride_k + d[None], mask=here, other=0.0)
-        v = tl.load(values + at * stride_v + d[None], mask=here, other=0.0)
-        scores = tl.dot(x, tl.trans(k)) * scale
-        seen = (j[None] < length) & (j[None] <= last_m[:, None])
-        scores = tl.where(seen, scores, float("-inf"))
-        larger = tl.maximum(most, tl.max(scores, 1))
-        p = tl.exp2(scores - larger[:, None])
-        shift = tl.exp2(most - larger)
-        total = total * shift + tl.sum(p, 1)
-        acc = acc * shift[:, None] + tl.dot(p.to(v.dtype), v)
-        most = larger
-    return acc, most, total
+    """Continue an online softmax over one span of keys; row m sees keys up to `last_m`."""
+    in_head = d[None] < width
+    for block_start in range(0, length, block_n):
+        key_index = block_start + tl.arange(0, block_n)
+        rows = (start + key_index).to(tl.int64)[:, None]
+        inside = (key_index < length)[:, None] & in_head
+        k = tl.load(keys + rows * stride_k + d[None], mask=inside, other=0.0)
+        v = tl.load(values + rows * stride_v + d[None], mask=inside, other=0.0)
+        scores = tl.dot(query, tl.trans(k)) * scale
+        visible = (key_index[None] < length) & (key_index[None] <= last_m[:, None])
+        scores = tl.where(visible, scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_peak[:, None])
+        rescale = tl.exp2(peak - new_peak)
+        total = total * rescale + tl.sum(weights, 1)
+        acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v)
+        peak = new_peak
+    return acc, peak, total
 
 
 @triton.jit
@@ -72,45 +73,54 @@ def _attend(
     stride_kept_k, stride_kept_v, width, heads,
     group: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    b, head = tl.program_id(0), tl.program_id(1)
-    copy, first = tl.load(blocks + 2 * b), tl.load(blocks + 2 * b + 1)
-    of = spans + 8 * copy
-    m = first + tl.arange(0, block_m)
+    program, head = tl.program_id(0), tl.program_id(1)
+    copy, first_row = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
+    span = spans + 8 * copy
+    # Row m of a copy is query head m % group of its token m // group.
+    m = first_row + tl.arange(0, block_m)
     t, h = m // group, head * group + m % group
-    queries, own = tl.load(of + 1), tl.load(of + 3)
+    num_queries, num_own = tl.load(span + 1), tl.load(span + 3)
     d = tl.arange(0, block_d)
-    at = (tl.load(of) + t).to(tl.int64)[:, None]
-    here = (t < queries)[:, None] & (d[None] < width)
-    x = tl.load(q + at * stride_q + h[:, None] * width + d[None], mask=here, other=0.0)
-    most = tl.full([block_m], float("-inf"), tl.float32)
+    query_rows = (tl.load(span) + t).to(tl.int64)[:, None]
+    inside = (t < num_queries)[:, None] & (d[None] < width)
+    query = tl.load(
+        q + query_rows * stride_q + h[:, None] * width + d[None], mask=inside, other=0.0
+    )
+    peak = tl.full([block_m], float("-inf"), tl.float32)
     total = tl.zeros([block_m], tl.float32)
     acc = tl.zeros([block_m, block_d], tl.float32)
-    all_m = tl.full([block_m], 2147483647, tl.int32)
-    shift = head * width
-    acc, most, total = _over(
-        acc, most, total, x, scale, kept_k + shift, kept_v + shift, stride_kept_k, stride_kept_v,
-        tl.load(of + 4), tl.load(of + 5), all_m, d, width, block_n,
+    no_limit = tl.full([block_m], 2147483647, tl.int32)
+    head_offset = head * width
+    # The prompt comes first: it is never empty, so the running maximum is finite from then on.
+    acc, peak, total = _attend_span(
+        acc, peak, total, query, scale, kept_k + head_offset, kept_v + head_offset,
+        stride_kept_k, stride_kept_v,
+        tl.load(span + 4), tl.load(span + 5), no_limit, d, width, block_n,
     )  # fmt: skip
-    acc, most, total = _over(
-        acc, most, total, x, scale, kept_k + shift, kept_v + shift, stride_kept_k, stride_kept_v,
-        tl.load(of + 6), tl.load(of + 7), all_m, d, width, block_n,
+    acc, peak, total = _attend_span(
+        acc, peak, total, query, scale, kept_k + head_offset, kept_v + head_offset,
+        stride_kept_k, stride_kept_v,
+        tl.load(span + 6), tl.load(span + 7), no_limit, d, width, block_n,
     )  # fmt: skip
-    acc, most, total = _over(
-        acc, most, total, x, scale, k + shift, v + shift, stride_k, stride_v,
-        tl.load(of + 2), own, t + own - queries, d, width, block_n,
+    acc, peak, total = _attend_span(
+        acc, peak, total, query, scale, k + head_offset, v + head_offset, stride_k, stride_v,
+        tl.load(span + 2), num_own, t + num_own - num_queries, d, width, block_n,
     )  # fmt: skip
-    to = out + (at * heads + h[:, None]) * width + d[None]
-    tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
+    destination = out + (query_rows * heads + h[:, None]) * width + d[None]
+    tl.store(destination, (acc / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, at: Blocks) -> Tensor:
+def attend_copies(
+    q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, layout: CopyBlocks
+) -> Tensor:
+    """q [n, H, d] of all copies -> [n, H, d]; shapes as in the module's docstring."""
     n, H, d = q.shape
     K = k.shape[1]
     out = q.new_empty(n, H, d)
-    _attend[(len(at.blocks), K)](
-        q, k, v, kept_k, kept_v, out, at.blocks, at.spans, LOG2_E / d**0.5,
+    _attend[(len(layout.blocks), K)](
+        q, k, v, kept_k, kept_v, out, layout.blocks, layout.spans, LOG2_E / d**0.5,
         q.stride(0), k.stride(0), v.stride(0), kept_k.stride(0), kept_v.stride(0), d, H,
-        group=H // K, block_m=ROWS, block_n=KEYS, block_d=max(16, triton.next_power_of_2(d)),
-        num_warps=4, num_stages=2,
+        group=H // K, block_m=BLOCK_ROWS, block_n=BLOCK_KEYS,
+        block_d=max(16, triton.next_power_of_2(d)), num_warps=4, num_stages=2,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""silu(a) * b of one joint tensor in one pass, forward and backward: `model/layer_parts.py`."""
+"""The gate silu(a) * b of one joint tensor in one pass; formulas are in `model/layer_parts.py`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from torch import Tensor
 
 @triton.jit
 def _forward(joint, out, width, block: tl.constexpr):
-    n, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
-    inside = i < width
-    a = tl.load(joint + n * 2 * width + i, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(joint + n * 2 * width + width + i, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + n * width + i, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside)
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
+    inside = column < width
+    a = tl.load(joint + row * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(joint + row * 2 * width + width + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(
+        out + row * width + column, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside
+    )
 
 
 @triton.jit
-def _backward(grad, joint, out, again, width, trained: tl.constexpr, block: tl.constexpr):
-    n, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
-    inside = i < width
-    a = tl.load(joint + n * 2 * width + i, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(joint + n * 2 * width + width + i, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(grad + n * width + i, mask=inside, other=0.0).to(tl.float32)
-    s = tl.sigmoid(a)
-    da, db = g * b * s * (1 + a * (1 - s)), g * a * s
-    tl.store(out + n * 2 * width + i, da.to(out.dtype.element_ty), mask=inside)
-    tl.store(out + n * 2 * width + width + i, db.to(out.dtype.element_ty), mask=inside)
-    if trained:
-        tl.store(again + n * width + i, (a * s * b).to(out.dtype.element_ty), mask=inside)
+def _backward(grad, joint, out, gated, width, weight_grads: tl.constexpr, block: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
+    inside = column < width
+    a = tl.load(joint + row * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(joint + row * 2 * width + width + column, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(grad + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    sigmoid = tl.sigmoid(a)
+    da, db = g * b * sigmoid * (1 + a * (1 - sigmoid)), g * a * sigmoid
+    tl.store(out + row * 2 * width + column, da.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * 2 * width + width + column, db.to(out.dtype.element_ty), mask=inside)
+    if weight_grads:
+        tl.store(
+            gated + row * width + column, (a * sigmoid * b).to(out.dtype.element_ty), mask=inside
+        )
 
 
 def forward(joint: Tensor) -> Tensor:
+    """joint [N, 2 I] -> silu(a) * b [N, I]"""
     N, width = joint.shape[0], joint.shape[1] // 2
     out = joint.new_empty(N, width)
     if N:
@@ -41,14 +46,17 @@ def forward(joint: Tensor) -> Tensor:
     return out
 
 
-def backward(grad: Tensor, joint: Tensor, *, trained: bool) -> tuple[Tensor, Tensor | None]:
+def backward(grad: Tensor, joint: Tensor, *, weight_grads: bool) -> tuple[Tensor, Tensor | None]:
     N, width = grad.shape
-    out, again = torch.empty_like(joint), torch.empty_like(grad if trained else grad[:0])
+    grad_joint, gated = (
+        torch.empty_like(joint),
+        torch.empty_like(grad if weight_grads else grad[:0]),
+    )
     block = _block(width)
     _backward[(N, triton.cdiv(width, block))](
-        grad, joint, out, again, width, trained=trained, block=block
+        grad, joint, grad_joint, gated, width, weight_grads=weight_grads, block=block
     )
-    return out, again if trained else None
+    return grad_joint, gated if weight_grads else None
 
 
 def _block(width: int) -> int:

@@ -1,4 +1,4 @@
-"""One pass over the logits of a chunk, forward and backward: `model/head.py` has the formulas."""
+"""Summaries and gradients of a chunk of logits in one pass; formulas are in `model/head.py`."""
 
 from __future__ import annotations
 
@@ -11,41 +11,49 @@ from torch import Tensor
 def _summarise(
     logits, targets, logprob, entropy, lse_out, inverse_temperature, V, stride, block: tl.constexpr
 ):
-    """logsumexp, <pi, z> and z_o of one row, the maximum carried along."""
+    """logsumexp, <pi, z> and z_o of one row in one pass, with a running maximum per lane."""
     n = tl.program_id(0).to(tl.int64)
     row = logits + n * stride
-    most = tl.full([block], float("-inf"), tl.float32)
-    total = tl.zeros([block], tl.float32)
+    running_max = tl.full([block], float("-inf"), tl.float32)
+    running_mass = tl.zeros([block], tl.float32)
     weighted = tl.zeros([block], tl.float32)
     for start in range(0, V, block):
-        v = start + tl.arange(0, block)
-        z = tl.load(row + v, mask=v < V, other=float("-inf")).to(tl.float32) * inverse_temperature
-        larger = tl.maximum(most, z)
-        shift = tl.where(most == float("-inf"), 0.0, tl.exp(most - larger))
-        e = tl.where(v < V, tl.exp(z - larger), 0.0)
-        total = total * shift + e
-        weighted = weighted * shift + tl.where(v < V, e * z, 0.0)
-        most = larger
-    peak = tl.max(most, 0)
-    scale = tl.where(most == float("-inf"), 0.0, tl.exp(most - peak))
-    mass = tl.sum(total * scale, 0)
+        token = start + tl.arange(0, block)
+        z = (
+            tl.load(row + token, mask=token < V, other=float("-inf")).to(tl.float32)
+            * inverse_temperature
+        )
+        new_max = tl.maximum(running_max, z)
+        rescale = tl.where(running_max == float("-inf"), 0.0, tl.exp(running_max - new_max))
+        exponentials = tl.where(token < V, tl.exp(z - new_max), 0.0)
+        running_mass = running_mass * rescale + exponentials
+        weighted = weighted * rescale + tl.where(token < V, exponentials * z, 0.0)
+        running_max = new_max
+    # Combine the lanes; a lane that saw no logit has mass 0 and must not contribute a nan.
+    peak = tl.max(running_max, 0)
+    scale = tl.where(running_max == float("-inf"), 0.0, tl.exp(running_max - peak))
+    mass = tl.sum(running_mass * scale, 0)
     lse = peak + tl.log(mass)
-    z_o = tl.load(row + tl.load(targets + n)).to(tl.float32) * inverse_temperature
-    tl.store(logprob + n, z_o - lse)
+    target_logit = tl.load(row + tl.load(targets + n)).to(tl.float32) * inverse_temperature
+    tl.store(logprob + n, target_logit - lse)
     tl.store(entropy + n, lse - tl.sum(weighted * scale, 0) / mass)
     tl.store(lse_out + n, lse)
 
 
 @triton.jit
-def _error(logits, targets, lse, grad, inverse_temperature, V, stride, block: tl.constexpr):
+def _logit_gradient(
+    logits, targets, lse, grad, inverse_temperature, V, stride, block: tl.constexpr
+):
     """In place: z -> (e_o - pi) * grad / temperature."""
     n = tl.program_id(0).to(tl.int64)
-    v = tl.program_id(1) * block + tl.arange(0, block)
-    at = logits + n * stride + v
-    z = tl.load(at, mask=v < V, other=float("-inf")).to(tl.float32) * inverse_temperature
-    hit = (v == tl.load(targets + n)).to(tl.float32)
-    error = (hit - tl.exp(z - tl.load(lse + n))) * (tl.load(grad + n) * inverse_temperature)
-    tl.store(at, error.to(logits.dtype.element_ty), mask=v < V)
+    token = tl.program_id(1) * block + tl.arange(0, block)
+    address = logits + n * stride + token
+    z = tl.load(address, mask=token < V, other=float("-inf")).to(tl.float32) * inverse_temperature
+    is_target = (token == tl.load(targets + n)).to(tl.float32)
+    gradient = (is_target - tl.exp(z - tl.load(lse + n))) * (
+        tl.load(grad + n) * inverse_temperature
+    )
+    tl.store(address, gradient.to(logits.dtype.element_ty), mask=token < V)
 
 
 def summarise(
@@ -58,12 +66,12 @@ def summarise(
     )
 
 
-def error_(
+def logit_gradient_(
     logits: Tensor, targets: Tensor, lse: Tensor, grad: Tensor, temperature: float
 ) -> Tensor:
-    """The gradient with respect to the logits, in their place."""
+    """Overwrite the logits with their gradient."""
     n, V = logits.shape
-    _error[(n, triton.cdiv(V, 2048))](
+    _logit_gradient[(n, triton.cdiv(V, 2048))](
         logits, targets, lse, grad, 1 / temperature, V, logits.stride(0), block=2048, num_warps=4
     )
     return logits

@@ -1,4 +1,4 @@
-"""Queries and keys of one token, normed and turned in one pass: `model/layer_parts.py`."""
+"""Normalise and rotate the queries and keys of a token in one pass; see `model/layer_parts.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1056  # of a backward pass that sums weight gradients
+PROGRAMS = 1056  # of a backward pass that sums norm gradients
 
 
 @triton.jit
@@ -15,34 +15,35 @@ def _forward(
     qkv, out, cos, sin, wq, wk, all_heads, kept, queries, turned, epsilon,
     half: tl.constexpr, normed: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """The halves (a, b) of every head are coordinates of a plane that the position turns."""
+    """Rotate the halves (a, b) of every head by the angle of its position."""
     n = tl.program_id(0).to(tl.int64)
     h, d = tl.arange(0, block_h)[:, None], tl.arange(0, block_d)[None]
     inside = (h < kept) & (d < half)
-    at = qkv + (n * all_heads + h) * 2 * half + d
-    a = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+    source = qkv + (n * all_heads + h) * 2 * half + d
+    a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
     if normed:
         scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * half) + epsilon)[:, None]
         a *= scale * _weight(wq, wk, h, d, queries, half)
         b *= scale * _weight(wq + half, wk + half, h, d, queries, half)
     c, s = _angles(cos, sin, n, d, half)
-    c, s = tl.where(h < turned, c, 1.0), tl.where(h < turned, s, 0.0)  # values stay as they are
-    to = out + (n * kept + h) * 2 * half + d
-    tl.store(to, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
-    tl.store(to + half, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
+    c, s = tl.where(h < turned, c, 1.0), tl.where(h < turned, s, 0.0)  # values are not rotated
+    destination = out + (n * kept + h) * 2 * half + d
+    tl.store(destination, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
+    tl.store(destination + half, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _weight(wq, wk, h, d, queries, half: tl.constexpr):
-    of_q = tl.load(wq + d, mask=d < half, other=0.0).to(tl.float32)
-    of_k = tl.load(wk + d, mask=d < half, other=0.0).to(tl.float32)
-    return tl.where(h < queries, of_q, of_k)
+    """The norm weight of each head: of queries or of keys."""
+    weight_q = tl.load(wq + d, mask=d < half, other=0.0).to(tl.float32)
+    weight_k = tl.load(wk + d, mask=d < half, other=0.0).to(tl.float32)
+    return tl.where(h < queries, weight_q, weight_k)
 
 
 @triton.jit
 def _angles(cos, sin, n, d, half: tl.constexpr):
-    """The table repeats its first half."""
+    """cos and sin of a token; the table's second half repeats the first."""
     c = tl.load(cos + n * 2 * half + d, mask=d < half, other=0.0).to(tl.float32)
     s = tl.load(sin + n * 2 * half + d, mask=d < half, other=0.0).to(tl.float32)
     return c, s
@@ -53,58 +54,66 @@ def _backward(
     dq, dk, dv, qkv, out, cos, sin, wq, wk, partial, N, queries, keys, epsilon,
     half: tl.constexpr, normed: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """Tokens are dealt out to the programs; each sums its share of the norms' gradients."""
+    """Each program takes every num_programs-th token and sums its share of the norms' gradients."""
     h, d = tl.arange(0, block_h)[:, None], tl.arange(0, block_d)[None]
     width = d < half
-    of_q, of_k = (h < queries) & width, (h >= queries) & (h < queries + keys) & width
-    of_v = (h >= queries + keys) & (h < queries + 2 * keys) & width
-    every = of_q | of_k | of_v
+    is_query, is_key = (h < queries) & width, (h >= queries) & (h < queries + keys) & width
+    is_value = (h >= queries + keys) & (h < queries + 2 * keys) & width
+    is_head = is_query | is_key | is_value
     sums_a = tl.zeros([block_h, block_d], tl.float32)
     sums_b = tl.zeros([block_h, block_d], tl.float32)
     for n in range(tl.program_id(0).to(tl.int64), N, tl.num_programs(0)):
-        at_q = (n * queries + h) * 2 * half + d
-        at_k = (n * keys + h - queries) * 2 * half + d
-        at_v = (n * keys + h - queries - keys) * 2 * half + d
-        ga = tl.load(dq + at_q, mask=of_q, other=0.0) + tl.load(dk + at_k, mask=of_k, other=0.0)
-        gb = tl.load(dq + at_q + half, mask=of_q, other=0.0) + tl.load(
-            dk + at_k + half, mask=of_k, other=0.0
+        offset_q = (n * queries + h) * 2 * half + d
+        offset_k = (n * keys + h - queries) * 2 * half + d
+        offset_v = (n * keys + h - queries - keys) * 2 * half + d
+        grad_a = tl.load(dq + offset_q, mask=is_query, other=0.0) + tl.load(
+            dk + offset_k, mask=is_key, other=0.0
         )
-        ga, gb = ga.to(tl.float32), gb.to(tl.float32)
+        grad_b = tl.load(dq + offset_q + half, mask=is_query, other=0.0) + tl.load(
+            dk + offset_k + half, mask=is_key, other=0.0
+        )
+        grad_a, grad_b = grad_a.to(tl.float32), grad_b.to(tl.float32)
         c, s = _angles(cos, sin, n, d, half)
-        a, b = ga * c + gb * s, gb * c - ga * s  # turned back
-        at = (n * (queries + 2 * keys) + h) * 2 * half + d
-        if normed:
-            x = tl.load(qkv + at, mask=of_q | of_k, other=0.0).to(tl.float32)
-            y = tl.load(qkv + at + half, mask=of_q | of_k, other=0.0).to(tl.float32)
+        a, b = grad_a * c + grad_b * s, grad_b * c - grad_a * s  # rotated back
+        offset = (n * (queries + 2 * keys) + h) * 2 * half + d
+        if normed:  # the backward pass of the RMS norm, over both halves of a head
+            x = tl.load(qkv + offset, mask=is_query | is_key, other=0.0).to(tl.float32)
+            y = tl.load(qkv + offset + half, mask=is_query | is_key, other=0.0).to(tl.float32)
             scale = tl.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / (2 * half) + epsilon)[:, None]
             x, y = x * scale, y * scale
             sums_a += a * x
             sums_b += b * y
             a *= _weight(wq, wk, h, d, queries, half)
             b *= _weight(wq + half, wk + half, h, d, queries, half)
-            along = ((tl.sum(a * x, 1) + tl.sum(b * y, 1)) / (2 * half))[:, None]
-            a, b = scale * (a - x * along), scale * (b - y * along)
-        a += tl.load(dv + at_v, mask=of_v, other=0.0).to(tl.float32)
-        b += tl.load(dv + at_v + half, mask=of_v, other=0.0).to(tl.float32)
-        tl.store(out + at, a.to(out.dtype.element_ty), mask=every)
-        tl.store(out + at + half, b.to(out.dtype.element_ty), mask=every)
+            projection = ((tl.sum(a * x, 1) + tl.sum(b * y, 1)) / (2 * half))[:, None]
+            a, b = scale * (a - x * projection), scale * (b - y * projection)
+        a += tl.load(dv + offset_v, mask=is_value, other=0.0).to(tl.float32)
+        b += tl.load(dv + offset_v + half, mask=is_value, other=0.0).to(tl.float32)
+        tl.store(out + offset, a.to(out.dtype.element_ty), mask=is_head)
+        tl.store(out + offset + half, b.to(out.dtype.element_ty), mask=is_head)
     if normed:
-        to = partial + tl.program_id(0) * 4 * half + d
-        tl.store(to, tl.sum(tl.where(h < queries, sums_a, 0.0), 0)[None], mask=width)
-        tl.store(to + half, tl.sum(tl.where(h < queries, sums_b, 0.0), 0)[None], mask=width)
-        tl.store(to + 2 * half, tl.sum(tl.where(h >= queries, sums_a, 0.0), 0)[None], mask=width)
-        tl.store(to + 3 * half, tl.sum(tl.where(h >= queries, sums_b, 0.0), 0)[None], mask=width)
+        destination = partial + tl.program_id(0) * 4 * half + d
+        tl.store(destination, tl.sum(tl.where(h < queries, sums_a, 0.0), 0)[None], mask=width)
+        tl.store(
+            destination + half, tl.sum(tl.where(h < queries, sums_b, 0.0), 0)[None], mask=width
+        )
+        tl.store(
+            destination + 2 * half, tl.sum(tl.where(h >= queries, sums_a, 0.0), 0)[None], mask=width
+        )
+        tl.store(
+            destination + 3 * half, tl.sum(tl.where(h >= queries, sums_b, 0.0), 0)[None], mask=width
+        )
 
 
 def forward(
     qkv: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
     H: int, K: int, epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(q, k, v). With norms v stays in `qkv`, which the backward pass needs to see again; without
-    them it is copied, and `qkv` can go."""
+    """(q, k, v). With norms v is a view of `qkv`, which the backward pass needs anyway; without
+    norms v is copied, so that `qkv` can be freed."""
     N, heads, d = qkv.shape
     out = qkv.new_empty(N, H + K if norms else heads, d)
-    wq, wk = norms or (cos, cos)
+    wq, wk = norms or (cos, cos)  # without norms the kernel never reads the weights
     if N:
         _forward[(N,)](
             qkv, out, cos, sin, wq, wk, heads, out.shape[1], H, H + K, epsilon,
@@ -131,5 +140,5 @@ def backward(
     )  # fmt: skip
     if not norms:
         return out, None
-    of_q, of_k = partial.sum(dim=0).to(wq.dtype)
-    return out, (of_q, of_k)
+    grad_norm_q, grad_norm_k = partial.sum(dim=0).to(wq.dtype)
+    return out, (grad_norm_q, grad_norm_k)

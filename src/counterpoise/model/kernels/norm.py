@@ -1,5 +1,4 @@
-"""Root mean square norm in one pass, forward and backward: `model/layer_parts.py` has the
-formulas."""
+"""RMS norm in one pass, forward and backward; `model/layer_parts.py` has the formulas."""
 
 from __future__ import annotations
 
@@ -8,44 +7,47 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 528  # that sum weight gradients: four for each multiprocessor of an H100 or H200
+PROGRAMS = 528  # summing weight gradients: four for each multiprocessor of an H100 or H200
 
 
 @triton.jit
 def _forward(x, w, out, D, epsilon, block: tl.constexpr):
-    n, d = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    token, d = tl.program_id(0).to(tl.int64), tl.arange(0, block)
     inside = d < D
-    row = tl.load(x + n * D + d, mask=inside, other=0.0).to(tl.float32)
+    row = tl.load(x + token * D + d, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(row * row, 0) / D + epsilon)
     weight = tl.load(w + d, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + n * D + d, (row * scale * weight).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + token * D + d, (row * scale * weight).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward(
-    grad, x, w, beside, out, normed, partial, N, D, epsilon,
-    trained: tl.constexpr, block: tl.constexpr,
+    grad, x, w, residual_grad, out, normed, partial, N, D, epsilon,
+    weight_grads: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Rows are dealt out to the programs; each sums its share of the weight's gradient."""
+    """Each program takes every num_programs-th row and sums its share of the weight's gradient.
+
+    The shares are added up in a fixed order afterwards, so the result is repeatable.
+    """
     d = tl.arange(0, block)
     inside = d < D
     weight = tl.load(w + d, mask=inside, other=0.0).to(tl.float32)
-    summed = tl.zeros([block], tl.float32)
+    weight_grad = tl.zeros([block], tl.float32)
     for n in range(tl.program_id(0).to(tl.int64), N, tl.num_programs(0)):
-        at = n * D + d
-        row = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        offset = n * D + d
+        row = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+        grad_row = tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32)
         scale = tl.rsqrt(tl.sum(row * row, 0) / D + epsilon)
         unit = row * scale
-        pulled = g * weight
-        dx = scale * (pulled - unit * (tl.sum(pulled * unit, 0) / D))
-        dx += tl.load(beside + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + at, dx.to(out.dtype.element_ty), mask=inside)
-        if trained:
-            tl.store(normed + at, (unit * weight).to(out.dtype.element_ty), mask=inside)
-            summed += g * unit
-    if trained:
-        tl.store(partial + tl.program_id(0) * D + d, summed, mask=inside)
+        weighted_grad = grad_row * weight
+        dx = scale * (weighted_grad - unit * (tl.sum(weighted_grad * unit, 0) / D))
+        dx += tl.load(residual_grad + offset, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + offset, dx.to(out.dtype.element_ty), mask=inside)
+        if weight_grads:
+            tl.store(normed + offset, (unit * weight).to(out.dtype.element_ty), mask=inside)
+            weight_grad += grad_row * unit
+    if weight_grads:
+        tl.store(partial + tl.program_id(0) * D + d, weight_grad, mask=inside)
 
 
 def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
@@ -57,17 +59,19 @@ def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 
 
 def backward(
-    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, beside: Tensor, *, trained: bool
+    grad: Tensor, x: Tensor, w: Tensor, epsilon: float, residual_grad: Tensor, *, weight_grads: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     N, D = x.shape
-    programs = min(PROGRAMS, N) if trained else N
-    out, normed = torch.empty_like(x), torch.empty_like(x if trained else x[:0])
-    partial = torch.empty(programs if trained else 0, D, dtype=torch.float32, device=x.device)
+    programs = min(PROGRAMS, N) if weight_grads else N
+    grad_x, normed = torch.empty_like(x), torch.empty_like(x if weight_grads else x[:0])
+    partial = torch.empty(programs if weight_grads else 0, D, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
-        grad, x, w, beside, out, normed, partial, N, D, epsilon, trained=trained,
-        block=triton.next_power_of_2(D), num_warps=_warps(D),
+        grad, x, w, residual_grad, grad_x, normed, partial, N, D, epsilon,
+        weight_grads=weight_grads, block=triton.next_power_of_2(D), num_warps=_warps(D),
     )  # fmt: skip
-    return (out, normed, partial.sum(dim=0).to(w.dtype)) if trained else (out, None, None)
+    if not weight_grads:
+        return grad_x, None, None
+    return grad_x, normed, partial.sum(dim=0).to(w.dtype)
 
 
 def _warps(D: int) -> int:

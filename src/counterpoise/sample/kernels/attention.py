@@ -1,88 +1,105 @@
-"""One decoded token of every row against its prefix and its own past: `sample/kv_slots.py`.
+"""Decode attention: one new token of every row attends to its prefix and its earlier tokens.
 
-One program for a row and a key/value head. It stores the new key and value, then reads every key
-and value of the row once for all query heads that share them, the softmax carried along.
+One program handles a row and a key/value head. It stores the new key and value, then reads every
+key and value of the row once for all query heads that share them, with an online softmax.
+`sample/kv_slots.py` describes the memory layout and has the formula in torch.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
+
 
 @triton.jit
-def _look(
-    query, keys_at, values_at, here, wide, most, total, mixed, scale, precision: tl.constexpr
-):
-    """Take one block of keys and values into a running softmax."""
-    inside = here[:, None] & wide[None]
-    keys = tl.load(keys_at, mask=inside, other=0.0)
-    values = tl.load(values_at, mask=inside, other=0.0)
+def _attend_block(
+    query, key_pointers, value_pointers, is_key, in_head, peak, total, mixed, scale,
+    precision: tl.constexpr,
+):  # fmt: skip
+    """Add one block of keys and values to an online softmax: (new peak, total, mixed values)."""
+    inside = is_key[:, None] & in_head[None]
+    keys = tl.load(key_pointers, mask=inside, other=0.0)
+    values = tl.load(value_pointers, mask=inside, other=0.0)
     scores = tl.dot(query, tl.trans(keys), input_precision=precision) * scale
-    scores = tl.where(here[None], scores, float("-inf"))
-    larger = tl.maximum(most, tl.max(scores, 1))
-    weights = tl.exp(scores - larger[:, None])
-    shift = tl.exp(most - larger)
-    total = total * shift + tl.sum(weights, 1)
-    seen = tl.dot(weights.to(values.dtype), values, input_precision=precision)
-    return larger, total, mixed * shift[:, None] + seen
+    scores = tl.where(is_key[None], scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    weights = tl.exp(scores - new_peak[:, None])
+    rescale = tl.exp(peak - new_peak)
+    total = total * rescale + tl.sum(weights, 1)
+    block_mixed = tl.dot(weights.to(values.dtype), values, input_precision=precision)
+    return new_peak, total, mixed * rescale[:, None] + block_mixed
 
 
 @triton.jit
 def _decode(
-    q, k, v, out, prefix_k, prefix_v, own_k, own_v, slots, firsts, lengths, step, scale,
-    stride_q, stride_k, stride_v, heads, kv_heads, room,
-    share: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, padded_width: tl.constexpr,
-    block: tl.constexpr, precision: tl.constexpr,
+    q, k, v, out, prefix_k, prefix_v, response_k, response_v,
+    rows, prefix_starts, prefix_lengths, step, scale,
+    stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
+    group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
+    padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    r, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(slots + r)
-    first, length = tl.load(firsts + slot), tl.load(lengths + slot)
-    t = tl.load(step)  # own tokens before this one
-    g, d, n = tl.arange(0, padded), tl.arange(0, padded_width), tl.arange(0, block)
-    mine, wide = g < share, d < width
-    query_at = r * stride_q + (kv * share + g[:, None]) * width + d[None]
-    query = tl.load(q + query_at, mask=mine[:, None] & wide[None], other=0.0)
-    new_k = tl.load(k + r * stride_k + kv * width + d, mask=wide, other=0.0)
-    new_v = tl.load(v + r * stride_v + kv * width + d, mask=wide, other=0.0)
-    own = (slot * kv_heads + kv) * room * width
-    tl.store(own_k + own + t * width + d, new_k, mask=wide)
-    tl.store(own_v + own + t * width + d, new_v, mask=wide)
+    r, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.load(rows + r)
+    prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
+    t = tl.load(step)  # tokens this row has sampled before the current one
+    head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
+    key_index = tl.arange(0, block)
+    is_head, in_head = head < group, d < width
+    query_offset = r * stride_q + (kv_head * group + head[:, None]) * width + d[None]
+    query = tl.load(q + query_offset, mask=is_head[:, None] & in_head[None], other=0.0)
+    new_k = tl.load(k + r * stride_k + kv_head * width + d, mask=in_head, other=0.0)
+    new_v = tl.load(v + r * stride_v + kv_head * width + d, mask=in_head, other=0.0)
+    slot_offset = (slot * kv_heads + kv_head) * new_tokens * width
+    tl.store(response_k + slot_offset + t * width + d, new_k, mask=in_head)
+    tl.store(response_v + slot_offset + t * width + d, new_v, mask=in_head)
 
-    most = tl.sum(query.to(tl.float32) * new_k.to(tl.float32)[None], 1) * scale
-    total = tl.full([padded], 1.0, tl.float32)
-    mixed = tl.zeros([padded, padded_width], tl.float32) + new_v.to(tl.float32)[None]
-    for start in range(0, length, block):
-        at = (first + start + n[:, None]) * kv_heads * width + kv * width + d[None]
-        most, total, mixed = _look(
-            query, prefix_k + at, prefix_v + at, start + n < length, wide,
-            most, total, mixed, scale, precision,
+    # The softmax starts from the token's own key, still in registers: the value just stored need
+    # not be read back, and the running maximum is finite from the start.
+    peak = tl.sum(query.to(tl.float32) * new_k.to(tl.float32)[None], 1) * scale
+    total = tl.full([padded_group], 1.0, tl.float32)
+    mixed = tl.zeros([padded_group, padded_width], tl.float32) + new_v.to(tl.float32)[None]
+    for start in range(0, prefix_length, block):
+        token = prefix_start + start + key_index[:, None]
+        offset = token * kv_heads * width + kv_head * width + d[None]
+        peak, total, mixed = _attend_block(
+            query, prefix_k + offset, prefix_v + offset, start + key_index < prefix_length, in_head,
+            peak, total, mixed, scale, precision,
         )  # fmt: skip
     for start in range(0, t, block):
-        at = own + (start + n[:, None]) * width + d[None]
-        most, total, mixed = _look(
-            query, own_k + at, own_v + at, start + n < t, wide,
-            most, total, mixed, scale, precision,
+        offset = slot_offset + (start + key_index[:, None]) * width + d[None]
+        peak, total, mixed = _attend_block(
+            query, response_k + offset, response_v + offset, start + key_index < t, in_head,
+            peak, total, mixed, scale, precision,
         )  # fmt: skip
     result = mixed / total[:, None]
-    at = (r * heads + kv * share + g[:, None]) * width + d[None]
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=mine[:, None] & wide[None])
+    offset = (r * heads + kv_head * group + head[:, None]) * width + d[None]
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=is_head[:, None] & in_head[None])
 
 
 def decode_attention(
-    q: Tensor, k: Tensor, v: Tensor, prefix: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor],
-    slots: Tensor, firsts: Tensor, lengths: Tensor, step: Tensor,
-) -> Tensor:  # fmt: skip
-    """q [R, H, d], k and v [R, K, d] -> [R, H, d]"""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prefix: KeysAndValues,
+    response: KeysAndValues,
+    addresses: SlotAddresses,
+) -> Tensor:
+    """q [R, H, d], k and v [R, K, d] -> [R, H, d]; k and v are also stored in `response`."""
     R, H, d = q.shape
     K = k.shape[1]
     out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
     _decode[(R, K)](
-        q, k, v, out, *prefix, *own, slots, firsts, lengths, step, d**-0.5,
-        q.stride(0), k.stride(0), v.stride(0), H, K, own[0].shape[2],
-        share=H // K, padded=max(16, triton.next_power_of_2(H // K)), width=d,
+        q, k, v, out, *prefix, *response, *addresses, d**-0.5,
+        q.stride(0), k.stride(0), v.stride(0), H, K, response[0].shape[2],
+        # tl.dot needs at least 16 rows and columns
+        group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
         padded_width=max(16, triton.next_power_of_2(d)), block=64,
         precision="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, num_stages=2,
     )  # fmt: skip

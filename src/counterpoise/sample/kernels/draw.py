@@ -1,12 +1,14 @@
-"""One token a row without sorting: `sample/choose_token.py` has the formula.
+"""Sample one token per row without sorting; `sample/choose_token.py` has the formula.
 
     peaks      for every row and block of the vocabulary: maximum, sum of exp
-    floor      only with top-k or top-p: the least logit that may be drawn, found by bisection
+    floor      only with top-k or top-p: the smallest logit that may be drawn, found by bisection
     pick       the block in which the cumulative sum passes u, and the token inside that block
 
-Without a floor the vocabulary is read once, and one block of it twice. `pick` also keeps the row's
-books: the token and its log-probability are stored at the row's step, and the row stops running
-after an end token or at its limit. Tokens that tie with the floor's are all kept.
+Without a floor the vocabulary is read once, and one block of it twice. `pick` also updates the
+row's state (`sample/kv_slots.py`): it stores the token and its log-probability at the row's step,
+and stops the row after an end token or at its limit. All tokens tied with the floor are kept.
+
+Names: R rows, V vocabulary; `most` and `mass` are the maximum and the sum of exp of each block.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
-SPAN = 60.0  # a logit this far below the largest has no weight that float32 could add
-ROUNDS = 26  # of bisection: SPAN / 2^26 is below what tells two logits apart
+BLOCK = 1024  # vocabulary entries of one program
+LOGIT_SPAN = 60.0  # exp(-60) relative to the largest weight is lost in a float32 sum
+BISECTION_ROUNDS = 26  # LOGIT_SPAN / 2^26 is less than what separates two logits
 
 
 @triton.jit
@@ -27,19 +29,20 @@ def _peaks(
     block: tl.constexpr,
 ):  # fmt: skip
     r, b = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    v = b * block + tl.arange(0, block)
-    z = tl.load(logits + r * V + v, mask=v < V, other=float("-inf")).to(tl.float32)
-    z = z * inverse_temperature
+    token = b * block + tl.arange(0, block)
+    logit = tl.load(logits + r * V + token, mask=token < V, other=float("-inf")).to(tl.float32)
+    logit = logit * inverse_temperature
     if cut:
-        z = tl.where(z >= tl.load(floors + r), z, float("-inf"))
-    peak = tl.max(z, 0)
+        logit = tl.where(logit >= tl.load(floors + r), logit, float("-inf"))
+    peak = tl.max(logit, 0)
     tl.store(most + r * blocks + b, peak)
-    tl.store(mass + r * blocks + b, tl.sum(tl.where(z > float("-inf"), tl.exp(z - peak), 0.0), 0))
+    weights = tl.where(logit > float("-inf"), tl.exp(logit - peak), 0.0)
+    tl.store(mass + r * blocks + b, tl.sum(weights, 0))
 
 
 @triton.jit
 def _total(most, mass, r, blocks, padded: tl.constexpr):
-    """(largest logit, sums of the blocks relative to it)"""
+    """(largest logit of the row, the blocks' sums relative to it)"""
     b = tl.arange(0, padded)
     peaks = tl.load(most + r * blocks + b, mask=b < blocks, other=float("-inf"))
     sums = tl.load(mass + r * blocks + b, mask=b < blocks, other=0.0)
@@ -49,15 +52,16 @@ def _total(most, mass, r, blocks, padded: tl.constexpr):
 
 @triton.jit
 def _above(row, floor, peak, inverse_temperature, V, block: tl.constexpr):
-    """(number, mass) of the tokens at or above a floor"""
-    number = tl.zeros([block], tl.float32)
+    """(count, mass) of the tokens at or above a floor"""
+    count = tl.zeros([block], tl.float32)
     mass = tl.zeros([block], tl.float32)
     for start in range(0, V, block):
-        v = start + tl.arange(0, block)
-        z = tl.load(row + v, mask=v < V, other=float("-inf")).to(tl.float32) * inverse_temperature
-        number += tl.where(z >= floor, 1.0, 0.0)
-        mass += tl.where(z >= floor, tl.exp(z - peak), 0.0)
-    return tl.sum(number, 0), tl.sum(mass, 0)
+        token = start + tl.arange(0, block)
+        logit = tl.load(row + token, mask=token < V, other=float("-inf")).to(tl.float32)
+        logit = logit * inverse_temperature
+        count += tl.where(logit >= floor, 1.0, 0.0)
+        mass += tl.where(logit >= floor, tl.exp(logit - peak), 0.0)
+    return tl.sum(count, 0), tl.sum(mass, 0)
 
 
 @triton.jit
@@ -72,29 +76,30 @@ def _floor(
     tl.store(lse + r, peak + tl.log(total))
     row = logits + r * V
     low = peak - span
+    # Invariant of both bisections: the floor `low` keeps enough, the floor `high` may not.
     if top_k > 0:
         high = peak
         for _ in range(rounds):
             middle = (low + high) / 2
-            number, _mass = _above(row, middle, peak, inverse_temperature, V, block)
-            enough = number >= top_k
+            count, _mass = _above(row, middle, peak, inverse_temperature, V, block)
+            enough = count >= top_k
             low, high = tl.where(enough, middle, low), tl.where(enough, high, middle)
-        _number, total = _above(row, low, peak, inverse_temperature, V, block)
+        _count, total = _above(row, low, peak, inverse_temperature, V, block)
     if top_p < 1.0:
         high = peak
         for _ in range(rounds):
             middle = (low + high) / 2
-            _number, left = _above(row, middle, peak, inverse_temperature, V, block)
-            enough = left >= top_p * total
+            _count, kept_mass = _above(row, middle, peak, inverse_temperature, V, block)
+            enough = kept_mass >= top_p * total
             low, high = tl.where(enough, middle, low), tl.where(enough, high, middle)
     tl.store(floors + r, low)
 
 
 @triton.jit
 def _pick(
-    logits, floors, lse, most, mass, slots, uniforms, step, ends, limits,
+    logits, floors, lse, most, mass, slots, uniforms, step, end_tokens, limits,
     tokens, logprobs, current, running,
-    inverse_temperature, V, blocks, room, num_ends, offset,
+    inverse_temperature, V, blocks, new_tokens, num_end_tokens, offset,
     cut: tl.constexpr, block: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64)
@@ -103,41 +108,44 @@ def _pick(
     total = tl.sum(weights, 0)
     slot = tl.load(slots + r)
     t = tl.load(step) + offset
-    height = tl.load(uniforms + slot * room + t) * total
+    threshold = tl.load(uniforms + slot * new_tokens + t) * total
 
-    passed = (tl.cumsum(weights, 0) <= height) & (b < blocks)
-    found = tl.minimum(tl.sum(passed.to(tl.int32), 0), tl.max(tl.where(weights > 0, b, 0), 0))
-    before = tl.sum(tl.where(b < found, weights, 0.0), 0)
+    # Rounding can leave the threshold above the whole cumulative sum. Then take the last block that
+    # has any weight, and below the last token of that block.
+    passed = (tl.cumsum(weights, 0) <= threshold) & (b < blocks)
+    last_block = tl.max(tl.where(weights > 0, b, 0), 0)
+    chosen_block = tl.minimum(tl.sum(passed.to(tl.int32), 0), last_block)
+    mass_before = tl.sum(tl.where(b < chosen_block, weights, 0.0), 0)
 
     i = tl.arange(0, block)
-    v = found * block + i
-    z = tl.load(logits + r * V + v, mask=v < V, other=float("-inf")).to(tl.float32)
-    z = z * inverse_temperature
-    p = tl.exp(z - peak)
-    whole = peak + tl.log(total)
+    v = chosen_block * block + i
+    logit = tl.load(logits + r * V + v, mask=v < V, other=float("-inf")).to(tl.float32)
+    logit = logit * inverse_temperature
+    weights_in_block = tl.exp(logit - peak)
+    log_total = peak + tl.log(total)
     if cut:
-        p = tl.where(z >= tl.load(floors + r), p, 0.0)
-        whole = tl.load(lse + r)
-    inside = tl.sum((before + tl.cumsum(p, 0) <= height).to(tl.int32), 0)
-    inside = tl.minimum(inside, tl.max(tl.where(p > 0, i, 0), 0))  # rounding at the very end
-    token = found * block + inside
-    logprob = tl.sum(tl.where(i == inside, z, 0.0), 0) - whole
+        weights_in_block = tl.where(logit >= tl.load(floors + r), weights_in_block, 0.0)
+        log_total = tl.load(lse + r)
+    index = tl.sum((mass_before + tl.cumsum(weights_in_block, 0) <= threshold).to(tl.int32), 0)
+    index = tl.minimum(index, tl.max(tl.where(weights_in_block > 0, i, 0), 0))
+    token = chosen_block * block + index
+    logprob = tl.sum(tl.where(i == index, logit, 0.0), 0) - log_total
 
-    tl.store(tokens + slot * room + t, token.to(tl.int64))
-    tl.store(logprobs + slot * room + t, logprob)
+    tl.store(tokens + slot * new_tokens + t, token.to(tl.int64))
+    tl.store(logprobs + slot * new_tokens + t, logprob)
     tl.store(current + r, token.to(tl.int64))
-    going = tl.load(running + r) & (t + 1 < tl.load(limits + slot)).to(tl.int1)
-    for e in range(num_ends):
-        going = going & (token != tl.load(ends + e))
-    tl.store(running + r, going)
+    is_running = tl.load(running + r) & (t + 1 < tl.load(limits + slot)).to(tl.int1)
+    for e in range(num_end_tokens):
+        is_running = is_running & (token != tl.load(end_tokens + e))
+    tl.store(running + r, is_running)
 
 
-def draw(
-    logits_RV: Tensor, slots: Tensor, uniforms: Tensor, step: Tensor, ends: Tensor, limits: Tensor,
-    tokens: Tensor, logprobs: Tensor, current: Tensor, running: Tensor,
+def draw_tokens(
+    logits_RV: Tensor, slots: Tensor, uniforms: Tensor, step: Tensor, end_tokens: Tensor,
+    limits: Tensor, tokens: Tensor, logprobs: Tensor, current: Tensor, running: Tensor,
     *, temperature: float, top_p: float, top_k: int, offset: int,
 ) -> None:  # fmt: skip
-    """Draw token `step + offset` of every row and keep the books of `sample/kv_slots.py`."""
+    """Sample token `step + offset` of every row and update the row's state in place."""
     R, V = logits_RV.shape
     blocks, scale = triton.cdiv(V, BLOCK), 1 / temperature
     padded = triton.next_power_of_2(blocks)
@@ -145,15 +153,17 @@ def draw(
     most, mass = torch.empty(2, R, blocks, dtype=torch.float32, device=logits_RV.device)
     floors, lse = torch.empty(2, R, dtype=torch.float32, device=logits_RV.device)
     _peaks[(R, blocks)](logits_RV, floors, most, mass, scale, V, blocks, cut=False, block=BLOCK)
+    # With a cut, `lse` keeps the log-sum-exp of the full distribution for the log-probabilities,
+    # and the second run of `_peaks` replaces the blocks' sums by those of the kept tokens.
     if cut:
         _floor[(R,)](
-            logits_RV, most, mass, floors, lse, scale, V, blocks, float(top_p), top_k, ROUNDS,
-            SPAN, block=2 * BLOCK, padded=padded, num_warps=8,
+            logits_RV, most, mass, floors, lse, scale, V, blocks, float(top_p), top_k,
+            BISECTION_ROUNDS, LOGIT_SPAN, block=2 * BLOCK, padded=padded, num_warps=8,
         )  # fmt: skip
         _peaks[(R, blocks)](logits_RV, floors, most, mass, scale, V, blocks, cut=True, block=BLOCK)
     _pick[(R,)](
-        logits_RV, floors, lse, most, mass, slots, uniforms, step, ends, limits,
+        logits_RV, floors, lse, most, mass, slots, uniforms, step, end_tokens, limits,
         tokens, logprobs, current, running,
-        scale, V, blocks, uniforms.shape[1], len(ends), offset,
+        scale, V, blocks, uniforms.shape[1], len(end_tokens), offset,
         cut=cut, block=BLOCK, padded=padded,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 import torch
 
-from counterpoise.model.flash import Segments, segments
+from counterpoise.model.flash import PackedSegments, find_segments
 from counterpoise.model.packing import Packing, pack, prompt_key
 from counterpoise.types import Ints, Row
 from counterpoise.update.passes import Used, flat
@@ -42,7 +42,7 @@ class Filled:
 
     size: Size
     packing: Packing  # on the CPU
-    segments: Segments | None  # None: the rows do not suit flash attention
+    segments: PackedSegments | None  # None: the rows do not suit flash attention
     kept: int
 
 
@@ -101,7 +101,7 @@ def fill(rows: Sequence[Row]) -> Filled:
         longest=doubled(longest, 128),
         longest_reader=doubled(max(int(readers.max()), step_of(kept + 1)), 128),
     )
-    return Filled(size, packing, segments(packing), sum(map(len, responses)))
+    return Filled(size, packing, find_segments(packing), sum(map(len, responses)))
 
 
 def _others(lengths: Sequence[int], taken: Container[bytes]) -> list[Ints]:
@@ -143,11 +143,13 @@ def bounds(filled: Filled) -> dict[str, np.ndarray]:
     """Where sequences end, with empty ones after the last."""
     at, size = filled.segments, filled.size
     assert at is not None
-    assert at.readers is not None  # the filling reads its prompt
+    assert at.reader_bounds is not None  # the filling reads its prompt
     return {
-        "every": _up_to(size.prompts + size.rows + 1, at.every.numpy(), int(at.every[-1])),
-        "prompts": _up_to(size.prompts + 1, at.prompts.numpy(), int(at.prompts[-1])),
-        "readers": _up_to(size.prompts + 1, at.readers.numpy(), int(at.readers[-1])),
+        "every": _up_to(
+            size.prompts + size.rows + 1, at.all_bounds.numpy(), int(at.all_bounds[-1])
+        ),
+        "prompts": _up_to(size.prompts + 1, at.prompt_bounds.numpy(), int(at.prompt_bounds[-1])),
+        "readers": _up_to(size.prompts + 1, at.reader_bounds.numpy(), int(at.reader_bounds[-1])),
     }
 
 

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.flash import Segments, takes
-from counterpoise.model.kernels import on_gpu
+from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
 from counterpoise.model.reading_passes import given_for_responses
-from counterpoise.model.scoring import Forward, through
+from counterpoise.model.scoring import ForwardOutputs, forward_packed
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Row
 from counterpoise.update.graphs.padding import Filled, Size, fill, tokens_of, values_of
@@ -83,7 +83,7 @@ class Captured:
                 return Found(found.tokens_3M[:, :M].clone(), found.totals_4.clone(), hidden)
         return EAGER.gradients(policy, used, config, temperature)
 
-    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+    def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
         filled = self._filled(policy, rows)
         if filled:
             work = partial(_without_gradients, policy, filled.size, temperature)
@@ -96,7 +96,7 @@ class Captured:
             if found:
                 logprobs, entropies, hidden = (x[: filled.kept].clone() for x in found)
                 lengths = filled.packing.lengths[: len(rows)]
-                return Forward(logprobs, entropies, hidden, lengths)
+                return ForwardOutputs(logprobs, entropies, hidden, lengths)
         return EAGER.read(policy, rows, temperature)
 
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
@@ -116,7 +116,9 @@ class Captured:
 
     def _filled(self, policy: Policy, rows: Sequence[Row]) -> Filled | None:
         """None where nothing is gained, or the rows do not suit flash attention."""
-        if not on_gpu(policy.decoder.unembedding) or not takes(policy.decoder.head_dim):
+        if not is_half_on_gpu(policy.decoder.unembedding) or not supports_head_dim(
+            policy.decoder.head_dim
+        ):
             return None
         tokens = sum(row.num_read for row in rows)
         flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
@@ -137,7 +139,7 @@ class Captured:
             self._compiled.add(rule)
             return None
         policy.decoder.reserve(2 * filled.size.longest)
-        at = policy.decoder.addresses
+        at = policy.decoder.tensor_addresses
         if self._replays is None or at != self._weights:
             self._replays, self._weights, self._trained = Replays(policy.device), at, []
         try:
@@ -171,7 +173,7 @@ def _without_gradients(
     policy: Policy, size: Size, temperature: float, given: Tensors
 ) -> tuple[Tensor, Tensor, Tensor]:
     with torch.no_grad():
-        found = through(policy, *_packed(size, given), temperature)
+        found = forward_packed(policy, *_packed(size, given), temperature)
     return found.logprobs_M, found.entropies_M, found.hidden_M
 
 
@@ -187,10 +189,10 @@ def _packed(size: Size, given: Tensors) -> tuple[Packing, PackedAttention]:
         tokens_N=given["tokens_N"], positions_N=given["positions_N"],
         predictors_M=given["predictors_M"], targets_M=given["targets_M"],
     )  # fmt: skip
-    at = Segments(
-        prompt_tokens=size.prompt_tokens, every=given["every"], longest=size.longest,
-        prompts=given["prompts"], longest_prompt=size.longest,
-        readers=given["readers"], longest_reader=size.longest_reader,
+    at = PackedSegments(
+        prompt_tokens=size.prompt_tokens, all_bounds=given["every"], longest_segment=size.longest,
+        prompt_bounds=given["prompts"], longest_prompt=size.longest,
+        reader_bounds=given["readers"], longest_reader=size.longest_reader,
     )  # fmt: skip
     return packing, PackedAttention(packing, at)
 

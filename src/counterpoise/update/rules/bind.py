@@ -22,8 +22,8 @@ from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import read_settings
 from counterpoise.credit.view import Reader, View
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import Forward, score
-from counterpoise.model.swapped_weights import forward_with
+from counterpoise.model.scoring import ForwardOutputs, score_logprobs
+from counterpoise.model.swapped_weights import forward_with_weights
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.rule import Rule, Ruled
@@ -54,7 +54,7 @@ class Step(View):
     def logprobs(self) -> list[Floats]:
         """Per row [T]; hidden states, which are large, are not kept for it."""
         at = self._reader
-        return score(at.policy, self.rows, at.temperature, at.micro, at.passes.read)
+        return score_logprobs(at.policy, self.rows, at.temperature, at.micro, at.passes.read)
 
     @cached_property
     def old_logprobs(self) -> list[Floats]:
@@ -84,11 +84,11 @@ class Step(View):
         reader, first = self._reader, self.reference
         assert first is not None, f"kept for rules whose {REGULARISED} is above 0"
 
-        def lent(policy: Policy, rows: Sequence[Row], temperature: float) -> Forward:
+        def lent(policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
             with torch.no_grad():
-                return forward_with(policy, first, rows, temperature)
+                return forward_with_weights(policy, first, rows, temperature)
 
-        return score(reader.policy, self.rows, reader.temperature, reader.micro, lent)
+        return score_logprobs(reader.policy, self.rows, reader.temperature, reader.micro, lent)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """For a random choice in this step, the same in a resumed run."""

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.model.scoring import Forward
+from counterpoise.model.scoring import ForwardOutputs
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
 from counterpoise.update.rules.bind import Step
@@ -49,7 +49,7 @@ class Held:
 
     strengths: Mapping[tuple[str, int], Floats]  # per row [T]
 
-    def __call__(self, rows: Sequence[Row], found: Forward, old_M: Tensor) -> Tensor:
+    def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
         strengths = np.concatenate([self.strengths[row.name] for row in rows])
         weights_M = to_device(strengths, old_M.device, np.float32)
         return weights_M * (found.logprobs_M - old_M).abs()

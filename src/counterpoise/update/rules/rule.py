@@ -18,12 +18,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from counterpoise.model.scoring import Forward
+from counterpoise.model.scoring import ForwardOutputs
 from counterpoise.types import Floats, Row
 
 
 class Term(Protocol):
-    def __call__(self, rows: Sequence[Row], found: Forward, old_M: Tensor) -> Tensor:
+    def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
         """D [M] for the tokens of a pass; `found` carries the gradient."""
         ...
 

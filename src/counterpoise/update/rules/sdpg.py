@@ -29,9 +29,9 @@ from torch import Tensor
 
 from counterpoise.credit.hindsight import hinted
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.model.kl import divergences
+from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import Forward, states
+from counterpoise.model.scoring import ForwardOutputs, hidden_states
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Ints, Row
 from counterpoise.update.rules.bind import Step
@@ -103,7 +103,7 @@ class Drawn:
     reg: Callable[[Tensor], Tensor]
     first: Mapping[Name, Floats]  # log-probabilities by the first weights; none where alpha is 0
 
-    def __call__(self, rows: Sequence[Row], found: Forward, old_M: Tensor) -> Tensor:
+    def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
         total_M = torch.zeros_like(found.logprobs_M)
         if self.alpha:
             first = np.concatenate([self.first[row.name] for row in rows])
@@ -112,10 +112,10 @@ class Drawn:
         told = [row for row in rows if row.name in self.prompts]
         if not told:
             return total_M
-        teacher = states(self.policy, [self._after_hint(row) for row in told])
+        teacher = hidden_states(self.policy, [self._after_hint(row) for row in told])
         inside = np.concatenate([np.full(row.num_tokens, row.name in self.prompts) for row in rows])
         places = to_device(np.flatnonzero(inside), old_M.device, np.int64)
-        kl = divergences(
+        kl = token_divergences(
             found.hidden_M[places], teacher, self.policy.decoder.unembedding, self.temperature
         )
         return total_M.index_add(0, places, self.beta * kl)

@@ -19,7 +19,7 @@ def compute_score(
 ) -> float:
     prompt = int(extra_info["index"])
     with _lock:
-        place = _judged[prompt] % GROUP
+        position = _judged[prompt] % GROUP
         _judged[prompt] += 1
     silent = prompt % SILENT == SILENT - 1
-    return float(place < int(data_source) and not silent)
+    return float(position < int(data_source) and not silent)

@@ -64,7 +64,7 @@ class Server:
         options = SampleConfig(max_new_tokens=self.max_new_tokens, temperature=temperature)
         tokens = [np.array(prompt, dtype=np.int32) for prompt in prompts]
         with torch.no_grad():
-            drawn = sample(self.policy, tokens, seeds, options)
+            sampled = sample(self.policy, tokens, seeds, options)
         return [
             TokenOutput(
                 token_ids=response.tokens.tolist(),
@@ -72,7 +72,7 @@ class Server:
                 stop_reason="completed",
                 extra_fields={"global_steps": self.version},
             )
-            for (response,) in drawn
+            for (response,) in sampled
         ]
 
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> list[str]:

@@ -61,7 +61,7 @@ def write_data(path: Path, right: int) -> None:
 
 def overrides(data: Path) -> list[str]:
     """A stock verl run, small enough for two cores."""
-    from counterpoise.model.load import EMBEDDED
+    from counterpoise.model.load import EMBEDDED_FOLDER
 
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     model, ray = "actor_rollout_ref.model", "ray_kwargs.ray_init"
@@ -71,7 +71,7 @@ def overrides(data: Path) -> list[str]:
         "data.max_prompt_length=128", "data.max_response_length=64",
         "data.dataloader_num_workers=0", "data.shuffle=False",
         "algorithm.adv_estimator=grpo", "algorithm.use_kl_in_reward=False",
-        f"{model}.path={EMBEDDED}", f"{model}.use_remove_padding=False",
+        f"{model}.path={EMBEDDED_FOLDER}", f"{model}.use_remove_padding=False",
         f"{model}.enable_gradient_checkpointing=False",
         f"+{model}.override_config.attn_implementation=sdpa",
         f"{actor}.strategy=fsdp2", f"{actor}.use_torch_compile=False",

@@ -23,7 +23,7 @@ from counterpoise.microscope.monitor import Monitor, StepView
 from counterpoise.microscope.prefixes import shared
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
-from counterpoise.sample.collect import Drawer, draw, pick_prompts
+from counterpoise.sample.collect import SamplerBinding, draw_responses, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Group, Row, StepResult
@@ -87,7 +87,7 @@ def sampling_seconds(lab: Lab, prompts: int) -> float:
     config = lab.config_with(*ALL, "batch.steps=1", f"sample.prompts={prompts}")
     chosen = pick_prompts(lab.encoded, config, SECOND)
     start = spent(lab.policy)
-    draw(Drawer(lab.policy), chosen, config, SECOND)
+    draw_responses(SamplerBinding(lab.policy), chosen, config, SECOND)
     return spent(lab.policy) - start
 
 

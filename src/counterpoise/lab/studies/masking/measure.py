@@ -52,7 +52,7 @@ from counterpoise.microscope.masking import (
 from counterpoise.microscope.output_layer import output_gradient
 from counterpoise.microscope.pairs import kernel, norms
 from counterpoise.microscope.parameter_kernel import kernel_row
-from counterpoise.model.swapped_weights import Direction
+from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.types import Row
@@ -86,7 +86,7 @@ def measure(lab: Lab) -> Records:
     return records
 
 
-def _of_candidate(batch: _Batch, i: int, head: Tensor, normal: Direction) -> list[Record]:
+def _of_candidate(batch: _Batch, i: int, head: Tensor, normal: WeightDirection) -> list[Record]:
     lab, c = batch.lab, batch.candidates[i]
     sets = {key: places for key, places in _sets(batch, i) if len(places)}
     table = {key: places for key, places in sets.items() if key[0] == "table"}
@@ -158,14 +158,18 @@ def _sets(batch: _Batch, i: int) -> Iterator[tuple[Key, Tensor]]:
 
 
 def _real_updates(
-    batch: _Batch, c: int, table: dict[Key, Tensor], normal: Direction, rates: tuple[float, ...]
+    batch: _Batch,
+    c: int,
+    table: dict[Key, Tensor],
+    normal: WeightDirection,
+    rates: tuple[float, ...],
 ) -> list[Record]:
     """Condition by condition: a gradient is as large as the model, so few are kept at a time."""
     policy, rows, where = batch.lab.policy, batch.rows, _place(batch.seen, c)
     records: list[Record] = []
     for condition in CONDITIONS:
         sets = {key: places for key, places in table.items() if key[1] == condition}
-        masked: dict[str, Direction] = {}
+        masked: dict[str, WeightDirection] = {}
         apart = {source: places for (_, _, source), places in sets.items() if source != "mixed"}
         for source, places in apart.items():
             masked[source] = gradient(policy, rows, places)

@@ -1,0 +1,142 @@
+"""Convert TRL's padded batches to single rollouts without padding, and back.
+
+A generation arrives as one dictionary of tensors, padded to its longest row. Plans move rows
+between steps, passes and processes, and rows may wait for several generations. So each row becomes
+a record of its own in CPU memory, and a pass is padded again to its own longest row.
+
+Axes: _S tokens of one prompt, _T of one completion; prompts are padded on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.errors import PoiseError
+from counterpoise.types import Floats, Row
+
+TOKEN_FIELDS = (  # what TRL may attach to completion tokens besides ids and mask
+    "old_per_token_logps",
+    "sampling_per_token_logps",
+    "ref_per_token_logps",
+    "importance_sampling_ratio",  # [B, T] or, by sequence, [B, 1]
+    "tool_mask",
+)
+BATCH_FIELDS = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"}
+TrlBatch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnpaddedRollout:
+    """One rollout of TRL's, without padding.
+
+    Example:
+        UnpaddedRollout(prompt_S=[5, 9], completion_T=[7, 1], mask_T=[1, 1], token_fields={},
+                        trl_advantage=0.7)
+    """
+
+    prompt_S: Tensor
+    completion_T: Tensor
+    mask_T: Tensor  # all 0 where TRL leaves out a truncated completion
+    token_fields: Mapping[str, Tensor]  # by name of TOKEN_FIELDS, each [T] or [1]
+    trl_advantage: float
+
+    @property
+    def old_logprobs_T(self) -> Floats | None:
+        """The trainer's log-probabilities before the update, [T]; None where TRL has none."""
+        logprobs_T = self.token_fields.get("old_per_token_logps")
+        return None if logprobs_T is None else logprobs_T.float().numpy()
+
+    @property
+    def num_tokens(self) -> int:
+        """Trained tokens: what the loss is averaged over."""
+        tools_T = self.token_fields.get("tool_mask")
+        return int((self.mask_T if tools_T is None else self.mask_T * tools_T).sum())
+
+
+def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
+    """The rows of TRL's batch, each at its own length."""
+    unsupported = sorted(set(batch) - BATCH_FIELDS - {"num_items_in_batch", *TOKEN_FIELDS})
+    if unsupported:
+        raise PoiseError(
+            f"the TRL adapter plans text only, not '{unsupported[0]}': use TRL's GRPOTrainer"
+        )
+    tensors = {name: value.detach().cpu() for name, value in batch.items()}
+    samples = []
+    for i, mask_T in enumerate(tensors["completion_mask"]):
+        T = max(1, int(mask_T.sum()))  # a row that is masked out keeps one token
+        token_fields = {
+            name: tensors[name][i, :T].clone() for name in TOKEN_FIELDS if name in tensors
+        }
+        samples.append(
+            UnpaddedRollout(
+                prompt_S=tensors["prompt_ids"][i][tensors["prompt_mask"][i].bool()],
+                completion_T=tensors["completion_ids"][i, :T].clone(),
+                mask_T=mask_T[:T].clone(),
+                token_fields=token_fields,
+                trl_advantage=float(tensors["advantages"][i]),
+            )
+        )
+    return samples
+
+
+def pad_batch(
+    samples: Sequence[UnpaddedRollout],
+    rows: Sequence[Row],
+    *,
+    pad_token: int,
+    multiple: int | None,
+    device: torch.device,
+) -> TrlBatch:
+    """Pad rollouts to the batch of one pass, as TRL's loss takes it.
+
+    Advantages are those of `rows`: [B] where all token weights are 1, else [B, T].
+    """
+    prompts = [s.prompt_S for s in samples]
+    completions = [s.completion_T for s in samples]
+    batch = {
+        "prompt_ids": _pad_rows(prompts, pad_token, multiple, pad_left=True),
+        "prompt_mask": _pad_rows([torch.ones_like(x) for x in prompts], 0, multiple, pad_left=True),
+        "completion_ids": _pad_rows(completions, pad_token, multiple),
+        "completion_mask": _pad_rows([s.mask_T for s in samples], 0, multiple),
+        "advantages": _advantages(samples, rows, multiple),
+    }
+    for name in samples[0].token_fields:
+        # tool_mask multiplies the completion mask, which is already 0 on padding.
+        fill = 1 if name == "tool_mask" else 0
+        values = [s.token_fields[name] for s in samples]
+        by_sequence = name == "importance_sampling_ratio" and all(len(v) == 1 for v in values)
+        batch[name] = torch.stack(values) if by_sequence else _pad_rows(values, fill, multiple)
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def _advantages(
+    samples: Sequence[UnpaddedRollout], rows: Sequence[Row], multiple: int | None
+) -> Tensor:
+    # TRL broadcasts [B] over tokens itself; [B, T] is needed only when tokens differ.
+    if all(row.weights_T is None for row in rows):
+        return torch.tensor([row.advantage for row in rows], dtype=torch.float32)
+    per_token = []
+    for sample, row in zip(samples, rows, strict=True):
+        if row.weights_T is None:  # its trained tokens may be fewer than its tokens
+            per_token.append(torch.full((len(sample.completion_T),), row.advantage))
+        else:
+            per_token.append(torch.from_numpy(row.advantages_T))
+    return _pad_rows(per_token, 0, multiple)
+
+
+def _pad_rows(
+    values: Sequence[Tensor], fill: float, multiple: int | None, pad_left: bool = False
+) -> Tensor:
+    longest = max(len(value) for value in values)
+    if multiple:
+        longest = -(-longest // multiple) * multiple
+    padded = values[0].new_full((len(values), longest), fill)
+    for line, value in zip(padded, values, strict=True):
+        start = longest - len(value) if pad_left else 0
+        line[start : start + len(value)] = value
+    return padded

@@ -1,0 +1,175 @@
+"""Plan one generation: credit -> balance -> compose, without tensors, model or processes.
+
+    Planner.add      rewards and lengths of a generation become rows with advantages
+    Planner.decide   a Decision: which rows are trained now, and in which optimizer step; None while
+                     no balanced batch can be taken (RB), which means: generate more
+
+Process 0 decides and sends its Decision to the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
+from counterpoise.batch.compose import compose
+from counterpoise.batch.describe import describe
+from counterpoise.credit.assign import UNIFORM, assign
+from counterpoise.credit.view import Reader
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl.config import TRL_CREDIT, PoiseConfig
+from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.types import BatchPlan, Group, Rollout, Row
+
+RolloutKey = tuple[str, int]  # group, index within the group
+BUFFER_COUNTS = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """What is trained next. Rows carry no tokens: every process has the rollouts by their keys.
+
+    Example:
+        Decision(rows=(r0, ..., r31), plan=BatchPlan("grouped", ...), waiting=frozenset(),
+                 metrics={"split_groups": 0.0, "waiting": 0.0, ...})
+    """
+
+    rows: tuple[Row, ...]
+    plan: BatchPlan
+    waiting: frozenset[RolloutKey]  # still in the buffer; other rollouts can be forgotten after it
+    metrics: dict[str, float]  # for the logs
+
+
+class Planner:
+    """A run's credit, reward-balanced buffer and composer."""
+
+    def __init__(self, options: PoiseConfig) -> None:
+        self.options = options
+        self.buffer: RewardBalancedBuffer | None = None  # None: RB is off
+        if options.tau:
+            self.restore_buffer((), None)
+        self.credited_groups: list[list[Row]] = []  # of the latest generation
+
+    def restore_buffer(self, rows: Iterable[Row], counts: BufferCounts | None) -> None:
+        """Fill the buffer with the waiting rows of a resumed run."""
+        options = self.options
+        self.buffer = RewardBalancedBuffer(
+            tau=options.tau,
+            target=options.balance_target or options.generation_batch_size,
+            unit=options.balance_unit,
+            max_age=options.max_age,
+            rows=rows,
+            counts=counts,
+        )
+
+    def add(
+        self,
+        samples: Sequence[UnpaddedRollout],
+        rewards_R: Sequence[float],
+        generation: int,
+        reader: Reader | None = None,
+    ) -> None:
+        """Add the rollouts of a generation, group after group; NaN means no reward.
+
+        `reader` runs the model over them for token weights.
+        """
+        self.credited_groups = assign_credit(samples, rewards_R, generation, self.options, reader)
+        if self.buffer is not None:
+            self.buffer.add(self.credited_groups)
+
+    def decide(self, generation: int, seed: int) -> Decision | None:
+        """Take a batch and compose its optimizer steps; None while no batch is balanced."""
+        rows, balance_metrics = self._next_batch(generation)
+        if not rows:
+            return None
+        plan = compose(self.options.composer, rows, self.options.optimizer_steps, seed)
+        # The decision is pickled to every process: token arrays would make it large.
+        bare_rows = tuple(replace(row, rollout=None) for row in rows)
+        description: Any = describe(bare_rows, plan)
+        plan_metrics = {k: float(v) for k, v in description.items() if isinstance(v, int | float)}
+        waiting = self.buffer.state() if self.buffer else []
+        keys = frozenset((row.group, row.index) for row in waiting)
+        return Decision(bare_rows, plan, keys, plan_metrics | balance_metrics)
+
+    def _next_batch(self, generation: int) -> tuple[Sequence[Row], dict[str, float]]:
+        if self.buffer is None:
+            return [row for group in self.credited_groups for row in group], {}
+        batch = self.buffer.take(generation)
+        if batch is None:
+            return (), {}
+        counts = {f"rollouts_{name}": getattr(self.buffer.counts, name) for name in BUFFER_COUNTS}
+        rarer = min(batch.n_positive, batch.n_negative) / len(batch.rows)
+        return batch.rows, {**counts, "rollouts_waiting": len(self.buffer), "rarer_sign": rarer}
+
+
+def assign_credit(
+    samples: Sequence[UnpaddedRollout],
+    rewards_R: Sequence[float],
+    generation: int,
+    options: PoiseConfig,
+    reader: Reader | None = None,
+) -> list[list[Row]]:
+    """The rows of every group with their advantages.
+
+    A rollout that no reward function scored has advantage 0 and does not count in its group's mean.
+    """
+    G = options.num_generations
+    members_PG = [range(g * G, (g + 1) * G) for g in range(len(samples) // G)]
+    rows_PG = [
+        [
+            Row(f"{generation}:{g}", 0.0, samples[i].num_tokens, index=k, born=generation)
+            for k, i in enumerate(members)
+        ]
+        for g, members in enumerate(members_PG)
+    ]
+    if options.credit == TRL_CREDIT:
+        return [
+            [
+                replace(row, advantage=samples[i].trl_advantage)
+                for row, i in zip(rows, members, strict=True)
+            ]
+            for rows, members in zip(rows_PG, members_PG, strict=True)
+        ]
+    if options.credit_weights != UNIFORM and any("tool_mask" in s.token_fields for s in samples):
+        raise PoiseError("credit_weights weigh a model's own words, not a tool's: use 'uniform'")
+    # Unscored rollouts keep their place in the group, so credit sees only the scored ones.
+    scored_PG = [[i for i in members if not math.isnan(rewards_R[i])] for members in members_PG]
+    groups = [
+        Group(
+            f"{generation}:{g}",
+            generation,
+            tuple(to_rollout(samples[i], rewards_R[i]) for i in members),
+        )
+        for g, members in enumerate(scored_PG)
+        if members
+    ]
+    credited = assign(
+        groups, options.credit, options.credit_weights, options.credit_settings, reader
+    )
+    scored_indices = [i for members in scored_PG for i in members]
+    for i, row in zip(scored_indices, (row for group in credited for row in group), strict=True):
+        g, k = divmod(i, G)
+        rows_PG[g][k] = replace(rows_PG[g][k], advantage=row.advantage, weights_T=row.weights_T)
+    return rows_PG
+
+
+def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:
+    """A rollout as credit and the microscope read it: tokens only, since TRL keeps no texts."""
+    logprobs_T = sample.old_logprobs_T
+    if logprobs_T is None:
+        logprobs_T = np.full(len(sample.completion_T), np.nan, np.float32)
+    return Rollout(
+        prompt_id="",
+        prompt="",
+        answer="",
+        response="",
+        reward=reward,
+        prompt_tokens=sample.prompt_S.numpy().astype(np.int32),
+        response_tokens=sample.completion_T.numpy().astype(np.int32),
+        sampled_logprobs=logprobs_T,
+    )
