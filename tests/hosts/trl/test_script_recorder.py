@@ -154,7 +154,10 @@ def seen(**changes: Any) -> SimpleNamespace:
         ({"top_entropy_quantile": 0.2}, "set top_entropy_quantile=1.0, or"),
         ({"delta": 4.0}, "set delta=None, or"),
         ({"loss_type": "sapo"}, "monitor_every knows the losses dapo, bnpo, grpo, dr_grpo"),
-        ({"kind": "gpt2"}, "^monitor_every: gpt2 models are not supported: choose a llama.*, or set it to 0$"),
+        (
+            {"kind": "gpt2"},
+            "^monitor_every: gpt2 models are not supported: choose a llama.*, or set it to 0$",
+        ),
     ],
 )
 def test_the_monitor_refuses_a_loss_that_it_sees_only_in_part(
