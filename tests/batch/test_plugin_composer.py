@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
@@ -46,7 +46,7 @@ def test_the_rule_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_example_takes_easy_groups_first_and_whole():
     plan = compose(f"{EXAMPLE}:easy_first", rows(), 2, seed=0)
     assert plan.steps == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
-    assert describe(rows(), plan)["split_groups"] == 0
+    assert describe_plan(rows(), plan)["split_groups"] == 0
     with pytest.raises(
         PoiseError, match=r"easy_first': step 0 is empty\. The composer is at fault$"
     ):

@@ -83,7 +83,7 @@ def test_of_a_real_step() -> None:
     before, sums = look()
     take_step(
         policy, Optimizer(policy.model, config), rows, config, temperature=0.8, max_new_tokens=4,
-        look=monitor,
+        observer=monitor,
     )  # fmt: skip
     after, then = look()
     expected = float((after.exp() * (after - before)).sum()) / 2
@@ -100,7 +100,7 @@ def test_where_nothing_moved_there_is_no_tax() -> None:
     monitor = Monitor(1.0, 1000, ())
     take_step(
         policy, Optimizer(policy.model, config), ROWS, config, temperature=1.0, max_new_tokens=4,
-        look=monitor,
+        observer=monitor,
     )  # fmt: skip
     found = numbers(monitor.views)
     assert found["learning_tax"] == 0

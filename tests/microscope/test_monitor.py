@@ -28,7 +28,7 @@ def step(policy: Policy, rows: list[Row], monitor: Monitor | None, **changes: ob
         config,
         temperature=TEMPERATURE,
         max_new_tokens=17,
-        look=monitor,
+        observer=monitor,
     )
 
 

@@ -30,7 +30,7 @@ def step(rows: list[Row], monitor: Monitor) -> list[StepView]:
     optimizer = Optimizer(policy.model, config)
     take_step(
         policy, optimizer, rows, config, temperature=0.8, max_new_tokens=17,
-        look=monitor.at(0, rows),
+        observer=monitor.at(0, rows),
     )  # fmt: skip
     return monitor.views
 

@@ -22,7 +22,12 @@ from counterpoise.run.state import State, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
-from counterpoise.update.old_logprobs import Scores, first_step, score_before_update, scored
+from counterpoise.update.old_logprobs import (
+    Scores,
+    first_updating_step,
+    score_before_update,
+    score_missing,
+)
 from counterpoise.update.passes import Passes
 
 MICRO = 60  # several passes a step
@@ -51,10 +56,10 @@ def by_step(
     done = list(batch)
     for step in plan.steps:
         for i, row in zip(
-            step, scored(policy, [batch[i] for i in step], temperature, micro), strict=True
+            step, score_missing(policy, [batch[i] for i in step], temperature, micro), strict=True
         ):
             done[i] = row
-    return done, scored(policy, waiting, temperature, micro)
+    return done, score_missing(policy, waiting, temperature, micro)
 
 
 def in_one(
@@ -68,7 +73,7 @@ def in_one(
     known: Scores,
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored at once, whatever the steps are."""
-    done = scored(policy, [*batch, *waiting], temperature, micro)
+    done = score_missing(policy, [*batch, *waiting], temperature, micro)
     return done[: len(batch)], done[len(batch) :]
 
 
@@ -176,8 +181,8 @@ def test_rows_without_signal_are_not_scored_and_make_no_first_step() -> None:
     silent = [
         replace(row, advantage=0.0) if i < 8 or i == 20 else row for i, row in enumerate(BATCH)
     ]
-    assert first_step(silent, PLAN) == 1
-    assert first_step([replace(row, advantage=0.0) for row in BATCH], PLAN) == 0
+    assert first_updating_step(silent, PLAN) == 1
+    assert first_updating_step([replace(row, advantage=0.0) for row in BATCH], PLAN) == 0
     batch, _ = score_before_update(tiny.policy(), silent, PLAN, [], 1.0, MicroBatch(MICRO))
     unscored = [i for i, row in enumerate(batch) if row.scored_T is None]
     assert unscored == [*range(16), 20]

@@ -19,7 +19,7 @@ from counterpoise.model.scoring import micro_batches, score_logprobs
 from counterpoise.run.state import State, new_state
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate, take_step
+from counterpoise.update.step import accumulate_gradient, take_step
 
 CONFIG = UpdateConfig(lr=0.01)
 KEYS = {"temperature": 1.0, "max_new_tokens": 24}
@@ -131,7 +131,7 @@ def test_what_was_scored_on_policy_has_ratio_one() -> None:
     rows = tiny.rows()
     old = score_logprobs(policy, rows, 0.7, 10_000)
     rows = [replace(r, scored_T=x) for r, x in zip(rows, old, strict=True)]
-    result = accumulate(policy, rows, CONFIG, temperature=0.7, max_new_tokens=24)
+    result = accumulate_gradient(policy, rows, CONFIG, temperature=0.7, max_new_tokens=24)
     for now, then in zip(result.logprobs, result.old_logprobs, strict=True):
         np.testing.assert_allclose(now, then, atol=1e-5)
     assert result.clipped_share == 0.0

@@ -24,7 +24,7 @@ from counterpoise.types import Row
 from counterpoise.variants import BALANCE_UNITS
 
 
-def quota_of(tau: float, size: int) -> int:
+def minority_quota(tau: float, size: int) -> int:
     """Rows of each sign that a batch of `size` needs: the least n with n / size >= tau.
 
     Not ceil(tau size), which may round up past it: 0.28 * 25 is 7.000000000000001.
@@ -96,7 +96,7 @@ class RewardBalancedBuffer:
             raise PoiseError(f"a batch of {target} rollouts is empty: raise sample.prompts")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
-        if unit == "rollout" and 2 * quota_of(tau, target) > target:
+        if unit == "rollout" and 2 * minority_quota(tau, target) > target:
             raise PoiseError(
                 f"no batch of {target} rollouts has a share of {tau} of each sign: "
                 "make the number of rollouts even or lower tau"
@@ -107,23 +107,23 @@ class RewardBalancedBuffer:
         waiting: dict[str, list[Row]] = {}
         for row in rows:
             waiting.setdefault(row.group, []).append(row)
-        self._enter(waiting.values())
+        self._insert(waiting.values())
         self.counts = counts or BufferCounts(added=len(self))
 
     def add(self, groups: Iterable[Sequence[Row]]) -> None:
         """Take in whole groups, as credit returns them."""
         groups = list(groups)
         added, before = sum(map(len, groups)), len(self)
-        self._enter([[row for row in group if row.sign] for group in groups])
+        self._insert([[row for row in group if row.sign] for group in groups])
         self.counts = replace(
             self.counts,
             added=self.counts.added + added,
             without_signal=self.counts.without_signal + added - (len(self) - before),
         )
 
-    def take(self, now: int) -> BalancedBatch | None:
-        """Drop what is too old in iteration `now`, then the next batch, or None: keep sampling."""
-        fresh = [group for group in self._groups if now - group[0].born <= self.max_age]
+    def take(self, iteration: int) -> BalancedBatch | None:
+        """Drop what is too old in iteration `iteration`, then the next batch, or None: keep sampling."""
+        fresh = [group for group in self._groups if iteration - group[0].born <= self.max_age]
         aged = len(self) - sum(map(len, fresh))
         self._groups = fresh
         self.counts = replace(self.counts, dropped_aged=self.counts.dropped_aged + aged)
@@ -157,7 +157,7 @@ class RewardBalancedBuffer:
     def waiting_negative(self) -> int:
         return len(self) - self.waiting_positive
 
-    def lack(self, tries: str, remedy: str) -> str:
+    def shortage_message(self, tries: str, remedy: str) -> str:
         """Why nothing could be taken after so many `tries` ("8 rounds"), for an engine that gives
         up."""
         if not len(self):
@@ -171,7 +171,7 @@ class RewardBalancedBuffer:
             f"share of {self.tau:g} of each; {remedy}, or choose problems of another difficulty"
         )
 
-    def _enter(self, groups: Iterable[Sequence[Row]]) -> None:
+    def _insert(self, groups: Iterable[Sequence[Row]]) -> None:
         """All of them or, on an error, none."""
         known = {group[0].group for group in self._groups}
         arrived = [tuple(group) for group in groups if group]

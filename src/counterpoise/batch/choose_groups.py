@@ -19,24 +19,26 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
-from counterpoise.batch.buffer import quota_of
+from counterpoise.batch.buffer import minority_quota
 from counterpoise.types import Row
 
 Kind = tuple[int, int]  # rows, positive rows
 
 
-def choose(
+def choose_groups(
     groups: Sequence[tuple[Row, ...]], target: int, tau: float
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, rows) of every group taken, oldest first; None while no batch can be made."""
     kinds = [(len(group), sum(row.advantage > 0 for row in group)) for group in groups]
-    shortest = _necessary(kinds, target, tau)
+    shortest = _shortest_possible_run(kinds, target, tau)
     if shortest is None:
         return None
     limit = target + max(size for size, _ in kinds)
     runs = range(shortest, len(kinds) + 1)  # a longer run holds every subset of a shorter one
-    at = bisect_left(runs, True, key=lambda m: _solve(kinds[:m], target, limit, tau) is not None)
-    wanted = _solve(kinds[: runs[at]], target, limit, tau) if at < len(runs) else None
+    at = bisect_left(
+        runs, True, key=lambda m: _count_per_kind(kinds[:m], target, limit, tau) is not None
+    )
+    wanted = _count_per_kind(kinds[: runs[at]], target, limit, tau) if at < len(runs) else None
     if wanted is None:
         return None
     chosen = []
@@ -47,10 +49,10 @@ def choose(
     return chosen
 
 
-def _necessary(kinds: list[Kind], target: int, tau: float) -> int | None:
+def _shortest_possible_run(kinds: list[Kind], target: int, tau: float) -> int | None:
     """The shortest run with enough rows of each sign for any batch at all."""
     size = positive = 0
-    quota = quota_of(tau, target)
+    quota = minority_quota(tau, target)
     for m, (rows, positives) in enumerate(kinds, 1):
         size, positive = size + rows, positive + positives
         if size >= target and min(positive, size - positive) >= quota:
@@ -58,10 +60,10 @@ def _necessary(kinds: list[Kind], target: int, tau: float) -> int | None:
     return None
 
 
-def _solve(kinds: list[Kind], target: int, limit: int, tau: float) -> Counter[Kind] | None:
+def _count_per_kind(kinds: list[Kind], target: int, limit: int, tau: float) -> Counter[Kind] | None:
     """How many groups of each kind make a batch."""
     unit = math.gcd(*(size for size, _ in kinds))
-    bundles = _bundles(kinds, limit)
+    bundles = _binary_bundles(kinds, limit)
     shifts = [(s * c // unit) * limit + p * c for (s, p), c in bundles]
     inside = (1 << (-(-limit // unit) * limit)) - 1  # sizes below the limit
     reach = [1]  # after each bundle: the totals that exist
@@ -80,7 +82,7 @@ def _solve(kinds: list[Kind], target: int, limit: int, tau: float) -> Counter[Ki
     return wanted
 
 
-def _bundles(kinds: list[Kind], limit: int) -> list[tuple[Kind, int]]:
+def _binary_bundles(kinds: list[Kind], limit: int) -> list[tuple[Kind, int]]:
     """Each kind in bundles of 1, 2, 4, ... and a rest: they make every number of groups."""
     bundles = []
     for kind, available in Counter(kinds).items():
@@ -96,7 +98,7 @@ def _best_total(reach: int, unit: int, target: int, limit: int, tau: float) -> i
     """The bit of the smallest size from the target on, and of its best balanced total."""
     for index in range(-(-target // unit), -(-limit // unit)):
         size = index * unit
-        quota = quota_of(tau, size)
+        quota = minority_quota(tau, size)
         totals = reach >> index * limit
         exists = [p for p in range(quota, size - quota + 1) if totals >> p & 1]
         if exists:

@@ -19,16 +19,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from counterpoise.batch.buffer import quota_of
+from counterpoise.batch.buffer import minority_quota
 from counterpoise.batch.recentre import recentre
 from counterpoise.types import Row
 
 
-def choose(
+def choose_rollouts(
     groups: Sequence[tuple[Row, ...]], target: int, tau: float
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, kept rows) of every group taken, oldest first; None while no batch can be made."""
-    quota = quota_of(tau, target)
+    quota = minority_quota(tau, target)
     counts: list[tuple[int, int]] = []  # (positive, negative) of each group of the run
     positive = negative = mixed = 0
     for group in groups:
@@ -45,15 +45,15 @@ def choose(
     most = min(positive, size - quota, size - mixed)
     keep = min(max(size // 2, least), most)
     floors = [int(p > 0 and n > 0) for p, n in counts]
-    positives = _level([p for p, _ in counts], floors, keep)
-    negatives = _level([n for _, n in counts], floors, size - keep)
+    positives = _lower_to_total([p for p, _ in counts], floors, keep)
+    negatives = _lower_to_total([n for _, n in counts], floors, size - keep)
     return [
-        (g, _first(groups[g], p, n))
+        (g, _first_of_each_sign(groups[g], p, n))
         for g, (p, n) in enumerate(zip(positives, negatives, strict=True))
     ]
 
 
-def _level(counts: list[int], floors: list[int], total: int) -> list[int]:
+def _lower_to_total(counts: list[int], floors: list[int], total: int) -> list[int]:
     """Lower the largest counts, none below its floor, until they sum to `total`."""
     kept = list(counts)
     largest = [(-count, -g) for g, count in enumerate(counts) if count > floors[g]]
@@ -68,7 +68,7 @@ def _level(counts: list[int], floors: list[int], total: int) -> list[int]:
     return kept
 
 
-def _first(group: tuple[Row, ...], positives: int, negatives: int) -> tuple[Row, ...]:
+def _first_of_each_sign(group: tuple[Row, ...], positives: int, negatives: int) -> tuple[Row, ...]:
     """The first rows of each sign, in order, re-centred if any was dropped."""
     if positives + negatives == len(group):
         return group

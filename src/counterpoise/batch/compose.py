@@ -37,31 +37,31 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
         )
     steps = composer(rows, num_steps, seed)
     plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
-    if fault := _fault(rows, plan, num_steps):
+    if fault := _find_fault(rows, plan, num_steps):
         raise PoiseError(f"{fault}. The composer is at fault")
     return plan
 
 
-def check(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
+def check_plan(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
     """Raise unless the plan is a partition of the rows that keeps its rule's promise.
 
     For plans that were not made here: one read from a file, or a host framework's.
     """
-    if fault := _fault(rows, plan, num_steps or len(plan.steps)):
+    if fault := _find_fault(rows, plan, num_steps or len(plan.steps)):
         raise PoiseError(
             f"{fault}. A plan must belong to these very rows; if it was composed from them, the "
             "composer is at fault"
         )
 
 
-def _fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
-    fault = _not_a_partition(len(rows), plan, num_steps)
+def _find_fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
+    fault = _find_partition_fault(len(rows), plan, num_steps)
     if not fault and plan.rule in COMPOSER_PROMISES:
         fault = COMPOSER_PROMISES.load(plan.rule)(rows, plan.steps)
     return f"not a plan of rule '{shown(plan.rule)}': {fault}" if fault else ""
 
 
-def _not_a_partition(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
+def _find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
     if len(plan.steps) != num_steps:
         return f"{len(plan.steps)} steps instead of {num_steps}"
     for s, step in enumerate(plan.steps):

@@ -11,7 +11,7 @@ the sum of S over pairs of groups within steps large: it begins as `grouped` and
 between steps, best exchange first for each group in random order, until a round changes nothing.
 
 Counts of groups stay those of `grouped`. Token loads may differ by more than its own: no step above
-`UNEVEN` times the mean, unless `grouped` was there already. Rows without signal push nobody, and
+`MAX_IMBALANCE` times the mean, unless `grouped` was there already. Rows without signal push nobody, and
 whoever pushes nobody goes wherever there is room.
 
 Needs the tokens and the sampler's log-probabilities: a plan of rows without them is refused.
@@ -29,8 +29,8 @@ from counterpoise.batch import grouped
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-UNEVEN = 1.1  # heaviest step over mean: what exchanges may cost
-ROUNDS = 20  # a bound on time
+MAX_IMBALANCE = 1.1  # heaviest step over mean: what exchanges may cost
+MAX_ROUNDS = 20  # a bound on time
 
 Array = NDArray[np.float64]
 
@@ -41,24 +41,24 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)
     home = {rows[i].group: s for s, step in enumerate(steps) for i in step}
-    S = coupling(rows, list(members.values()))
+    S = group_coupling(rows, list(members.values()))
     loads_n = np.array([sum(rows[i].num_tokens for i in part) for part in members.values()])
     at_n = np.array([home[name] for name in members])
-    exchange(S, loads_n, at_n, num_steps, np.random.default_rng(seed))
+    exchange_groups(S, loads_n, at_n, num_steps, np.random.default_rng(seed))
     return [
         [i for group, s in zip(members.values(), at_n, strict=True) if s == step for i in group]
         for step in range(num_steps)
     ]
 
 
-def coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
+def group_coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
     """S [n, n], with a diagonal of 0."""
     number: list[NDArray[np.int64]] = []
     tokens: list[NDArray[np.int64]] = []
     pull: list[Array] = []
     for n, group in enumerate(groups):
         for i in group:
-            token_T, unsure_T = _unsure(rows[i])
+            token_T, unsure_T = _tokens_and_uncertainty(rows[i])
             number.append(np.full(len(token_T), n))
             tokens.append(token_T)
             pull.append(abs(rows[i].advantage) * unsure_T)
@@ -73,7 +73,7 @@ def coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
     return S
 
 
-def exchange(
+def exchange_groups(
     S: Array,
     loads_n: NDArray[np.int64],
     at_n: NDArray[np.int64],
@@ -87,10 +87,10 @@ def exchange(
     """
     near = np.stack([S[:, at_n == step].sum(axis=1) for step in range(num_steps)], axis=1)
     full = np.bincount(at_n, loads_n, minlength=num_steps)
-    most = max(UNEVEN * full.mean(), full.max())
+    most = max(MAX_IMBALANCE * full.mean(), full.max())
     every = np.arange(len(at_n))
     least = 1e-9 * max(float(S.sum()), 1e-300)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         moved = False
         for a in rng.permutation(len(at_n)):
             s = at_n[a]
@@ -110,7 +110,7 @@ def exchange(
             return
 
 
-def _unsure(row: Row) -> tuple[NDArray[np.int64], Array]:
+def _tokens_and_uncertainty(row: Row) -> tuple[NDArray[np.int64], Array]:
     """Tokens of a row and 1 - pi of each."""
     tokens_T = None if row.rollout is None else row.rollout.response_tokens
     if row.rollout is None or tokens_T is None or len(tokens_T) != row.num_tokens:

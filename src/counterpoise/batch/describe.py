@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from counterpoise.types import BatchPlan, Ints, Row
 
 
-class Description(TypedDict):
+class PlanDescription(TypedDict):
     """Plain numbers and lists (one entry a step): `json.dumps` takes it. None: not defined."""
 
     rows: int
@@ -44,7 +44,7 @@ class Description(TypedDict):
     mean over the steps with positive rows; None where rows carry no tokens."""
 
 
-def describe(rows: Sequence[Row], plan: BatchPlan) -> Description:
+def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
     step_R = np.empty(len(rows), dtype=np.int64)
     for s, step in enumerate(plan.steps):
         step_R[list(step)] = s
@@ -89,8 +89,12 @@ def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
         return None
     shares = []
     for step in plan.steps:
-        right = _types([rows[i].content.response_tokens for i in step if rows[i].sign > 0])
-        wrong = _types([rows[i].content.response_tokens for i in step if rows[i].sign < 0])
+        right = _occurring_tokens(
+            [rows[i].content.response_tokens for i in step if rows[i].sign > 0]
+        )
+        wrong = _occurring_tokens(
+            [rows[i].content.response_tokens for i in step if rows[i].sign < 0]
+        )
         shorter = min(len(right), len(wrong))
         if right.any():
             both = int((right[:shorter] & wrong[:shorter]).sum())
@@ -98,7 +102,7 @@ def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _types(responses: Sequence[Ints]) -> NDArray[np.bool_]:
+def _occurring_tokens(responses: Sequence[Ints]) -> NDArray[np.bool_]:
     """Whether token v occurs, up to the largest that does."""
     tokens = np.concatenate(responses) if responses else np.empty(0, np.int32)
     occurs = np.zeros(int(tokens.max(initial=-1)) + 1, dtype=bool)

@@ -15,21 +15,21 @@ from collections.abc import Iterable, Sequence
 
 from counterpoise.types import Group, Row
 
-REASONS = ("no_spread", "no_signal", "surplus", "aged")
-Drops = dict[str, list[tuple[str, int]]]  # reason -> (group, index) of each rollout
+DROP_REASONS = ("no_spread", "no_signal", "surplus", "aged")
+DropsByReason = dict[str, list[tuple[str, int]]]  # reason -> (group, index) of each rollout
 
 
-def account(
+def find_drops(
     without_spread: Sequence[Group],
     rows: Iterable[Row],
     batch: Sequence[Row],
     waiting: Sequence[Row],
     oldest: int,
-) -> Drops:
+) -> DropsByReason:
     """`rows` were there before the batch was taken; `waiting` are left; born before `oldest` is
     too old. Reasons that dropped nothing are left out.
     """
-    found: Drops = {reason: [] for reason in REASONS}
+    found: DropsByReason = {reason: [] for reason in DROP_REASONS}
     found["no_spread"] = [
         (group.key, index) for group in without_spread for index in range(len(group.rollouts))
     ]

@@ -20,7 +20,7 @@ from counterpoise.batch.partition import partition
 from counterpoise.errors import PoiseError, counted
 from counterpoise.types import Row
 
-UNEVEN = 1.02  # heaviest step over mean, above which equal group counts are given up
+MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts are given up
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
@@ -34,11 +34,11 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
             "batch.steps (poise plan: --steps) or sample more prompts"
         )
     loads = [sum(rows[i].num_tokens for i in group) for group in groups]
-    parts = partition(loads, num_steps, np.random.default_rng(seed), UNEVEN)
+    parts = partition(loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
     return [[i for g in sorted(part) for i in groups[g]] for part in parts]
 
 
-def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+def find_split_group(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     home: dict[str, int] = {}
     for s, step in enumerate(steps):
         for i in step:

@@ -49,7 +49,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     return steps
 
 
-def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+def find_uneven_split(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     sizes: dict[str, list[int]] = {}
     for step in steps:
         counts: dict[str, int] = {}

@@ -8,7 +8,7 @@ every tuple to every part, so counts stay equal; the last tuple is filled up wit
 
 Differencing with equal counts ends badly when one load outweighs its tuple (up to 1.11 times the
 mean on 128 log-normal group loads in 4 parts), so the fullest part then exchanges items with the
-others, best exchange first, until it is within `FINE` of the mean or none helps. Only if it is
+others, best exchange first, until it is within `BALANCED` of the mean or none helps. Only if it is
 still above `loose` times the mean, and the caller allows it, are items moved without one in
 return, and counts differ by more than one: a part then holds fewer, larger items.
 
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-FINE = 1.001
+BALANCED = 1.001
 MAX_EXCHANGES = 200  # per part: a bound on time, far above what is needed
 
 Ints64 = NDArray[np.int64]
@@ -33,7 +33,10 @@ Slot = tuple[int, list[int]]  # sum of loads, items
 
 
 def partition(
-    loads: Sequence[int], num_parts: int, rng: np.random.Generator, loose: float = math.inf
+    loads: Sequence[int],
+    num_parts: int,
+    rng: np.random.Generator,
+    unequal_counts_above: float = math.inf,
 ) -> list[list[int]]:
     """Item indices of each part. Ties and the order of the parts are the generator's choice.
 
@@ -46,12 +49,12 @@ def partition(
         return [list(range(len(loads)))]
     drawn = rng.permutation(len(loads))
     order = drawn[np.argsort(-np.asarray(loads)[drawn], kind="stable")].tolist()
-    parts = [items for _, items in _difference(loads, order, num_parts)]
-    _level(np.asarray(loads, dtype=np.int64), parts, loose)
+    parts = [items for _, items in _merge_by_differencing(loads, order, num_parts)]
+    _level_sums(np.asarray(loads, dtype=np.int64), parts, unequal_counts_above)
     return [parts[i] for i in rng.permutation(num_parts)]
 
 
-def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
+def _merge_by_differencing(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
     """Merge tuples of `num_parts` consecutive items until one is left."""
     heap: list[tuple[int, int, list[Slot]]] = []
     for start in range(0, len(order), num_parts):
@@ -64,7 +67,7 @@ def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[
         _, _, one = heapq.heappop(heap)
         _, _, other = heapq.heappop(heap)
         merged = [
-            (a + b, _join(items_a, items_b))
+            (a + b, _join_lists(items_a, items_b))
             for (a, items_a), (b, items_b) in zip(one, reversed(other), strict=True)
         ]
         merged.sort(key=lambda slot: -slot[0])
@@ -73,7 +76,7 @@ def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[
     return heap[0][2]
 
 
-def _join(a: list[int], b: list[int]) -> list[int]:
+def _join_lists(a: list[int], b: list[int]) -> list[int]:
     """Append the shorter list to the longer, so that all merges together cost n log n."""
     if len(a) < len(b):
         a, b = b, a
@@ -81,7 +84,7 @@ def _join(a: list[int], b: list[int]) -> list[int]:
     return a
 
 
-def _level(loads: Ints64, parts: list[list[int]], loose: float) -> None:
+def _level_sums(loads: Ints64, parts: list[list[int]], loose: float) -> None:
     """Shift load from the fullest part to a lighter one until that no longer helps.
 
     Shifting d from a part of sum a to one of sum b leaves the larger at max(a - d, b + d): best is
@@ -92,24 +95,24 @@ def _level(loads: Ints64, parts: list[list[int]], loose: float) -> None:
     for _ in range(MAX_EXCHANGES * len(parts)):
         lightest_first = sorted(range(len(parts)), key=sums.__getitem__)
         full = lightest_first.pop()
-        if sums[full] <= FINE * mean:
+        if sums[full] <= BALANCED * mean:
             return
         for light in lightest_first:
-            shifted = _exchange(loads, parts[full], parts[light], sums[full] - sums[light])
+            shifted = _exchange_items(loads, parts[full], parts[light], sums[full] - sums[light])
             if shifted:
                 break
         else:
             light = lightest_first[0]
             if sums[full] <= loose * mean or len(parts[full]) == 1:
                 return
-            shifted = _move(loads, parts[full], parts[light], sums[full] - sums[light])
+            shifted = _move_item(loads, parts[full], parts[light], sums[full] - sums[light])
             if not shifted:
                 return
         sums[full] -= shifted
         sums[light] += shifted
 
 
-def _exchange(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+def _exchange_items(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
     """Swap the pair whose difference is nearest to gap / 2; how much went over, 0 if none helps."""
     order = np.argsort(loads[light], kind="stable")
     theirs = loads[light][order]
@@ -126,7 +129,7 @@ def _exchange(loads: Ints64, full: list[int], light: list[int], gap: int) -> int
     return shifted
 
 
-def _move(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+def _move_item(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
     """Hand over the item nearest to gap / 2; how much went over, 0 if none helps."""
     ours = loads[full]
     i = int(np.argmin(np.abs(ours - gap / 2)))

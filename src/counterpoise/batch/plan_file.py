@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Rollout, Row
 from counterpoise.variants import ADVANTAGES
 
 LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
-FEW = 8  # fields that a message names
+MAX_FIELDS_SHOWN = 8  # fields that a message names
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 
@@ -39,13 +39,13 @@ def plan_file(
     rows = rows_from_file(path, credit_name)
     plan = compose(rule, rows, num_steps, seed)
     steps = [list(step) for step in plan.steps]
-    return {"rule": rule, "steps": steps, "describe": describe(rows, plan)}
+    return {"rule": rule, "steps": steps, "describe": describe_plan(rows, plan)}
 
 
 def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     """The rows of the file in its order, with the advantages of `credit_name`."""
     advantages_of = ADVANTAGES.load(credit_name)
-    rollouts = _read(Path(path))
+    rollouts = _read_rollouts(Path(path))
     members: dict[str, list[int]] = {}
     for i, (rollout, _) in enumerate(rollouts):
         members.setdefault(rollout.prompt_id, []).append(i)
@@ -59,7 +59,7 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     return [rows[i] for i in range(len(rollouts))]
 
 
-def _read(path: Path) -> list[tuple[Rollout, int]]:
+def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
     """Each line's rollout with its number of tokens."""
     rollouts = []
     if path.is_dir():
@@ -70,7 +70,7 @@ def _read(path: Path) -> list[tuple[Rollout, int]]:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    rollouts.append(_parse(line, f"{path}, line {number}"))
+                    rollouts.append(_parse_line(line, f"{path}, line {number}"))
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}. Check the path") from fault
     if not rollouts:
@@ -78,7 +78,7 @@ def _read(path: Path) -> list[tuple[Rollout, int]]:
     return rollouts
 
 
-def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
+def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -88,7 +88,7 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
     for name in ("prompt_id", "reward"):
         if name not in record:
             raise PoiseError(
-                f"{where}: no '{name}' (fields: {_few(sorted(record))}): every rollout needs one"
+                f"{where}: no '{name}' (fields: {_name_fields(sorted(record))}): every rollout needs one"
             )
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
@@ -97,7 +97,7 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         raise PoiseError(f"{where}: reward {reward!r} is not a number: write one, as 0.0 or 1.0")
     if not abs(reward) <= LARGEST_REWARD:  # nan too
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: mend the line")
-    tokens, num_tokens = _tokens(record, where)
+    tokens, num_tokens = _parse_tokens(record, where)
     group = record.get("group")  # a run's own files: the same prompt again is another group
     rollout = Rollout(
         prompt_id=group if isinstance(group, str) else str(prompt_id),
@@ -107,17 +107,17 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         reward=float(reward),
         prompt_tokens=NO_TOKENS,
         response_tokens=tokens,
-        sampled_logprobs=_logprobs(record.get("sampled_logprobs"), len(tokens)),
+        sampled_logprobs=_parse_logprobs(record.get("sampled_logprobs"), len(tokens)),
     )
     return rollout, num_tokens
 
 
-def _few(fields: Sequence[str]) -> str:
-    more = f", and {len(fields) - FEW} more" if len(fields) > FEW else ""
-    return ", ".join(fields[:FEW]) + more or "none"
+def _name_fields(fields: Sequence[str]) -> str:
+    more = f", and {len(fields) - MAX_FIELDS_SHOWN} more" if len(fields) > MAX_FIELDS_SHOWN else ""
+    return ", ".join(fields[:MAX_FIELDS_SHOWN]) + more or "none"
 
 
-def _logprobs(given: Any, length: int) -> Floats:
+def _parse_logprobs(given: Any, length: int) -> Floats:
     """None of them where they are not a list of numbers, one for each token."""
     try:
         logprobs = np.asarray(given, dtype=np.float32)
@@ -126,7 +126,7 @@ def _logprobs(given: Any, length: int) -> Floats:
     return logprobs if logprobs.shape == (length,) else NO_LOGPROBS
 
 
-def _tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
+def _parse_tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
     """The response's token ids, none if only their number is given; and their number."""
     num_tokens = record.get("num_tokens")
     if record.get("response_tokens") is None:

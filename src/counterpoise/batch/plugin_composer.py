@@ -17,10 +17,10 @@ from counterpoise import plugins
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-NO_ROLLOUT = "TRL keeps its own, and a file without response_tokens has none"
+WHY_NO_ROLLOUT = "TRL keeps its own, and a file without response_tokens has none"
 
 
-def composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
+def load_composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
     """What a table of composers holds."""
     function, said = plugins.load(name, "rows", "num_steps", "seed"), str(plugins.read(name))
 
@@ -30,7 +30,7 @@ def composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
         except PoiseError as fault:
             bare = any(row.rollout is None for row in rows)
             if bare and isinstance(fault.__cause__, AttributeError):
-                raise PoiseError(f"{fault} (here row.rollout is None: {NO_ROLLOUT})") from fault
+                raise PoiseError(f"{fault} (here row.rollout is None: {WHY_NO_ROLLOUT})") from fault
             raise
         try:
             return [[index(i) for i in step] for step in returned]

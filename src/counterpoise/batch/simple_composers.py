@@ -99,7 +99,7 @@ def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
     return min(max(share, 1), num_steps - 1)
 
 
-def signs_mixed(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+def find_mixed_signs(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     for s, step in enumerate(steps):
         if {1, -1} <= {rows[i].sign for i in step}:
             return f"step {s} holds rows of both signs"

@@ -55,7 +55,7 @@ def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(grpo(rewards_G), 0.0)
 
 
-RIGHT = 0.1
+CORRECT_ADVANTAGE = 0.1
 
 
 def w_reinforce(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -65,4 +65,4 @@ def w_reinforce(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     particular, and one whose rollouts all failed keeps its signal. 0.1: the paper's; up to 0.2 it
     found stable. Right is a reward above 0, so that 0/1 and -1/1 rewards are read alike.
     """
-    return np.where(rewards_G > 0, RIGHT, -1.0)
+    return np.where(rewards_G > 0, CORRECT_ADVANTAGE, -1.0)

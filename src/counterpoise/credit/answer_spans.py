@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.transfer import to_device
@@ -31,20 +31,20 @@ from counterpoise.verify.math.boxed import boxes
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerSpan:
     """Places in the response, in tokens.
 
     Example:
-        Answer(mark=3, start=5, end=7, close=8)
+        AnswerSpan(mark=3, start=5, end=7, close=8)
     """
 
-    mark: int  # the first token of the box; what comes before is reasoning
-    start: int  # the first token of the content
-    end: int  # one past its last
-    close: int  # one past the token with the closing brace
+    box_start: int  # the first token of the box; what comes before is reasoning
+    content_start: int  # the first token of the content
+    content_end: int  # one past its last
+    box_end: int  # one past the token with the closing brace
 
 
-def answers(view: View, *, first: bool = False) -> list[Answer | None]:
+def locate_answers(view: CreditView, *, first_box: bool = False) -> list[AnswerSpan | None]:
     """Of every row: the box that the verifier reads, the last, or the first one."""
     if any(row.content.turns for row in view.rows):
         raise PoiseError(
@@ -52,10 +52,15 @@ def answers(view: View, *, first: bool = False) -> list[Answer | None]:
             "set credit.weights to another, or task.environment=none"
         )
     responses = [row.content.response_tokens for row in view.rows]
-    return [locate(pieces, first=first) for pieces in split_into_pieces(view.policy, responses)]
+    return [
+        locate_answer(pieces, first_box=first_box)
+        for pieces in split_into_pieces(view.policy, responses)
+    ]
 
 
-def places(spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device) -> Tensor:
+def span_indices(
+    spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device
+) -> Tensor:
     """Every place of the spans [start, end), span after span: [n]."""
     start_B, end_B = np.array(spans, dtype=np.int64).T
     lengths_B = end_B - start_B
@@ -63,13 +68,13 @@ def places(spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch
     return to_device(np.arange(lengths_B.sum()) + np.repeat(shift_B, lengths_B), device)
 
 
-def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
+def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSpan | None:
     """The answer of a response given as the texts of its tokens."""
     text = "".join(pieces)
     found = boxes(text)
     if not found:
         return None
-    box = min(found) if first else max(found)
+    box = min(found) if first_box else max(found)
     content = text[box.start : box.end]
     start = box.start + len(content) - len(content.lstrip())
     end = box.start + len(content.rstrip())
@@ -80,4 +85,6 @@ def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
     def token_at(character: int) -> int:
         return bisect_right(ends_T, character)
 
-    return Answer(token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1)
+    return AnswerSpan(
+        token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1
+    )

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from counterpoise.types import Floats
 
-QUANTILE, BOOST = 0.25, 1.0
+DEFAULT_QUANTILE, DEFAULT_BOOST = 0.25, 1.0
 FLOOR = 0.1
-TINY = 1e-8  # on denominators
+EPSILON = 1e-8  # on denominators
 
 
-def reshape(
-    importance_T: NDArray[np.floating], quantile: float = QUANTILE, boost: float = BOOST
+def reshape_importance(
+    importance_T: NDArray[np.floating],
+    quantile: float = DEFAULT_QUANTILE,
+    boost: float = DEFAULT_BOOST,
 ) -> Floats:
     """Weights [T] of importances >= 0 [T]; their mean is 1."""
     T = len(importance_T)
@@ -32,8 +34,8 @@ def reshape(
         return np.ones(T, dtype=np.float32)
     n_T = (a_T - low) / (high - low)
     tau = _quantile(n_T, quantile)
-    low_T = np.maximum(n_T / (tau + TINY), FLOOR)
-    high_T = 1 + boost * (n_T - tau) / (1 - tau + TINY)
+    low_T = np.maximum(n_T / (tau + EPSILON), FLOOR)
+    high_T = 1 + boost * (n_T - tau) / (1 - tau + EPSILON)
     w_T = np.where(n_T < tau, low_T, high_T)
     return np.asarray(w_T * T / w_T.sum(), dtype=np.float32)
 

@@ -21,16 +21,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.model.coupling_sums import CouplingSums
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
 from counterpoise.types import Floats, Row
 
-Pushes = NDArray[np.float32]  # [N, 2]: by tokens with c > 0, by those with c < 0
+SignedPushes = NDArray[np.float32]  # [N, 2]: by tokens with c > 0, by those with c < 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushed:
+class TokenPushes:
     """Every response token of the view, row after row; the token itself is in every set.
 
     Example:
@@ -39,15 +39,17 @@ class Pushed:
         (seen.group - seen.own)[:, 0]            # [N], by positive tokens of the group
     """
 
-    own: Pushes
-    row: Pushes
-    group: Pushes
-    batch: Pushes  # 0 unless asked for: it is what costs most
+    by_token: SignedPushes
+    by_row: SignedPushes
+    by_group: SignedPushes
+    by_batch: SignedPushes  # 0 unless asked for: it is what costs most
     rounding: float  # of two of them, relative to the larger: a difference below is none
 
 
 @torch.no_grad()
-def pushed(view: View, coefficients_R: Sequence[float], *, batch: bool = False) -> Pushed:
+def sum_pushes(
+    view: CreditView, coefficients_R: Sequence[float], *, include_batch: bool = False
+) -> TokenPushes:
     """`coefficients_R`: the c of every row, that of all its tokens. At least one row is needed."""
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
@@ -55,8 +57,8 @@ def pushed(view: View, coefficients_R: Sequence[float], *, batch: bool = False) 
     group_R = np.array([number.setdefault(row.group, len(number)) for row in view.rows])
     group_N = group_R[row_N].astype(np.int64)
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
-    walk = CouplingSums(errors(view), c_N)
-    everything = walk.signed_matrix(walk.chunks(np.arange(len(row_N)))) if batch else None
+    walk = CouplingSums(view_residuals(view), c_N)
+    everything = walk.signed_matrix(walk.chunks(np.arange(len(row_N)))) if include_batch else None
     own, by_any = walk.zeros(), walk.zeros()
 
     def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
@@ -74,10 +76,10 @@ def pushed(view: View, coefficients_R: Sequence[float], *, batch: bool = False) 
     found = torch.stack((own, by_row + own, by_group + own, by_any))[:, :-1] * walk.advantage_scale
     rounding = 2e-3 if walk.residuals.precision in HALF_DTYPES else 1e-6
     of_own, of_row, of_group, of_batch = found.float().cpu().numpy()
-    return Pushed(of_own, of_row, of_group, of_batch, rounding)
+    return TokenPushes(of_own, of_row, of_group, of_batch, rounding)
 
 
-def errors(view: View) -> Residuals:
+def view_residuals(view: CreditView) -> Residuals:
     """r of every token as it was drawn: at the sampling temperature; half precision on a GPU."""
     W, hidden = view.policy.decoder.unembedding.detach(), torch.cat(view.hidden)
     assert view.reader is not None, "who has a policy has a reader"
@@ -89,7 +91,7 @@ def errors(view: View) -> Residuals:
     return Residuals(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
 
 
-def split(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:
+def split_tokens(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:
     """Flat tokens -> per row [T]."""
     ends = np.cumsum([row.num_tokens for row in rows])[:-1]
     return np.split(values_N.astype(np.float32), ends)

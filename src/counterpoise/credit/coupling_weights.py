@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.credit.coupling_pushes import pushed, split
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.coupling_pushes import split_tokens, sum_pushes
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
 
@@ -13,7 +13,7 @@ SCOPES = ("group", "batch")
 TINY = 1e-30
 
 
-def cancellation(view: View, *, strength: float = 0.5, scope: str = "group") -> list[Floats]:
+def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group") -> list[Floats]:
     """The credit that cancellation hides, made explicit. Ours, after arXiv:2605.08666.
 
         s_j = (u_j + d_j) / (|u_j| + |d_j|)            w_j = 1 + strength * sign(A_j) * s_j
@@ -46,15 +46,17 @@ def cancellation(view: View, *, strength: float = 0.5, scope: str = "group") -> 
         raise PoiseError(f"cancellation: strength {strength:g} may turn signs: choose 0 to 1")
     if not view.rows:
         return []
-    seen = pushed(view, [row.advantage for row in view.rows], batch=scope == "batch")
-    others = (seen.batch if scope == "batch" else seen.group) - seen.row  # [N, 2]
-    others[np.abs(others) <= seen.rounding * np.abs(seen.row)] = 0
+    seen = sum_pushes(view, [row.advantage for row in view.rows], include_batch=scope == "batch")
+    others = (seen.by_batch if scope == "batch" else seen.by_group) - seen.by_row  # [N, 2]
+    others[np.abs(others) <= seen.rounding * np.abs(seen.by_row)] = 0
     credit = others.sum(axis=1) / np.maximum(np.abs(others).sum(axis=1), TINY)
     sign = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
-    return split(1 + strength * sign * credit, view.rows)
+    return split_tokens(1 + strength * sign * credit, view.rows)
 
 
-def nthr(view: View, *, beta: float = 1.0, eta: float = 0.0, by_rate: bool = True) -> list[Floats]:
+def nthr(
+    view: CreditView, *, beta: float = 1.0, eta: float = 0.0, by_rate: bool = True
+) -> list[Floats]:
     """NTHR: tokens of wrong rollouts that hold right ones down are pushed less. arXiv:2505.18830
 
         s_j = sum_{k in right rollouts of the group} K_jk          K_jk = <h_j, h_k> <r_j, r_k>
@@ -70,11 +72,11 @@ def nthr(view: View, *, beta: float = 1.0, eta: float = 0.0, by_rate: bool = Tru
     training. It is the default here, because this is training; the text that was read does not
     state it. Right and wrong are the signs of A. A group without right rollouts: 1.
     """
-    found = ones(view.rows)
+    found = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
         return found
-    seen = pushed(view, [float(row.sign > 0) for row in view.rows])
-    s = split(seen.group[:, 0], view.rows)
+    seen = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
+    s = split_tokens(seen.by_group[:, 0], view.rows)
     for group in view.groups:
         right = [i for i in group if view.rows[i].sign > 0]
         if not right:
@@ -87,7 +89,7 @@ def nthr(view: View, *, beta: float = 1.0, eta: float = 0.0, by_rate: bool = Tru
     return found
 
 
-def thr(view: View, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
+def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
     """THR, token hidden reward: tokens by what they do to the group's right rollouts.
     arXiv:2510.03669
 
@@ -103,11 +105,11 @@ def thr(view: View, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
     """
     if abs(p) > 1:
         raise PoiseError(f"thr: p {p:g} would turn signs: choose -1 to 1")
-    found = ones(view.rows)
+    found = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
         return found
-    seen = pushed(view, [float(row.sign > 0) for row in view.rows])
-    s = split(seen.group[:, 0], view.rows)
+    seen = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
+    s = split_tokens(seen.by_group[:, 0], view.rows)
     for group in view.groups:
         hidden = {i: view.rows[i].advantage * s[i].astype(np.float64) for i in group}
         mean = np.abs(np.concatenate(list(hidden.values()))).mean()

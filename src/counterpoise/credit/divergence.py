@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import places
+from counterpoise.credit.answer_spans import span_indices
 from counterpoise.model.residuals import chunk_bytes
 from counterpoise.model.transfer import to_device
 
 
 @torch.no_grad()
-def divergence(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
+def kl_divergence(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
     """KL(P0 || P) [R], in float64."""
     found = []
     for _, log_p0, z in _chunks(before_RD, after_RD, unembedding_V):
@@ -31,7 +31,7 @@ def divergence(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Te
 
 
 @torch.no_grad()
-def slope(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
+def kl_gradient(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
     """dKL/dh at `after` [R, D]."""
     found = torch.empty_like(after_RD)
     for part, log_p0, z in _chunks(before_RD, after_RD, unembedding_V):
@@ -54,7 +54,7 @@ def mean_states(hidden_M: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """The mean of hidden[start:end] for every span: [R, D], in float32 at least."""
     lengths = np.array([end - start for start, end in spans])
     of_n = np.repeat(np.arange(len(spans)), lengths)
-    states = hidden_M[places(spans, hidden_M.device)]
+    states = hidden_M[span_indices(spans, hidden_M.device)]
     wide = states if states.dtype == torch.float64 else states.float()
     sums = wide.new_zeros(len(spans), wide.shape[1])
     sums = sums.index_add(0, to_device(of_n, hidden_M.device, np.int64), wide)

@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from counterpoise.credit.answer_spans import places
-from counterpoise.credit.masked_copies import Copy, Originals, Span
-from counterpoise.credit.view import View
+from counterpoise.credit.answer_spans import span_indices
+from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
+from counterpoise.credit.view import CreditView
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
@@ -35,11 +35,11 @@ from counterpoise.model.scoring import micro_batches
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 
-AT_ONCE = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
+MAX_CPU_TOKENS = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class ObjectiveInputs:
     """Some rows as the policy read them. n: the tokens their objectives look at, row after row."""
 
     rows: Sequence[int]  # of the view
@@ -48,12 +48,12 @@ class Pass:
     targets_n: Tensor  # the tokens themselves
 
 
-Objective = Callable[[Pass], Tensor]  # -> J, or any scalar with its gradient
+Objective = Callable[[ObjectiveInputs], Tensor]  # -> J, or any scalar with its gradient
 Measure = Callable[[Tensor, Tensor], Tensor]  # (dJ/de [n, D], e [n, D]) -> [n]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noise:
+class EmbeddingNoise:
     """What is added to the embeddings of a row's first inputs."""
 
     values_nD: Tensor
@@ -61,12 +61,14 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class TruncatedRow:
     """One row, cut after what its objective looks at."""
 
-    name: int  # of the view
+    view_index: int  # of the view
     row: Row
-    start: int  # the first token it looks at, 1 at least: the first one hangs on none before it
+    objective_start: (
+        int  # the first token it looks at, 1 at least: the first one hangs on none before it
+    )
 
     @property
     def num_inputs(self) -> int:
@@ -74,57 +76,59 @@ class Asked:
         return self.row.num_tokens - 1
 
     @property
-    def places(self) -> Span:
+    def predictor_span(self) -> Span:
         """Where these tokens are predicted, among the inputs."""
-        return self.start - 1, self.num_inputs
+        return self.objective_start - 1, self.num_inputs
 
 
-def saliency(
-    view: View,
-    asked: Mapping[int, Span],
+def token_saliency(
+    view: CreditView,
+    objective_spans: Mapping[int, Span],
     objective: Objective,
     measure: Measure,
-    noise: Noise | None = None,
+    noise: EmbeddingNoise | None = None,
 ) -> Iterator[tuple[int, Floats]]:
     """(row, [T]): `measure` of every token that is an input of the row's objective, else 0.
 
-    `asked` names the rows, and the tokens of each that the objective looks at. Rows come pass by
+    `objective_spans` names the rows, and the tokens of each that the objective looks at. Rows come pass by
     pass; all passes are under way when the first does.
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
     taken = [
-        Asked(i, cut(view.rows[i], end), max(1, start))
-        for i, (start, end) in asked.items()
+        TruncatedRow(i, truncate_row(view.rows[i], end), max(1, start))
+        for i, (start, end) in objective_spans.items()
         if end > 1
     ]
     rows = [one.row for one in taken]
 
-    def runs(some: Sequence[Asked], micro_tokens: int) -> Iterator[tuple[list[Asked], Run]]:
+    def runs(
+        some: Sequence[TruncatedRow], micro_tokens: int
+    ) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
         if is_half_on_gpu(policy.decoder.unembedding):
-            return _packed(policy, some, reader.passes)
-        return _after_prompts(policy, some, micro_tokens)
+            return _packed_run(policy, some, reader.passes)
+        return _runs_after_prompts(policy, some, micro_tokens)
 
-    def attempt(micro_tokens: int) -> list[tuple[list[Asked], Callable[[], Floats]]]:
+    def attempt(micro_tokens: int) -> list[tuple[list[TruncatedRow], Callable[[], Floats]]]:
         under_way = []
         for batch in micro_batches(rows, micro_tokens):
             for part, run in runs([taken[i] for i in batch], micro_tokens):
-                values_N = _measured(policy, part, run, objective, measure, noise)
+                values_N = _measure_rows(policy, part, run, objective, measure, noise)
                 under_way.append((part, to_host(values_N)))
         return under_way
 
-    with weights_fixed(policy.model):
-        under_way = reader.micro.run_rows(attempt, rows) if rows else []
+    with frozen_weights(policy.model):
+        under_way = reader.micro_batch.run_rows(attempt, rows) if rows else []
     for part, values_of in under_way:
         ends = np.cumsum([one.num_inputs for one in part])
         for one, values_t in zip(part, np.split(values_of(), ends[:-1]), strict=True):
-            T = view.rows[one.name].num_tokens
-            yield one.name, np.pad(values_t, (0, T - len(values_t)))
-    for i in set(asked) - {one.name for one in taken}:
+            T = view.rows[one.view_index].num_tokens
+            yield one.view_index, np.pad(values_t, (0, T - len(values_t)))
+    for i in set(objective_spans) - {one.view_index for one in taken}:
         yield i, np.zeros(view.rows[i].num_tokens, dtype=np.float32)
 
 
-def cut(row: Row, stop: int) -> Row:
+def truncate_row(row: Row, stop: int) -> Row:
     """A row that ends after `stop` tokens."""
     content = row.content
     shorter = replace(
@@ -135,16 +139,18 @@ def cut(row: Row, stop: int) -> Row:
     return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, scored_T=None)
 
 
-Run = Callable[[Tensor], Tensor]  # embeddings of the rows' inputs [N, D] -> hidden states [n, D]
+RunForward = Callable[
+    [Tensor], Tensor
+]  # embeddings of the rows' inputs [N, D] -> hidden states [n, D]
 
 
-def _measured(
+def _measure_rows(
     policy: Policy,
-    part: Sequence[Asked],
-    run: Run,
+    part: Sequence[TruncatedRow],
+    run: RunForward,
     objective: Objective,
     measure: Measure,
-    noise: Noise | None,
+    noise: EmbeddingNoise | None,
 ) -> Tensor:
     """Of every input, row after row: [N], where the policy is."""
     inputs = [one.row.content.response_tokens[:-1] for one in part]
@@ -153,51 +159,55 @@ def _measured(
         embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
         leaf_N = embedded_N.clone()
         if noise is not None:
-            spans = [noise.spans[one.name] for one in part]
+            spans = [noise.spans[one.view_index] for one in part]
             starts = np.cumsum([0, *map(len, inputs[:-1])]).tolist()
             first = [(at, at + e - s) for at, (s, e) in zip(starts, spans, strict=True)]
-            more = noise.values_nD[places(spans, policy.device)].to(leaf_N.dtype)
-            leaf_N.index_add_(0, places(first, policy.device), more)
-    seen = [one.row.content.response_tokens[one.start :] for one in part]
+            more = noise.values_nD[span_indices(spans, policy.device)].to(leaf_N.dtype)
+            leaf_N.index_add_(0, span_indices(first, policy.device), more)
+    seen = [one.row.content.response_tokens[one.objective_start :] for one in part]
     bounds = np.cumsum([0, *map(len, seen)]).tolist()
     with torch.enable_grad():
         hidden_n = run(leaf_N.requires_grad_())
         targets_n = to_device(np.concatenate(seen), policy.device, np.int64)
-        read = Pass([one.name for one in part], list(pairwise(bounds)), hidden_n, targets_n)
+        read = ObjectiveInputs(
+            [one.view_index for one in part], list(pairwise(bounds)), hidden_n, targets_n
+        )
         (gradient_N,) = torch.autograd.grad(objective(read), leaf_N)
     wide = torch.promote_types(leaf_N.dtype, torch.float32)
     return measure(gradient_N.to(wide), embedded_N.to(wide)).float()
 
 
-def _after_prompts(
-    policy: Policy, asked: Sequence[Asked], micro_tokens: int
-) -> Iterator[tuple[list[Asked], Run]]:
+def _runs_after_prompts(
+    policy: Policy, asked: Sequence[TruncatedRow], micro_tokens: int
+) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
     """Rows of about one length side by side, after the keys and values of their prompts."""
     contents = [one.row.content for one in asked]
     prompts = [content.prompt_tokens for content in contents]
     packing = pack(prompts, [c.response_tokens[:1] for c in contents], policy.device)
     policy.decoder.reserve(packing.longest)
-    originals = Originals(policy, packing)
-    copies = [Copy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
+    originals = OriginalRows(policy, packing)
+    copies = [RowCopy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
     if policy.device.type == "cpu":
-        micro_tokens = min(micro_tokens, AT_ONCE)
-    for batch in originals.batches(copies, micro_tokens):
+        micro_tokens = min(micro_tokens, MAX_CPU_TOKENS)
+    for batch in originals.copy_batches(copies, micro_tokens):
         part, some = [asked[i] for i in batch], [copies[i] for i in batch]
 
-        def run(leaf_N: Tensor, part: list[Asked] = part, some: list[Copy] = some) -> Tensor:
-            return originals.run(some, [one.places for one in part], leaf_N)
+        def run(
+            leaf_N: Tensor, part: list[TruncatedRow] = part, some: list[RowCopy] = some
+        ) -> Tensor:
+            return originals.run_copies(some, [one.predictor_span for one in part], leaf_N)
 
         yield part, run
 
 
-def _packed(
-    policy: Policy, asked: Sequence[Asked], passes: ReadingPasses
-) -> Iterator[tuple[list[Asked], Run]]:
+def _packed_run(
+    policy: Policy, asked: Sequence[TruncatedRow], passes: ReadingPasses
+) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
     """All rows as a training step packs them, prompts and all."""
     rows = [one.row for one in asked]
     firsts = np.cumsum([0, *(one.num_inputs for one in asked[:-1])]).tolist()
-    spans = zip(firsts, (one.places for one in asked), strict=True)
-    wanted_n = places([(at + start, at + end) for at, (start, end) in spans], policy.device)
+    spans = zip(firsts, (one.predictor_span for one in asked), strict=True)
+    wanted_n = span_indices([(at + start, at + end) for at, (start, end) in spans], policy.device)
 
     def run(leaf_N: Tensor) -> Tensor:
         return passes.states(policy, rows, leaf_N)[wanted_n]
@@ -206,7 +216,7 @@ def _packed(
 
 
 @contextmanager
-def weights_fixed(model: nn.Module) -> Iterator[None]:
+def frozen_weights(model: nn.Module) -> Iterator[None]:
     """No gradient of a weight is taken inside."""
     trained = [p for p in model.parameters() if p.requires_grad]
     for p in trained:

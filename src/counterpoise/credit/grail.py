@@ -20,19 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import answers
-from counterpoise.credit.embedding_saliency import Pass, saliency
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.answer_spans import locate_answers
+from counterpoise.credit.embedding_saliency import ObjectiveInputs, token_saliency
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import unknown
 from counterpoise.model.head import token_logprobs
 from counterpoise.types import Floats
 
-TINY = 1e-8
-WHICH = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}  # signs of the advantage
+EPSILON = 1e-8
+ADVANTAGE_SIGNS = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}  # signs of the advantage
 
 
 def weights(
-    view: View,
+    view: CreditView,
     *,
     which: str = "wrong",
     spread: float = 0.5,
@@ -40,37 +40,39 @@ def weights(
     low: float = 0.5,
     high: float = 5.0,
 ) -> list[Floats]:
-    if which not in WHICH:
-        raise unknown("kind of rollout for grail", which, WHICH)
-    found = ones(view.rows)
-    boxes = {i: box for i, box in enumerate(answers(view, first=True)) if box}
-    weighed = [i for i in boxes if view.rows[i].sign in WHICH[which]]
+    if which not in ADVANTAGE_SIGNS:
+        raise unknown("kind of rollout for grail", which, ADVANTAGE_SIGNS)
+    found = unit_weights(view.rows)
+    boxes = {i: box for i, box in enumerate(locate_answers(view, first_box=True)) if box}
+    weighed = [i for i in boxes if view.rows[i].sign in ADVANTAGE_SIGNS[which]]
 
-    def loss(read: Pass) -> Tensor:
+    def loss(read: ObjectiveInputs) -> Tensor:
         assert view.reader is not None
         W, temperature = view.policy.decoder.unembedding, view.reader.temperature
         logprobs, _ = token_logprobs(read.hidden_n, W, read.targets_n, temperature)
         return -logprobs.sum()
 
-    asked = {i: (boxes[i].mark, boxes[i].close) for i in weighed}
-    for i, s_T in saliency(view, asked, loss, norm):
-        found[i] = weigh(s_T, boxes[i].close - 1, spread, mean, low, high)
+    asked = {i: (boxes[i].box_start, boxes[i].box_end) for i in weighed}
+    for i, s_T in token_saliency(view, asked, loss, norm_of_gradient_times_input):
+        found[i] = weights_from_saliency(s_T, boxes[i].box_end - 1, spread, mean, low, high)
     for i, box in boxes.items():
-        found[i][box.mark :] = mean
-        found[i][box.start : box.end] = high
+        found[i][box.box_start :] = mean
+        found[i][box.content_start : box.content_end] = high
     return found
 
 
-def norm(gradient: Tensor, embedded: Tensor) -> Tensor:
+def norm_of_gradient_times_input(gradient: Tensor, embedded: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient * embedded, dim=-1)
 
 
-def weigh(s_T: Floats, reach: int, spread: float, mean: float, low: float, high: float) -> Floats:
+def weights_from_saliency(
+    s_T: Floats, reach: int, spread: float, mean: float, low: float, high: float
+) -> Floats:
     """Weights [T]; the first `reach` tokens are those on which the loss depends."""
-    l_T = np.log(s_T.astype(np.float64) + TINY)
+    l_T = np.log(s_T.astype(np.float64) + EPSILON)
     if reach:
         valid = l_T[:reach]
-        z_T = (l_T - valid.mean()) / np.sqrt(valid.var() + TINY)
+        z_T = (l_T - valid.mean()) / np.sqrt(valid.var() + EPSILON)
     else:  # the box is the first token: nothing came before
         z_T = np.zeros_like(l_T)
     return np.clip(mean + spread * z_T, low, high).astype(np.float32)

@@ -22,27 +22,27 @@ from itertools import takewhile
 
 import numpy as np
 
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.types import Floats, Row
 
 
 def weights(
-    view: View, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
+    view: CreditView, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
 ) -> list[Floats]:
-    found = ones(view.rows)
+    found = unit_weights(view.rows)
     for group in view.groups:
         rows = [view.rows[i] for i in group]
         for step in (1, -1):  # from the start, from the end
-            for i, run in zip(group, runs(rows, step), strict=True):
+            for i, run in zip(group, conflict_lengths(rows, step), strict=True):
                 from_here = found[i][::step]  # a view: changes are made in place
                 from_here[:run] *= boost if view.rows[i].sign > 0 else 0
     if penalty or ceiling < np.inf:
         for row, w_T, entropies_T in zip(view.rows, found, view.entropies, strict=True):
-            w_T *= _by_entropy(row.advantage, float(entropies_T.mean()), penalty, ceiling)
+            w_T *= _entropy_factor(row.advantage, float(entropies_T.mean()), penalty, ceiling)
     return found
 
 
-def runs(rows: Sequence[Row], step: int) -> list[int]:
+def conflict_lengths(rows: Sequence[Row], step: int) -> list[int]:
     """How many tokens from the start (step 1) or the end (-1) are in conflict, for every row."""
     responses = [row.content.response_tokens[::step].tolist() for row in rows]
     right: set[tuple[int, int]] = set()
@@ -53,5 +53,5 @@ def runs(rows: Sequence[Row], step: int) -> list[int]:
     return [sum(1 for _ in takewhile(both.__contains__, enumerate(r))) for r in responses]
 
 
-def _by_entropy(advantage: float, entropy: float, penalty: float, ceiling: float) -> float:
+def _entropy_factor(advantage: float, entropy: float, penalty: float, ceiling: float) -> float:
     return (advantage - penalty * entropy) / advantage if entropy <= ceiling else 0.0

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
 
 
-def weights(view: View, *, share: float = 0.2) -> list[Floats]:
+def weights(view: CreditView, *, share: float = 0.2) -> list[Floats]:
     if not 0 < share <= 1:
         raise PoiseError(f"high_entropy: share {share:g} keeps nothing: choose above 0, up to 1")
     if not view.rows:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.credit.embedding_saliency import cut
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.embedding_saliency import truncate_row
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.types import Floats, Ints, Row
@@ -18,23 +18,25 @@ from counterpoise.types import Floats, Ints, Row
 # answer changes (RLSD, SDPG). The wording is chosen here, plain enough for a small model; that of
 # SDPG's code says the same in two sentences.
 
-HINT = "{problem}\nThe answer is {answer}."
+HINT_TEMPLATE = "{problem}\nThe answer is {answer}."
 
 
-def hinted(policy: Policy, rows: Sequence[Row]) -> list[Ints]:
+def hinted_prompts(policy: Policy, rows: Sequence[Row]) -> list[Ints]:
     """The prompt of every row with the reference answer in it."""
     asked = [(row.content.prompt, row.content.answer) for row in rows]
     told = {
-        (problem, answer): policy.encode(HINT.format(problem=problem, answer=answer))
+        (problem, answer): policy.encode(HINT_TEMPLATE.format(problem=problem, answer=answer))
         for problem, answer in dict.fromkeys(asked)
     }
     return [told[problem_and_answer] for problem_and_answer in asked]
 
 
-LARGEST = 20.0
+MAX_LOG_RATIO = 20.0
 
 
-def rlsd(view: View, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2) -> list[Floats] | None:
+def rlsd(
+    view: CreditView, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2
+) -> list[Floats] | None:
     """RLSD: a token is trusted by how much more likely the answer, once known, would make it.
 
         D_t = log pi(o_t | x, c, o_<t) - log pi(o_t | x, o_<t)         c the reference answer, |D|
@@ -49,34 +51,38 @@ def rlsd(view: View, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2) -> 
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
-    lam = faded(mix, fade, reader.iteration)
+    lam = faded_mix(mix, fade, reader.iteration)
     if lam == 0:
         return None
-    with_hint = view.logprobs_after(hinted(policy, view.rows))
-    found = ones(view.rows)
+    with_hint = view.logprobs_with_prompts(hinted_prompts(policy, view.rows))
+    found = unit_weights(view.rows)
     for i, row in enumerate(view.rows):
         if row.content.answer:
-            found[i] = weigh(with_hint[i], view.logprobs[i], row.sign, lam, clip)
+            found[i] = trust_weights(with_hint[i], view.logprobs[i], row.sign, lam, clip)
     return found
 
 
-def faded(mix: float, fade: int, iteration: int) -> float:
+def faded_mix(mix: float, fade: int, iteration: int) -> float:
     """lam: `mix` in the first iteration, falling to 0 over `fade` of them."""
     if not 0 <= mix <= 1 or fade < 1:
         raise PoiseError(f"mix must be 0 to 1 and fade 1 or more: not {mix:g} and {fade}")
     return mix * max(0.0, 1 - (iteration - 1) / fade)
 
 
-def weigh(teacher_T: Floats, student_T: Floats, sign: int, lam: float, clip: float) -> Floats:
-    D_T = np.clip(teacher_T.astype(np.float64) - student_T, -LARGEST, LARGEST)
+def trust_weights(
+    teacher_T: Floats, student_T: Floats, sign: int, lam: float, clip: float
+) -> Floats:
+    D_T = np.clip(teacher_T.astype(np.float64) - student_T, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     trusted_T = np.clip(np.exp(sign * D_T), 1 - clip, 1 + clip)
     return ((1 - lam) + lam * trusted_T).astype(np.float32)
 
 
-HINDSIGHT = "{problem}\n{feedback}"
+FEEDBACK_TEMPLATE = "{problem}\n{feedback}"
 
 
-def serl(view: View, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2) -> list[Floats] | None:
+def serl(
+    view: CreditView, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2
+) -> list[Floats] | None:
     """SERL: an action is trusted by how much more likely what came of it, once known, would make
     it.
 
@@ -98,27 +104,35 @@ def serl(view: View, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2) -> 
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
-    lam = faded(mix, fade, reader.iteration)
+    lam = faded_mix(mix, fade, reader.iteration)
     if lam == 0:
         return None
-    found = ones(view.rows)
+    found = unit_weights(view.rows)
     for turn in range(max((len(row.content.turns) for row in view.rows), default=0)):
-        looked = in_hindsight(view.rows, turn)
-        rows = [cut(view.rows[i], view.rows[i].content.turns[turn].action[1]) for i in looked]
+        looked = rows_with_feedback(view.rows, turn)
+        rows = [
+            truncate_row(view.rows[i], view.rows[i].content.turns[turn].action[1]) for i in looked
+        ]
         prompts = [
-            HINDSIGHT.format(problem=row.content.prompt, feedback=row.content.turns[turn].feedback)
+            FEEDBACK_TEMPLATE.format(
+                problem=row.content.prompt, feedback=row.content.turns[turn].feedback
+            )
             for row in rows
         ]
         told = {prompt: policy.encode(prompt) for prompt in dict.fromkeys(prompts)}
-        teacher = View(rows, reader).logprobs_after([told[prompt] for prompt in prompts])
+        teacher = CreditView(rows, reader).logprobs_with_prompts(
+            [told[prompt] for prompt in prompts]
+        )
         for i, knowing_T in zip(looked, teacher, strict=True):
             row = view.rows[i]
             span = slice(*row.content.turns[turn].action)
-            found[i][span] = weigh(knowing_T[span], view.logprobs[i][span], row.sign, lam, clip)
+            found[i][span] = trust_weights(
+                knowing_T[span], view.logprobs[i][span], row.sign, lam, clip
+            )
     return found
 
 
-def in_hindsight(rows: Sequence[Row], turn: int) -> list[int]:
+def rows_with_feedback(rows: Sequence[Row], turn: int) -> list[int]:
     """Rows whose `turn` had an action of which there is something to say."""
     return [
         i

@@ -20,12 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import Answer
-from counterpoise.credit.bilevel import BOOST, QUANTILE
-from counterpoise.credit.divergence import mean_states, slope
-from counterpoise.credit.embedding_saliency import Noise, Pass, saliency
-from counterpoise.credit.outcome import check, judged, reasoned, weighed
-from counterpoise.credit.view import View
+from counterpoise.credit.answer_spans import AnswerSpan
+from counterpoise.credit.bilevel import DEFAULT_BOOST, DEFAULT_QUANTILE
+from counterpoise.credit.divergence import kl_gradient, mean_states
+from counterpoise.credit.embedding_saliency import EmbeddingNoise, ObjectiveInputs, token_saliency
+from counterpoise.credit.outcome import (
+    check_settings,
+    outcome_span,
+    rows_with_reasoning,
+    weights_from_importance,
+)
+from counterpoise.credit.view import CreditView
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.transfer import to_device
 from counterpoise.seeds import seed_for
@@ -33,56 +38,62 @@ from counterpoise.types import Floats
 
 
 def weights(
-    view: View,
+    view: CreditView,
     *,
     compare: str = "answer_mean",
     noise: float = 1e-3,
-    quantile: float = QUANTILE,
-    boost: float = BOOST,
+    quantile: float = DEFAULT_QUANTILE,
+    boost: float = DEFAULT_BOOST,
 ) -> list[Floats]:
-    check(compare, quantile, boost)
+    check_settings(compare, quantile, boost)
     if compare != "answer_joint":
-        view.begin()  # P0 is computed while answers are looked for
-    boxes = reasoned(view)
-    return weighed(view, boxes, importance(view, boxes, compare, noise), quantile, boost)
+        view.start_reading()  # P0 is computed while answers are looked for
+    boxes = rows_with_reasoning(view)
+    return weights_from_importance(
+        view, boxes, gradient_importance(view, boxes, compare, noise), quantile, boost
+    )
 
 
-def importance(
-    view: View, boxes: dict[int, Answer], compare: str, noise: float
+def gradient_importance(
+    view: CreditView, boxes: dict[int, AnswerSpan], compare: str, noise: float
 ) -> Iterator[tuple[int, Floats]]:
     """(row, I [T])"""
     policy = view.policy
 
-    asked = {i: judged(box, compare) for i, box in boxes.items()}
+    asked = {i: outcome_span(box, compare) for i, box in boxes.items()}
     joint = compare == "answer_joint"
     hidden = [] if joint else view.hidden  # read before anything is differentiated
 
-    def objective(read: Pass) -> Tensor:
+    def objective(read: ObjectiveInputs) -> Tensor:
         W = policy.decoder.unembedding
         if joint:
             return -sum_of_mean_logprobs(read, W)
         clean = [hidden[i][slice(*asked[i])] for i in read.rows]
         before, after = (mean_states(h, read.spans) for h in (torch.cat(clean), read.hidden_n))
-        return (slope(before, after.detach(), W) * after).sum()  # its gradient is that of the KL
+        return (
+            kl_gradient(before, after.detach(), W) * after
+        ).sum()  # its gradient is that of the KL
 
-    return saliency(view, asked, objective, gradient_times_input, drawn(view, boxes, noise))
+    return token_saliency(
+        view, asked, objective, gradient_times_input, draw_noise(view, boxes, noise)
+    )
 
 
-def drawn(view: View, boxes: dict[int, Answer], size: float) -> Noise:
+def draw_noise(view: CreditView, boxes: dict[int, AnswerSpan], size: float) -> EmbeddingNoise:
     """For the reasoning tokens of all rows at once, so that passes may be cut anyhow."""
     policy, reader = view.policy, view.reader
     assert reader is not None
-    ends = np.cumsum([0, *(box.mark for box in boxes.values())]).tolist()
+    ends = np.cumsum([0, *(box.box_start for box in boxes.values())]).tolist()
     generator = torch.Generator(policy.device)
     generator.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration))
     like = policy.decoder.embedding.weight
     values_nD = torch.randn(
         ends[-1], like.shape[1], generator=generator, device=like.device, dtype=like.dtype
     )
-    return Noise(size * values_nD, dict(zip(boxes, pairwise(ends), strict=True)))
+    return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(ends), strict=True)))
 
 
-def sum_of_mean_logprobs(read: Pass, W: Tensor) -> Tensor:
+def sum_of_mean_logprobs(read: ObjectiveInputs, W: Tensor) -> Tensor:
     lengths = np.array([end - start for start, end in read.spans])
     share = to_device(np.repeat(1 / lengths, lengths), read.hidden_n.device)
     logprobs, _ = token_logprobs(read.hidden_n, W, read.targets_n)

@@ -27,13 +27,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import Answer, places
-from counterpoise.credit.bilevel import BOOST, QUANTILE
-from counterpoise.credit.divergence import divergence, mean_states
-from counterpoise.credit.embedding_saliency import cut
-from counterpoise.credit.masked_copies import Copy, Originals, Span
-from counterpoise.credit.outcome import check, judged, reasoned, weighed
-from counterpoise.credit.view import View
+from counterpoise.credit.answer_spans import AnswerSpan, span_indices
+from counterpoise.credit.bilevel import DEFAULT_BOOST, DEFAULT_QUANTILE
+from counterpoise.credit.divergence import kl_divergence, mean_states
+from counterpoise.credit.embedding_saliency import truncate_row
+from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
+from counterpoise.credit.outcome import (
+    check_settings,
+    outcome_span,
+    rows_with_reasoning,
+    weights_from_importance,
+)
+from counterpoise.credit.view import CreditView
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, pack_rows
@@ -42,64 +47,68 @@ from counterpoise.types import Floats, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MaskedRow:
     """One row: whose answer is looked at, and what is masked."""
 
     row: Row  # cut after the tokens that are judged
-    judged: Span
-    masked: Sequence[Span]  # the reasoning, in parts
+    outcome_span: Span
+    mask_spans: Sequence[Span]  # the reasoning, in parts
 
     def predictors(self, first: int) -> Span:
         """Where the judged tokens are predicted, when token 0 of the response is at `first`."""
-        start, end = self.judged
+        start, end = self.outcome_span
         return first + start - 1, first + end - 1
 
 
 def weights(
-    view: View,
+    view: CreditView,
     *,
     compare: str = "last",
     passes: float = 7.0,
-    quantile: float = QUANTILE,
-    boost: float = BOOST,
+    quantile: float = DEFAULT_QUANTILE,
+    boost: float = DEFAULT_BOOST,
 ) -> list[Floats]:
-    check(compare, quantile, boost)
-    boxes = reasoned(view)
-    return weighed(view, boxes, importance(view, boxes, compare, passes), quantile, boost)
+    check_settings(compare, quantile, boost)
+    boxes = rows_with_reasoning(view)
+    return weights_from_importance(
+        view, boxes, masking_importance(view, boxes, compare, passes), quantile, boost
+    )
 
 
-def importance(
-    view: View, boxes: dict[int, Answer], compare: str, passes: float
+def masking_importance(
+    view: CreditView, boxes: dict[int, AnswerSpan], compare: str, passes: float
 ) -> Iterator[tuple[int, Floats]]:
     """(row, I of its reasoning tokens)"""
     policy, reader = view.policy, view.reader
     assert reader is not None
     shared_by = {i: len(group) for group in view.groups for i in group}
-    asked: list[Asked] = []
+    asked: list[MaskedRow] = []
     for i, box in boxes.items():
-        row, (start, end) = view.rows[i], judged(box, compare)
+        row, (start, end) = view.rows[i], outcome_span(box, compare)
         # of a forward pass of the batch: a prompt is run once for its rows
         tokens = row.num_tokens + len(row.content.prompt_tokens) / shared_by[i]
-        masked = spans_of(box.mark, end - 1, (passes - 1) * tokens if passes else np.inf)
-        asked.append(Asked(cut(row, end), (start, end), masked))
+        masked = choose_mask_spans(
+            box.box_start, end - 1, (passes - 1) * tokens if passes else np.inf
+        )
+        asked.append(MaskedRow(truncate_row(row, end), (start, end), masked))
     rows = [one.row for one in asked]
 
     def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:
         under_way = []
         for batch in micro_batches(rows, 2 * micro_tokens):  # of these only keys and values stay
-            values = _of_spans(policy, [asked[i] for i in batch], compare, micro_tokens)
+            values = _span_importance(policy, [asked[i] for i in batch], compare, micro_tokens)
             under_way.append((batch, to_host(values.float())))
         return under_way
 
     names = list(boxes)
-    for batch, values_of in reader.micro.run_rows(attempt, rows) if rows else []:
-        ends = np.cumsum([len(asked[i].masked) for i in batch])
+    for batch, values_of in reader.micro_batch.run_rows(attempt, rows) if rows else []:
+        ends = np.cumsum([len(asked[i].mask_spans) for i in batch])
         for i, values_K in zip(batch, np.split(values_of(), ends[:-1]), strict=True):
-            lengths_K = np.array([end - start for start, end in asked[i].masked])
+            lengths_K = np.array([end - start for start, end in asked[i].mask_spans])
             yield names[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
 
 
-def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
+def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
     """What is masked together, for `budget` tokens or, if that is too little, as few as possible.
 
     A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
@@ -112,60 +121,64 @@ def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
     budget -= costs[:singles].sum()
     rest = reasoning - singles
     few = min(rest, max(1, int((budget - rest / 2) / (inputs - rest / 2)) + 1))  # or too many
-    while few > 1 and (inputs - _bounds(rest, few)[:-1]).sum() > budget:
+    while few > 1 and (inputs - _even_bounds(rest, few)[:-1]).sum() > budget:
         few -= 1
-    bounds = _bounds(rest, few).tolist()
+    bounds = _even_bounds(rest, few).tolist()
     return [*pairwise(bounds), *((t, t + 1) for t in range(rest, reasoning))]
 
 
-def _bounds(tokens: int, parts: int) -> NDArray[np.int64]:
+def _even_bounds(tokens: int, parts: int) -> NDArray[np.int64]:
     """Parts whose lengths differ by one at most."""
     return np.arange(parts + 1) * tokens // parts
 
 
 @torch.no_grad()
-def _of_spans(policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int) -> Tensor:
+def _span_importance(
+    policy: Policy, asked: Sequence[MaskedRow], compare: str, micro_tokens: int
+) -> Tensor:
     """I of each span, row after row."""
-    originals = Originals(policy, pack_rows(policy, [one.row for one in asked]))
-    copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
-    read = _scores if compare == "answer_joint" else _states
+    originals = OriginalRows(policy, pack_rows(policy, [one.row for one in asked]))
+    copies = [copy for r, one in enumerate(asked) for copy in _masked_copies(policy, r, one)]
+    read = _outcome_logprobs if compare == "answer_joint" else _mean_outcome_states
     firsts = [first for first, _ in originals.packing.responses]
     predictors = [one.predictors(first) for one, first in zip(asked, firsts, strict=True)]
-    clean_R = read(policy, originals.hidden_N[places(predictors, policy.device)], asked)
+    clean_R = read(policy, originals.hidden_N[span_indices(predictors, policy.device)], asked)
     walked: list[int] = []
     values: list[Tensor] = []
-    for batch in originals.batches(copies, micro_tokens):
+    for batch in originals.copy_batches(copies, micro_tokens):
         some = [copies[i] for i in batch]
-        hidden_n = originals.run(some, [asked[c.row].predictors(-c.kept) for c in some])
+        hidden_n = originals.run_copies(
+            some, [asked[c.row].predictors(-c.prefix_length) for c in some]
+        )
         moved = read(policy, hidden_n, [asked[copy.row] for copy in some])
         clean = clean_R[to_device(np.array([copy.row for copy in some]), policy.device)]
         if compare == "answer_joint":
             values.append((clean - moved).clamp(min=0).double())
         else:
-            values.append(divergence(clean, moved, policy.decoder.unembedding))
+            values.append(kl_divergence(clean, moved, policy.decoder.unembedding))
         walked += batch
     return torch.cat(values)[to_device(np.argsort(walked), policy.device)]
 
 
-def _masked(policy: Policy, r: int, one: Asked) -> Iterator[Copy]:
+def _masked_copies(policy: Policy, r: int, one: MaskedRow) -> Iterator[RowCopy]:
     """A copy of the row for each span, with padding in the span's place."""
     padding = policy.decoder.config.pad_token_id
     tokens = one.row.content.response_tokens[:-1]
-    for start, end in one.masked:
+    for start, end in one.mask_spans:
         rest = tokens[start:].copy()
         rest[: end - start] = policy.end_tokens[0] if padding is None else padding
-        yield Copy(r, start, rest)
+        yield RowCopy(r, start, rest)
 
 
-def _states(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
+def _mean_outcome_states(policy: Policy, hidden_n: Tensor, asked: Sequence[MaskedRow]) -> Tensor:
     """The mean hidden state at the judged tokens: [R, D]."""
-    ends = np.cumsum([0, *(end - start for start, end in (one.judged for one in asked))])
+    ends = np.cumsum([0, *(end - start for start, end in (one.outcome_span for one in asked))])
     return mean_states(hidden_n, list(pairwise(ends.tolist())))
 
 
-def _scores(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
+def _outcome_logprobs(policy: Policy, hidden_n: Tensor, asked: Sequence[MaskedRow]) -> Tensor:
     """The log-probability of the judged tokens together: [R]."""
-    tokens = [one.row.content.response_tokens[slice(*one.judged)] for one in asked]
+    tokens = [one.row.content.response_tokens[slice(*one.outcome_span)] for one in asked]
     targets_n = to_device(np.concatenate(tokens), policy.device, np.int64)
     logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)
     of_n = np.repeat(np.arange(len(asked)), [len(t) for t in tokens])

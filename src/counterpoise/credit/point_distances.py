@@ -6,9 +6,9 @@
     means      mean of C_xy, of which an MMD is made: with the kernel -|x - y| its square is
                2 mean(x, y) - mean(x, x) - mean(y, y), the energy distance
 
-All take B pairs at once. `transport` takes clouds, [B, n, m]. The other two take the distances of
+All take B pairs at once. `transport_cost` takes clouds, [B, n, m]. The other two take the distances of
 sequences, [B, T, U], and compare every span of one with every span of the other: overlapping spans
-share C. A sequence shorter than T goes on with its last point, which changes no least; `shares`
+share C. A sequence shorter than T goes on with its last point, which changes no least; `span_token_shares`
 keep what it goes on with out of the means, and spans that begin beyond its own are to be ignored.
 
 The plan is diag(u) K diag(v), K = exp(-C / eps), by Sinkhorn's iterations, which scale rows and
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def transport(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
+def transport_cost(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
     """[B]; masses a [B, n] and b [B, m] sum to 1, those of padding are 0.
 
     The columns' marginals are exact, the rows' as good as the iterations make them.
@@ -39,11 +39,13 @@ def transport(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> T
     d = (K * C @ v).mul_(u).sum(dim=(1, 2))
     lost = ~d.isfinite()
     if lost.any():
-        d[lost] = _in_logarithms(C[lost], a[lost], b[lost], eps, iterations)
+        d[lost] = _log_domain_transport_cost(C[lost], a[lost], b[lost], eps, iterations)
     return d
 
 
-def _in_logarithms(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
+def _log_domain_transport_cost(
+    C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int
+) -> Tensor:
     log_a, log_b = a.log()[:, :, None], b.log()[:, None, :]
     nearness = C / -eps
     g = log_b
@@ -57,7 +59,7 @@ def _in_logarithms(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int)
 # -- all spans of two sequences ------------------------------------------------------------------
 
 
-def starts(length: int, width: int, stride: int) -> range:
+def span_starts(length: int, width: int, stride: int) -> range:
     """Where the spans of a sequence begin; the last one ends with it, and may be shorter.
 
     Example:
@@ -67,28 +69,30 @@ def starts(length: int, width: int, stride: int) -> range:
     return range(0, max(1, length - width + stride), stride)
 
 
-def shares(lengths_B: Tensor, longest: int, width: int, stride: int) -> Tensor:
+def span_token_shares(lengths_B: Tensor, longest: int, width: int, stride: int) -> Tensor:
     """[B, T, K]: of span k, 1 / its length at its tokens, 0 elsewhere."""
     at_T = torch.arange(longest, device=lengths_B.device)
-    start_K = torch.tensor(starts(longest, width, stride), device=lengths_B.device)
+    start_K = torch.tensor(span_starts(longest, width, stride), device=lengths_B.device)
     offset = at_T[:, None] - start_K
     inside = (offset >= 0) & (offset < width) & (at_T < lengths_B[:, None])[:, :, None]
     return inside / inside.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def sides(C: Tensor, x: Tensor, y: Tensor, width: int, stride: int) -> tuple[Tensor, Tensor]:
+def chamfer_sides(
+    C: Tensor, x: Tensor, y: Tensor, width: int, stride: int
+) -> tuple[Tensor, Tensor]:
     """From x and from y, each [B, K, L]; x [B, T, K] and y [B, U, L] are the shares."""
     near = -C
-    from_x = x.mT @ most_of_spans(near, width, stride)
-    from_y = most_of_spans(near.mT, width, stride).mT @ y
+    from_x = x.mT @ span_maxima(near, width, stride)
+    from_y = span_maxima(near.mT, width, stride).mT @ y
     return from_x.neg_(), from_y.neg_()
 
 
-def means(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def mean_distances(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """[B, K, L], by the shares as above."""
     return x.mT @ (C @ y)
 
 
-def most_of_spans(x: Tensor, width: int, stride: int) -> Tensor:
+def span_maxima(x: Tensor, width: int, stride: int) -> Tensor:
     """[B, R, T] -> [B, R, K]: the largest of every span."""
     return F.max_pool1d(x, min(width, x.shape[2]), stride, ceil_mode=True)

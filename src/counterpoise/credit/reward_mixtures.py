@@ -18,11 +18,11 @@ from counterpoise.verify.extra_rewards import shares_of
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class RewardMixture:
     """The verifier's reward with the share 1, and further ones.
 
     Example:
-        Mixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
+        RewardMixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
     """
 
     name: str = "sum"
@@ -35,18 +35,18 @@ class Mixture:
             found = advantages_of(group.rewards_G)
             return found
         rewards_KG = np.stack(
-            [group.rewards_G, *(further_rewards(group, name) for name in self.shares)]
+            [group.rewards_G, *(extra_rewards(group, name) for name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
         found = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
         return found
 
 
-def mixture_of(config: RunConfig) -> Mixture:
-    return Mixture(config.credit.mixture, shares_of(config.verify.also))
+def configured_mixture(config: RunConfig) -> RewardMixture:
+    return RewardMixture(config.credit.mixture, shares_of(config.verify.also))
 
 
-def further_rewards(group: Group, name: str) -> NDArray[np.float64]:
+def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:
     """[G], in the order of the rollouts."""
     if any(name not in rollout.further for rollout in group.rollouts):
         raise PoiseError(
@@ -60,7 +60,7 @@ Array = NDArray[np.float64]
 EPSILON = np.finfo(np.float64).eps
 
 
-def summed(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
     """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
 
     What reward shaping means (DAPO's overlong punishment, arXiv:2503.14476). Within a group the
@@ -72,10 +72,10 @@ def summed(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array)
     return credit(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
-NOTHING = 1e-4  # of its parts: what the epsilons beside the stds leave of +1 and -1
+CANCELLED_SHARE = 1e-4  # of its parts: what the epsilons beside the stds leave of +1 and -1
 
 
-def decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
     """A = sum_k share_k credit(r_k) / sum_k share_k: every reward normalised in its group, then
     mixed.
 
@@ -93,4 +93,4 @@ def decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Arr
     advantages_KG = np.stack([credit(rewards_G) for rewards_G in rewards_KG])
     mixture: Array = shares_K @ advantages_KG / shares_K.sum()
     parts_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
-    return np.where(np.abs(mixture) < NOTHING * parts_G, 0.0, mixture)
+    return np.where(np.abs(mixture) < CANCELLED_SHARE * parts_G, 0.0, mixture)

@@ -27,12 +27,12 @@ class NoPolicyError(PoiseError):
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class PolicyReader:
     """Who reads the rows: the policy as it sampled them, and when."""
 
     policy: Policy
     temperature: float = 1.0
-    micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
+    micro_batch: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
     passes: ReadingPasses = EAGER_READING  # how they are run
@@ -41,7 +41,7 @@ class Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class CreditView:
     """Rows with signal, the rows of a group side by side. A weighting returns weights for each.
 
     Example:
@@ -51,7 +51,7 @@ class View:
     """
 
     rows: Sequence[Row]
-    reader: Reader | None = None
+    reader: PolicyReader | None = None
 
     @cached_property
     def groups(self) -> list[list[int]]:
@@ -80,16 +80,16 @@ class View:
         """Per row [T, D], the input of the unembedding, on the policy's device."""
         return self._read.hidden
 
-    def begin(self) -> None:
+    def start_reading(self) -> None:
         """Have the rows read. A GPU does it while the host goes on, until its numbers are asked."""
         _ = self._read
 
     @property
-    def known(self) -> list[Floats] | None:
+    def logprobs_if_read(self) -> list[Floats] | None:
         """`logprobs`, if a pass was made for whatever was asked; None: there was none."""
         return self._read.logprobs if "_read" in vars(self) else None
 
-    def logprobs_after(self, prompts: Sequence[Ints]) -> list[Floats]:
+    def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T], had the prompt of row i been `prompts[i]`: what a hint would change."""
         reader = self._reader
         moved = [
@@ -103,11 +103,11 @@ class View:
             for row, prompt in zip(moved, prompts, strict=True)
         ]
         return score_logprobs(
-            reader.policy, told, reader.temperature, reader.micro, reader.passes.read
+            reader.policy, told, reader.temperature, reader.micro_batch, reader.passes.read
         )
 
     @property
-    def _reader(self) -> Reader:
+    def _reader(self) -> PolicyReader:
         if self.reader is None:
             raise NoPolicyError("these token weights need the policy, which this engine keeps")
         return self.reader
@@ -116,10 +116,10 @@ class View:
     def _read(self) -> TokenScores:
         reader = self._reader
         return score_tokens(
-            reader.policy, self.rows, reader.temperature, reader.micro, reader.passes.read
+            reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read
         )
 
 
-def ones(rows: Sequence[Row]) -> list[Floats]:
+def unit_weights(rows: Sequence[Row]) -> list[Floats]:
     """What a weighting falls back to."""
     return [np.ones(row.num_tokens, dtype=np.float32) for row in rows]

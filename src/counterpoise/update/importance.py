@@ -52,8 +52,8 @@ def sequence(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
 # old log-probabilities are the sampler's own, only the latter are known.
 
 
-def mismatch(
-    batch: Sequence[Row], results: Sequence[StepResult], now: int
+def sampler_mismatch(
+    batch: Sequence[Row], results: Sequence[StepResult], iteration: int
 ) -> dict[str, float | None]:
     """For metrics.jsonl; None where nothing was updated."""
     first = next((result for result in results if result.rows), None)
@@ -61,7 +61,7 @@ def mismatch(
     for result in results:
         for i, logprobs_T in zip(result.rows, result.logprobs, strict=True):
             row = batch[i]
-            fresh = result is first and row.born == now
+            fresh = result is first and row.born == iteration
             by_trainer_T = logprobs_T if fresh and row.scored_T is None else row.scored_T
             if by_trainer_T is not None:
                 differences.append(by_trainer_T - row.content.sampled_logprobs)

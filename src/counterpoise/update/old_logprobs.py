@@ -33,10 +33,10 @@ from counterpoise.types import BatchPlan, Floats, Row
 from counterpoise.update.passes import EAGER, Passes
 
 Scores = Mapping[tuple[str, int], Floats]  # log-probabilities [T] by the names of rows
-NONE: Scores = {}
+NO_SCORES: Scores = {}
 
 
-def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
+def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
     """The first step that changes the weights: those before it have no signal."""
     for s, step in enumerate(plan.steps):
         if any(batch[i].sign for i in step):
@@ -52,7 +52,7 @@ def score_before_update(
     temperature: float,
     micro: MicroBatch,
     passes: Passes = EAGER,
-    known: Scores = NONE,
+    known: Scores = NO_SCORES,
 ) -> tuple[list[Row], list[Row]]:
     """The batch and the waiting rows, with scores wherever the update would come too soon.
 
@@ -61,23 +61,25 @@ def score_before_update(
     """
     half = policy.decoder.dtype in (torch.bfloat16, torch.float16)
     if half and not is_half_on_gpu(policy.decoder.unembedding):
-        known = NONE
+        known = NO_SCORES
     scored_batch = list(batch)
-    for step in plan.steps[first_step(batch, plan) + 1 :]:
-        rows = [with_known(batch[i], known) for i in step]
-        for i, row in zip(step, scored(policy, rows, temperature, micro, passes), strict=True):
+    for step in plan.steps[first_updating_step(batch, plan) + 1 :]:
+        rows = [with_known_scores(batch[i], known) for i in step]
+        for i, row in zip(
+            step, score_missing(policy, rows, temperature, micro, passes), strict=True
+        ):
             scored_batch[i] = row
-    left = [with_known(row, known) for row in waiting]
-    return scored_batch, scored(policy, left, temperature, micro, passes)
+    left = [with_known_scores(row, known) for row in waiting]
+    return scored_batch, score_missing(policy, left, temperature, micro, passes)
 
 
-def with_known(row: Row, known: Scores) -> Row:
+def with_known_scores(row: Row, known: Scores) -> Row:
     """A row keeps the scores it has."""
     found = known.get(row.name)
     return row if found is None or row.scored_T is not None else replace(row, scored_T=found)
 
 
-def scored(
+def score_missing(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,

@@ -29,7 +29,9 @@ class Optimizer:
             for p in self.weights
         ]
         pairs = zip(self.weights, self.masters, strict=True)
-        self._halves = [(weight, master) for weight, master in pairs if weight is not master]
+        self._half_precision = [
+            (weight, master) for weight, master in pairs if weight is not master
+        ]
         self.fused = bool(self.masters) and all(master.is_cuda for master in self.masters)
         self.inner: torch.optim.Optimizer
         if config.optimizer == "sgd":
@@ -49,33 +51,35 @@ class Optimizer:
             weight.grad = master.grad = None
 
     @torch.no_grad()
-    def collect(self) -> None:
+    def collect_gradients(self) -> None:
         """Move the gradients of half precision weights to their masters, adding up there.
 
         After every pass of several; `grad_norm` and `step` collect what is left.
         """
-        news = [(w, m) for w, m in self._halves if w.grad is not None and m.grad is None]
-        olds = [(w, m) for w, m in self._halves if w.grad is not None and m.grad is not None]
+        news = [(w, m) for w, m in self._half_precision if w.grad is not None and m.grad is None]
+        olds = [
+            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is not None
+        ]
         for _, master in news:
             master.grad = torch.empty_like(master)
         if news:
             torch._foreach_copy_(_grads(m for _, m in news), _grads(w for w, _ in news))
         if olds:
             torch._foreach_add_(_grads(m for _, m in olds), _grads(w for w, _ in olds))
-        for weight, _ in self._halves:
+        for weight, _ in self._half_precision:
             weight.grad = None
 
     @torch.no_grad()
     def grad_norm(self) -> float:
         """Euclidean norm of the whole gradient; not finite when any part of it is."""
-        self.collect()
+        self.collect_gradients()
         grads = _grads(self.masters)
         return float(torch.stack(torch._foreach_norm(grads)).norm()) if grads else 0.0
 
     @torch.no_grad()
-    def step(self, grad_norm: float, share: float = 1.0) -> None:
-        """Clip to `max_grad_norm`, update the weights at `share` of the learning rate."""
-        self.collect()
+    def step(self, grad_norm: float, lr_scale: float = 1.0) -> None:
+        """Clip to `max_grad_norm`, update the weights at `lr_scale` of the learning rate."""
+        self.collect_gradients()
         limit = self.config.max_grad_norm
         scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
         grads = _grads(self.masters)
@@ -84,12 +88,14 @@ class Optimizer:
         rise = self.config.warmup_steps
         for group in self.inner.param_groups:
             group["lr"] = (
-                share * self.config.lr * (min(1.0, (self.steps + 1) / rise) if rise else 1.0)
+                lr_scale * self.config.lr * (min(1.0, (self.steps + 1) / rise) if rise else 1.0)
             )
         self.inner.step()
         self.steps += 1
-        if self._halves:
-            torch._foreach_copy_([w for w, _ in self._halves], [m for _, m in self._halves])
+        if self._half_precision:
+            torch._foreach_copy_(
+                [w for w, _ in self._half_precision], [m for _, m in self._half_precision]
+            )
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -112,10 +118,11 @@ class Optimizer:
                     master.copy_(own.pop("master"))
             if own:
                 self.inner.state[master] = {
-                    name: value.to(self._place(name, master)).clone() for name, value in own.items()
+                    name: value.to(self._device_of(name, master)).clone()
+                    for name, value in own.items()
                 }
 
-    def _place(self, name: str, master: Tensor) -> torch.device:
+    def _device_of(self, name: str, master: Tensor) -> torch.device:
         """torch counts steps on the host, but on the device where its kernel is fused."""
         return torch.device("cpu") if name == "step" and not self.fused else master.device
 

@@ -3,7 +3,7 @@
     L = sum_m c_m w_m (L_m + D_m)        L_m by the surrogate, c_m the coefficient of the token's
                                          row, w_m its importance weight, D_m an added term or 0
 
-`Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
+`PassTensors` holds everything a pass reads, as tensors; `compute_loss` reads nothing else but the weights. So a
 pass can be captured once and fed anew (`update/graphs/passes.py`).
 """
 
@@ -26,24 +26,24 @@ from counterpoise.model.reading_passes import EagerReading, ReadingPasses
 from counterpoise.model.scoring import ForwardOutputs, forward_packed, pack_rows
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update.rules.rule import Term
+from counterpoise.update.rules.rule import LossTerm
 from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Used:
+class PassInputs:
     """The rows of one pass, and what the step knows of them."""
 
     rows: Sequence[Row]
-    old: Sequence[Floats | None]  # per row [T]; None: what the pass itself gives
+    old_logprobs: Sequence[Floats | None]  # per row [T]; None: what the pass itself gives
     advantages: Sequence[Floats]  # per row [T]
     coefficients_R: Floats
-    term: Term | None = None  # what the step's rule adds
+    term: LossTerm | None = None  # what the step's rule adds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Feed:
+class PassTensors:
     """What a pass reads. M: response tokens, flat in the order of the rows."""
 
     packing: Packing
@@ -58,7 +58,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class PassOutputs:
     """What a pass leaves behind, besides gradients."""
 
     tokens_3M: Tensor  # log-probabilities, entropies, pulls
@@ -70,53 +70,57 @@ class Passes(ReadingPasses, Protocol):
     """How the passes of an update are run: as they come, or captured."""
 
     def gradients(
-        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
-    ) -> Found:
+        self, policy: Policy, used: PassInputs, config: UpdateConfig, temperature: float
+    ) -> PassOutputs:
         """Adds the gradients to the weights' `.grad`."""
         ...
 
 
-def feed(policy: Policy, used: Used) -> Feed:
+def build_tensors(policy: Policy, used: PassInputs) -> PassTensors:
     packing = pack_rows(policy, used.rows)
-    return fed(policy, packing, PackedAttention(packing), flat(used), len(used.rows))
+    return tensors_from_arrays(
+        policy, packing, PackedAttention(packing), flatten_inputs(used), len(used.rows)
+    )
 
 
-def flat(used: Used) -> dict[str, np.ndarray]:
+def flatten_inputs(used: PassInputs) -> dict[str, np.ndarray]:
     """The token vectors of a feed, by name, in its order."""
     lengths = [len(advantages_T) for advantages_T in used.advantages]
-    known = [np.zeros(n) if x is None else x for x, n in zip(used.old, lengths, strict=True)]
+    known = [
+        np.zeros(n) if x is None else x for x, n in zip(used.old_logprobs, lengths, strict=True)
+    ]
     return {
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
         "old_M": np.concatenate(known),
-        "own_M": np.repeat([x is None for x in used.old], lengths),
+        "own_M": np.repeat([x is None for x in used.old_logprobs], lengths),
         "sampled_M": np.concatenate([row.content.sampled_logprobs for row in used.rows]),
         "advantages_M": np.concatenate(used.advantages),
         "coefficients_M": np.repeat(used.coefficients_R, lengths),
     }
 
 
-def fed(
+def tensors_from_arrays(
     policy: Policy,
     packing: Packing,
     attend: PackedAttention,
     vectors: dict[str, np.ndarray],
     num_rows: int,
-) -> Feed:
+) -> PassTensors:
     dtype = np.float64 if policy.decoder.dtype == torch.float64 else np.float32
     tensors = {
         name: to_device(x, policy.device, None if name == "row_M" else dtype)
         for name, x in vectors.items()
     }
-    return Feed(packing=packing, attend=attend, num_rows=num_rows, **tensors)
+    return PassTensors(packing=packing, attend=attend, num_rows=num_rows, **tensors)
 
 
-def compute(
+def compute_loss(
     policy: Policy,
-    given: Feed,
+    given: PassTensors,
     config: UpdateConfig,
     temperature: float,
     added: Callable[[ForwardOutputs, Tensor], Tensor] | None = None,
-) -> tuple[Found, Tensor, Tensor]:
+) -> tuple[PassOutputs, Tensor, Tensor]:
     """(what was found, the loss to differentiate, the log-probabilities that carry pulls)
 
     `added` is a term of the loss [M] by the pass and the old log-probabilities.
@@ -148,7 +152,7 @@ def compute(
         loss = loss + more
     counts = given.coefficients_M != 0
     clipped, capped = (outputs.clipped & counts).sum(), ((ratio > weights) & counts).sum()
-    found = Found(
+    found = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
         totals_4=torch.stack((loss, more, clipped.to(loss.dtype), capped.to(loss.dtype))).detach(),
         hidden_MD=result.hidden_M.detach(),
@@ -156,14 +160,16 @@ def compute(
     return found, loss, logprobs
 
 
-class Eager(EagerReading):
+class EagerPasses(EagerReading):
     """Passes that run as they come."""
 
     def gradients(
-        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
-    ) -> Found:
+        self, policy: Policy, used: PassInputs, config: UpdateConfig, temperature: float
+    ) -> PassOutputs:
         added = partial(used.term, used.rows) if used.term else None
-        found, loss, logprobs = compute(policy, feed(policy, used), config, temperature, added)
+        found, loss, logprobs = compute_loss(
+            policy, build_tensors(policy, used), config, temperature, added
+        )
         logprobs.retain_grad()
         loss.backward()
         assert logprobs.grad is not None
@@ -171,4 +177,4 @@ class Eager(EagerReading):
         return found
 
 
-EAGER = Eager()
+EAGER = EagerPasses()

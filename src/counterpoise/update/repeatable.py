@@ -16,8 +16,8 @@ import torch
 
 
 @contextmanager
-def repeatable(wanted: bool = True) -> Iterator[None]:
-    if not wanted or not torch.cuda.is_available():
+def repeatable(enabled: bool = True) -> Iterator[None]:
+    if not enabled or not torch.cuda.is_available():
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it

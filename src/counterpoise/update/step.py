@@ -25,22 +25,22 @@ from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, score_logprobs, split_by_row
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.passes import EAGER, Found, Passes, Used
+from counterpoise.update.passes import EAGER, Passes, PassInputs, PassOutputs
 from counterpoise.update.repeatable import repeatable
-from counterpoise.update.rules.rule import Rule, Ruled, Term, obeyed
-from counterpoise.update.trajectory import weighed
+from counterpoise.update.rules.rule import LossTerm, RuleEffect, StepRule, apply_rule
+from counterpoise.update.trajectory import with_trajectory_weights
 from counterpoise.variants import AGGREGATIONS
 
 
-class Look(Protocol):
+class StepObserver(Protocol):
     """Someone who watches a step: `microscope/monitor.py`."""
 
-    def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None: ...
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None: ...
 
-    def after(self, policy: Policy) -> None: ...
+    def after_update(self, policy: Policy) -> None: ...
 
 
-def accumulate(
+def accumulate_gradient(
     policy: Policy,
     rows: Sequence[Row],
     config: UpdateConfig,
@@ -51,7 +51,7 @@ def accumulate(
     on_policy: bool = False,
     passes: Passes = EAGER,
     after_pass: Callable[[], None] = lambda: None,
-    term: Term | None = None,
+    term: LossTerm | None = None,
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
 
@@ -65,11 +65,11 @@ def accumulate(
     ]
     used, advantages = [rows[i] for i in signal], [advantages[i] for i in signal]
     old = [None if on_policy and row.scored_T is None else row.old_logprobs for row in used]
-    walked = _Walked(used, keep_hidden)
+    walked = _StepTotals(used, keep_hidden)
     for batch in micro_batches(used, config.micro_tokens):
-        part = Used(
+        part = PassInputs(
             rows=[used[i] for i in batch],
-            old=[old[i] for i in batch],
+            old_logprobs=[old[i] for i in batch],
             advantages=[advantages[i] for i in batch],
             coefficients_R=coefficients_R[[signal[i] for i in batch]],
             term=term,
@@ -107,56 +107,58 @@ def take_step(
     *,
     temperature: float,
     max_new_tokens: int,
-    look: Look | None = None,
+    observer: StepObserver | None = None,
     on_policy: bool = False,
-    micro: MicroBatch | None = None,
+    micro_batch: MicroBatch | None = None,
     passes: Passes = EAGER,
-    rule: Rule | None = None,
+    rule: StepRule | None = None,
 ) -> StepResult:
     """`accumulate`, then update, unless there is no signal or something is not finite.
 
-    `look` sees the step just before the weights change, and again just after. `micro` is the size
+    `observer` sees the step just before the weights change, and again just after. `micro_batch` is the size
     of a pass, `config.micro_tokens` without it; where memory runs out it is made smaller, and the
     gradient is taken again from zero, before the optimizer has seen any of it.
     """
-    micro = micro or MicroBatch(config.micro_tokens)
+    micro_batch = micro_batch or MicroBatch(config.micro_tokens)
     if config.trajectory != "off":
-        rows = _weighed(policy, rows, config, temperature, micro, passes, on_policy=on_policy)
-    ruled = Ruled()
+        rows = _with_trajectory_weights(
+            policy, rows, config, temperature, micro_batch, passes, on_policy=on_policy
+        )
+    ruled = RuleEffect()
     if rule:
-        rows, ruled = obeyed(rows, rule, on_policy=on_policy)
+        rows, ruled = apply_rule(rows, rule, on_policy=on_policy)
 
     def gradient(micro_tokens: int) -> StepResult:
         optimizer.zero_grad()
-        return accumulate(
+        return accumulate_gradient(
             policy,
             rows,
             replace(config, micro_tokens=micro_tokens),
             temperature=temperature,
             max_new_tokens=max_new_tokens,
-            keep_hidden=look is not None,
+            keep_hidden=observer is not None,
             on_policy=on_policy,
             passes=passes,
-            after_pass=optimizer.collect,
+            after_pass=optimizer.collect_gradients,
             term=ruled.term,
         )
 
     try:
         with repeatable(config.repeatable):
-            result = micro.run_rows(gradient, [row for row in rows if row.sign])
-            result = replace(result, chosen_share=ruled.chosen / max(1, result.tokens))
+            result = micro_batch.run_rows(gradient, [row for row in rows if row.sign])
+            result = replace(result, chosen_share=ruled.num_chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # half a gradient is nobody's
         raise
-    return _updated(policy, optimizer, rows, result, look)
+    return _update_weights(policy, optimizer, rows, result, observer)
 
 
-def _updated(
+def _update_weights(
     policy: Policy,
     optimizer: Optimizer,
     rows: Sequence[Row],
     result: StepResult,
-    look: Look | None,
+    look: StepObserver | None,
 ) -> StepResult:
     """The weights after the gradient that `result` reports; what is not fit for it is skipped."""
     if result.skipped:
@@ -166,15 +168,15 @@ def _updated(
         optimizer.zero_grad()
         return replace(result, grad_norm=norm, skipped="not finite", hidden=())
     if look:
-        look.before(policy, rows, result)
+        look.before_update(policy, rows, result)
     optimizer.step(norm)
     optimizer.zero_grad()
     if look:
-        look.after(policy)
+        look.after_update(policy)
     return replace(result, grad_norm=norm, hidden=())
 
 
-def _weighed(
+def _with_trajectory_weights(
     policy: Policy,
     rows: Sequence[Row],
     config: UpdateConfig,
@@ -193,12 +195,12 @@ def _weighed(
     for r, logprobs_T in zip(changed, found, strict=True):
         now[r] = logprobs_T
     done = list(rows)
-    for i, row in zip(signal, weighed(used, now, config.trajectory), strict=True):
+    for i, row in zip(signal, with_trajectory_weights(used, now, config.trajectory), strict=True):
         done[i] = row
     return done
 
 
-class _Walked:
+class _StepTotals:
     """What the passes of a step leave behind; it stays on the device until the last is done."""
 
     def __init__(self, rows: Sequence[Row], keep_hidden: bool) -> None:
@@ -209,7 +211,7 @@ class _Walked:
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
         self._totals: list[Tensor] = []  # per pass [4]: as `Found.totals_4`
 
-    def add(self, batch: list[int], found: Found) -> None:
+    def add(self, batch: list[int], found: PassOutputs) -> None:
         self._order += batch
         self._tokens.append(found.tokens_3M)
         self._totals.append(found.totals_4)

@@ -49,7 +49,9 @@ def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
     return along
 
 
-def weighed(rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str) -> list[Row]:
+def with_trajectory_weights(
+    rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str
+) -> list[Row]:
     """The rows of a step with signal, their tokens weighed by w~ on top of what credit gave them.
 
     `logprobs` [T] a row are those of the step's weights; None: these weights sampled the row.

@@ -18,7 +18,7 @@ from counterpoise.hosts.trl import host
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
 from counterpoise.model.load import EMBEDDED_FOLDER
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import accumulate_gradient
 
 
 def parts(runs: list[dict[str, Any]], together: int) -> list[dict[str, list[float]]]:
@@ -334,13 +334,13 @@ def test_the_microscope_sees_what_the_native_one_sees(tmp_path: Path) -> None:
         if after is None:
             continue
         policy, rows = policy_at(step), rows_of(step)
-        result = accumulate(
+        result = accumulate_gradient(
             policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=24, keep_hidden=True
         )
         monitor = Monitor(1.0, 20480, ())
-        monitor.before(policy, rows, result)
+        monitor.before_update(policy, rows, result)
         policy.model.load_state_dict(after["weights"], strict=False)
-        monitor.after(policy)
+        monitor.after_update(policy)
         expected = numbers(monitor.views)
         for name in (
             "cancellation",

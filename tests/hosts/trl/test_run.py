@@ -384,7 +384,7 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
     """As `test_resume.py` has it: the last step of iteration 2 leaves one weight at infinity."""
     from counterpoise.hosts.trl.run_recorder import Recorder
 
-    after = Recorder.after
+    after = Recorder.after_update
 
     def diverging(self: Recorder) -> None:
         after(self)
@@ -393,14 +393,14 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
                 self.state.optimizer.weights[-1].view(-1)[-1] = torch.inf
 
     config = small(f"monitor.every={every}", "evaluate.prompts=0", "loop.checkpoint_every=1")
-    monkeypatch.setattr(Recorder, "after", diverging)
+    monkeypatch.setattr(Recorder, "after_update", diverging)
     with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
         run(config, tmp_path / "out")
     folder = RunFolder.open(tmp_path / "out")
     assert [line["iteration"] for line in folder.read("metrics")] == [1]
     assert [path.name for path in checkpoint.available(folder.checkpoints)] == ["iteration_00001"]
     assert not (tmp_path / "out" / "model").exists()
-    monkeypatch.setattr(Recorder, "after", after)
+    monkeypatch.setattr(Recorder, "after_update", after)
     run(config, tmp_path / "out", resume=True)
     assert [line["iteration"] for line in folder.read("metrics")] == [1, 2]
 

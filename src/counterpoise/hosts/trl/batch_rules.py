@@ -18,9 +18,9 @@ import numpy as np
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.credit.assign import UNIFORM, assign
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl.config import OWN_CREDIT, PoiseConfig
 from counterpoise.hosts.trl.samples import Sample
@@ -72,7 +72,7 @@ class Planner:
         samples: Sequence[Sample],
         rewards_R: Sequence[float],
         now: int,
-        reader: Reader | None = None,
+        reader: PolicyReader | None = None,
     ) -> None:
         """The rollouts of generation `now`, group after group; a reward of NaN is none. `reader`
         is who reads them for token weights."""
@@ -86,7 +86,7 @@ class Planner:
             return None
         plan = compose(self.options.composer, rows, self.options.optimizer_steps, seed)
         bare = tuple(replace(row, rollout=None) for row in rows)
-        told: Any = describe(bare, plan)
+        told: Any = describe_plan(bare, plan)
         scalar = {k: float(v) for k, v in told.items() if isinstance(v, int | float)}
         waiting = self.buffer.state() if self.buffer else []
         keys = frozenset((row.group, row.index) for row in waiting)
@@ -108,7 +108,7 @@ def credit(
     rewards_R: Sequence[float],
     now: int,
     options: PoiseConfig,
-    reader: Reader | None = None,
+    reader: PolicyReader | None = None,
 ) -> list[list[Row]]:
     """Rows of every group. A rollout that no reward function judged has no advantage, and is not
     part of its group's mean."""

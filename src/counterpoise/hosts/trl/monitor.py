@@ -64,7 +64,7 @@ class StepMonitor:
         self.trainer = trainer
         self._open: tuple[Monitor, int, list[int], StepResult] | None = None
 
-    def before(self, decision: Decision, step: int) -> None:
+    def before_update(self, decision: Decision, step: int) -> None:
         trainer = self.trainer
         if trainer.state.global_step % trainer.args.monitor_every:
             return
@@ -76,14 +76,14 @@ class StepMonitor:
             return
         watched = monitor_sampling.first_mixed(rows, WATCHED) if trainer.record else ()
         monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
-        monitor.before(trainer.policy, rows, result)
+        monitor.before_update(trainer.policy, rows, result)
         self._open = (monitor, step, places, result)
 
-    def after(self) -> None:
+    def after_update(self) -> None:
         if self._open is None:
             return
         (monitor, step, places, result), self._open = self._open, None
-        monitor.after(self.trainer.policy)
+        monitor.after_update(self.trainer.policy)
         for name, value in numbers(monitor.views).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
@@ -190,6 +190,6 @@ def callback(monitor: StepMonitor) -> Any:
 
     class AfterStep(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            monitor.after()
+            monitor.after_update()
 
     return AfterStep()

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from counterpoise.batch.describe import Description, describe
-from counterpoise.batch.dropped_rollouts import account
+from counterpoise.batch.describe import PlanDescription, describe_plan
+from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.hosts.trl import processes
@@ -118,7 +118,7 @@ class Recorder(StepMonitor):
             for g, (prompt, _) in enumerate(asked)
         ]
 
-    def before(self, decision: Decision, step: int) -> None:
+    def before_update(self, decision: Decision, step: int) -> None:
         """A step is about to begin."""
         assert self.open is not None
         if step == 0:
@@ -137,18 +137,18 @@ class Recorder(StepMonitor):
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
         elif look := self.open.monitor and self.open.monitor.at(step, rows):
-            look.before(self.state.policy, rows, result)
+            look.before_update(self.state.policy, rows, result)
             self.open.look = look
         self.open.results.append(replace(result, hidden=()))
 
-    def after(self) -> None:
+    def after_update(self) -> None:
         """A step is done; its log is not written yet."""
         assert self.open is not None
         if self.open.results and self.skipped:
             self.open.results[-1] = replace(self.open.results[-1], skipped=self.skipped)
         look, self.open.look = self.open.look, None
         if look and self.skipped != "no signal":
-            look.after(self.state.policy)
+            look.after_update(self.state.policy)
             if self.skipped:
                 look.views.pop()
 
@@ -215,7 +215,7 @@ class Recorder(StepMonitor):
             clock.split("update", "monitor", seconds)
         batch = opened.batch or (self._content(decision) if decision else [])
         plan = decision.plan if decision else None
-        description: Description | None = describe(batch, plan) if plan else None
+        description: PlanDescription | None = describe_plan(batch, plan) if plan else None
         credited = assign(opened.groups, config.credit.name)  # metrics read their signs only
         rows = [*opened.waiting, *(row for group in credited for row in group)]
         oldest = opened.number - config.balance.max_age
@@ -229,7 +229,7 @@ class Recorder(StepMonitor):
             description=description,
             results=opened.results,
             views=opened.monitor.views if opened.monitor else [],
-            drops=account([], rows, batch, self._buffered(), oldest),
+            drops=find_drops([], rows, batch, self._buffered(), oldest),
         )
         buffer = self.trainer.planner.buffer
         buffer = self.state.buffer if buffer is None else buffer  # an empty one has counts too

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.batch.describe import describe
-from counterpoise.batch.dropped_rollouts import account
+from counterpoise.batch.describe import describe_plan
+from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import leftovers, remove_leftovers
@@ -171,10 +171,10 @@ class Record:
             credited=planner.credited,
             batch=opened.batch,
             plan=plan,
-            description=describe(opened.batch, plan) if plan else None,
+            description=describe_plan(opened.batch, plan) if plan else None,
             results=[opened.results.get(s, UNSEEN) for s in steps],
             views=opened.views,
-            drops=account([], [*opened.waiting, *fresh], opened.batch, left, oldest),
+            drops=find_drops([], [*opened.waiting, *fresh], opened.batch, left, oldest),
         )
 
     def _told(self, sample: Sample, prompt: Any, text: str, reward: float) -> Rollout:

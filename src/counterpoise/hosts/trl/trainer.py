@@ -27,7 +27,7 @@ from trl import GRPOTrainer
 
 from counterpoise.batch.buffer import BufferCounts
 from counterpoise.credit.assign import UNIFORM
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.batch_rules import Decision, Key, Planner
@@ -99,7 +99,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         place = self._step % passes
         together = self.args.gradient_accumulation_steps
         if self.monitor and self.decision and place % together == 0:
-            self.monitor.before(self.decision, place // together)
+            self.monitor.before_update(self.decision, place // together)
         return self._buffered_inputs[place]
 
     def _calculate_rewards(
@@ -170,7 +170,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
 
     def _unbalanced(self) -> str:
         assert self.planner.buffer is not None  # else every generation is a batch
-        return self.planner.buffer.lack(
+        return self.planner.buffer.shortage_message(
             f"{self.args.max_refills + 1} generations",
             "lower tau or balance_target, raise max_refills and max_age",
         )
@@ -180,12 +180,12 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """TRL's model as the native engine sees it."""
         return native(self)
 
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> PolicyReader | None:
         """Who reads a generation's rows for token weights, before anything is trained on them."""
         if self.args.credit_weights == UNIFORM:
             return None
         micro = MicroBatch(MICRO_TOKENS)
-        return Reader(self.policy, self.temperature, micro, self._generation, self.args.seed)
+        return PolicyReader(self.policy, self.temperature, micro, self._generation, self.args.seed)
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

@@ -25,9 +25,9 @@ from verl.trainer.ppo.padding_utils import (
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.workers.utils.padding import response_from_nested
 
-from counterpoise.batch.compose import check as check_plan
+from counterpoise.batch.compose import check_plan as check_plan
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as asked
 from counterpoise.hosts.verl import queue
@@ -195,7 +195,7 @@ class Planned:
         rows = queue.rows(batch, data)
         if self.poise.composer != asked.OWN_ORDER:
             check_plan(rows, plan)
-        told: Any = describe(rows, plan)
+        told: Any = describe_plan(rows, plan)
         numbers = {k: float(v) for k, v in told.items() if isinstance(v, int | float)}
         numbers["optimizer_steps"] = float(len(plan.steps))
         numbers["fillers"] = float(len(kept) - len(rows))

@@ -27,7 +27,7 @@ from counterpoise.lab.speed.machine_sizes import Setup, UpdateCase
 from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.graphs.passes import passes_of
+from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 
@@ -38,7 +38,7 @@ PEER_TOKENS = 32768  # of one forward of the peer, padding included; halved wher
 
 def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
     """A step, ready to be taken again and again."""
-    optimizer, passes = Optimizer(policy.model, config), passes_of(config)
+    optimizer, passes = Optimizer(policy.model, config), choose_passes(config)
     longest = max(row.num_tokens for row in rows)
 
     def step() -> None:

@@ -17,24 +17,26 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoise.errors import PoiseError
-from counterpoise.update.rules.bind import Step
-from counterpoise.update.rules.covariance import check_share, covariances, how_many
-from counterpoise.update.rules.rule import Ruled
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.covariance import check_share, covariances, num_selected
+from counterpoise.update.rules.rule import RuleEffect
 
 
-def rule(step: Step, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Ruled:
+def rule(
+    step: OptimizerStepView, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0
+) -> RuleEffect:
     check_share("clip_cov", share)
     if not low < high:
         raise PoiseError(f"clip_cov: low={low:g} must be below high={high:g}")
     if not step.rows:
-        return Ruled()
+        return RuleEffect()
     c_N = covariances(step)
     candidates = np.flatnonzero((c_N > low) & (c_N < high) & ~step.clipped)
     if not len(candidates):
-        return Ruled()
-    most = min(how_many(share, len(c_N)), len(candidates))
+        return RuleEffect()
+    most = min(num_selected(share, len(c_N)), len(candidates))
     chosen = step.rng("clip_cov").choice(candidates, size=most, replace=False)
     kept_N = np.ones(len(c_N), dtype=np.float32)
     kept_N[chosen] = 0
     ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    return Ruled(factors=np.split(kept_N, ends), chosen=most)
+    return RuleEffect(factors=np.split(kept_N, ends), num_chosen=most)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError
-from counterpoise.update.rules.bind import Step
+from counterpoise.update.rules.bind import OptimizerStepView
 
 
-def covariances(step: Step) -> NDArray[np.float64]:
+def covariances(step: OptimizerStepView) -> NDArray[np.float64]:
     """c [N] of the tokens of all rows, by the weights as they are."""
     A_N = np.concatenate([row.advantages_T for row in step.rows]).astype(np.float64)
     logprobs_N = np.concatenate(step.logprobs).astype(np.float64)
@@ -24,7 +24,7 @@ def covariances(step: Step) -> NDArray[np.float64]:
     return found
 
 
-def how_many(share: float, tokens: int) -> int:
+def num_selected(share: float, tokens: int) -> int:
     """A share of the tokens, rounded down, and one at least."""
     return max(1, int(share * tokens))
 

@@ -23,28 +23,28 @@ from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import ForwardOutputs
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update.rules.bind import Step
-from counterpoise.update.rules.covariance import check_share, covariances, how_many
-from counterpoise.update.rules.rule import Ruled
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.covariance import check_share, covariances, num_selected
+from counterpoise.update.rules.rule import RuleEffect
 
 
-def rule(step: Step, *, share: float = 2e-4, strength: float = 1.0) -> Ruled:
+def rule(step: OptimizerStepView, *, share: float = 2e-4, strength: float = 1.0) -> RuleEffect:
     check_share("kl_cov", share)
     if strength < 0:
         raise PoiseError(f"kl_cov: strength is 0 or above, not {strength:g}")
     if all(step.on_policy and row.scored_T is None for row in step.rows):
-        return Ruled()
+        return RuleEffect()
     c_N = covariances(step)
-    most = how_many(share, len(c_N))
+    most = num_selected(share, len(c_N))
     strengths_N = np.zeros(len(c_N), dtype=np.float32)
     strengths_N[np.argsort(-c_N, kind="stable")[:most]] = strength
     ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
     parts = zip(step.rows, np.split(strengths_N, ends), strict=True)
-    return Ruled(term=Held({row.name: of_T for row, of_T in parts}), chosen=most)
+    return RuleEffect(term=DriftPenalty({row.name: of_T for row, of_T in parts}), num_chosen=most)
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class DriftPenalty:
     """D for the tokens of a pass."""
 
     strengths: Mapping[tuple[str, int], Floats]  # per row [T]

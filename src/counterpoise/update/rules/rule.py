@@ -22,35 +22,37 @@ from counterpoise.model.scoring import ForwardOutputs
 from counterpoise.types import Floats, Row
 
 
-class Term(Protocol):
+class LossTerm(Protocol):
     def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
         """D [M] for the tokens of a pass; `found` carries the gradient."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ruled:
+class RuleEffect:
     """What a rule makes of a step. As it is: nothing.
 
     Example:
-        Ruled(factors=[np.array([1, 0, 1], np.float32)], chosen=1)
+        RuleEffect(factors=[np.array([1, 0, 1], np.float32)], chosen=1)
     """
 
     factors: Sequence[Floats] | None = None  # k, per row [T]
-    term: Term | None = None
-    chosen: int = 0  # tokens that were singled out
+    term: LossTerm | None = None
+    num_chosen: int = 0  # tokens that were singled out
 
 
-class Rule(Protocol):
-    def __call__(self, rows: Sequence[Row], *, on_policy: bool) -> Ruled:
+class StepRule(Protocol):
+    def __call__(self, rows: Sequence[Row], *, on_policy: bool) -> RuleEffect:
         """`rows` are those with signal; `on_policy` as in `update/step.py`."""
         ...
 
 
-def obeyed(rows: Sequence[Row], rule: Rule, *, on_policy: bool) -> tuple[list[Row], Ruled]:
+def apply_rule(
+    rows: Sequence[Row], rule: StepRule, *, on_policy: bool
+) -> tuple[list[Row], RuleEffect]:
     """All rows of a step, weighed by the rule's factors, and what else it said."""
     signal = [i for i, row in enumerate(rows) if row.sign]
-    made = rule([rows[i] for i in signal], on_policy=on_policy) if signal else Ruled()
+    made = rule([rows[i] for i in signal], on_policy=on_policy) if signal else RuleEffect()
     done = list(rows)
     if made.factors is None:
         return done, made

@@ -27,17 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.hindsight import hinted
+from counterpoise.credit.hindsight import hinted_prompts
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Ints, Row
-from counterpoise.update.rules.bind import Step
-from counterpoise.update.rules.rule import Ruled
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.rule import RuleEffect
 
-Name = tuple[str, int]
+RowKey = tuple[str, int]
 REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
     "urkl": lambda x: x.square() / 2,
     "ufkl": lambda x: (-x).exp() + x,
@@ -47,7 +47,7 @@ REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
 
 
 def rule(
-    step: Step,
+    step: OptimizerStepView,
     *,
     beta: float = 1e-3,
     alpha: float = 1e-3,
@@ -55,25 +55,25 @@ def rule(
     warm: int = 0,
     decay: int = 0,
     right_only: bool = False,
-) -> Ruled:
+) -> RuleEffect:
     if min(beta, alpha, warm, decay) < 0:
         raise PoiseError("sdpg: beta, alpha, warm and decay are 0 or above")
     if reg not in REGULARISERS:
         raise unknown("reg of sdpg", reg, REGULARISERS)
     if not step.rows:
-        return Ruled()
+        return RuleEffect()
     reader = step.reader
     assert reader is not None
-    now = scheduled(beta, reader.iteration, step.iterations, warm, decay)
+    now = scheduled_beta(beta, reader.iteration, step.iterations, warm, decay)
     told = [
         row for row in step.rows if now and row.content.answer and (row.sign > 0 or not right_only)
     ]
-    first: dict[Name, Floats] = {}
+    first: dict[RowKey, Floats] = {}
     if alpha:
         found = zip(step.rows, step.reference_logprobs(), strict=True)
         first = {row.name: logprobs_T for row, logprobs_T in found}
-    prompts = zip(told, hinted(reader.policy, told), strict=True)
-    drawn = Drawn(
+    prompts = zip(told, hinted_prompts(reader.policy, told), strict=True)
+    drawn = TeacherTerm(
         reader.policy,
         reader.temperature,
         now,
@@ -82,33 +82,35 @@ def rule(
         REGULARISERS[reg],
         first,
     )
-    return Ruled(term=drawn, chosen=sum(row.num_tokens for row in told))
+    return RuleEffect(term=drawn, num_chosen=sum(row.num_tokens for row in told))
 
 
-def scheduled(beta: float, k: int, K: int, warm: int, decay: int) -> float:
+def scheduled_beta(beta: float, k: int, K: int, warm: int, decay: int) -> float:
     """beta(k)"""
     rise = min(1.0, k / warm) if warm else 1.0
     return beta * rise * (min(1.0, (K - k) / decay) if decay else 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class TeacherTerm:
     """D for the tokens of a pass."""
 
     policy: Policy
     temperature: float
     beta: float
-    prompts: Mapping[Name, Ints]  # with the answer told; rows that are missing have no KL term
+    prompts: Mapping[RowKey, Ints]  # with the answer told; rows that are missing have no KL term
     alpha: float
-    reg: Callable[[Tensor], Tensor]
-    first: Mapping[Name, Floats]  # log-probabilities by the first weights; none where alpha is 0
+    regulariser: Callable[[Tensor], Tensor]
+    initial_logprobs: Mapping[
+        RowKey, Floats
+    ]  # log-probabilities by the first weights; none where alpha is 0
 
     def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
         total_M = torch.zeros_like(found.logprobs_M)
         if self.alpha:
-            first = np.concatenate([self.first[row.name] for row in rows])
+            first = np.concatenate([self.initial_logprobs[row.name] for row in rows])
             first_M = to_device(first, old_M.device, np.float32)
-            total_M = total_M + self.alpha * self.reg(found.logprobs_M - first_M)
+            total_M = total_M + self.alpha * self.regulariser(found.logprobs_M - first_M)
         told = [row for row in rows if row.name in self.prompts]
         if not told:
             return total_M
