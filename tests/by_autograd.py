@@ -17,7 +17,7 @@ from counterpoise.types import Ints, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
 from counterpoise.update.rules.bind import BoundRule
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 TEMPERATURE = 0.8
 PLAIN = UpdateConfig(optimizer="sgd", lr=0.0, max_grad_norm=0.0)  # the weights stay
@@ -57,10 +57,14 @@ def stepped(
     optimizer = Optimizer(policy.model, config)
     seen = Seen(optimizer)
     result = take_step(
-        policy, optimizer, rows, config, temperature=TEMPERATURE,
-        max_new_tokens=17, observer=seen, on_policy=on_policy, rule=rule.for_step(number) if rule else None,
-        passes=passes,
-    )  # fmt: skip
+        policy,
+        optimizer,
+        rows,
+        StepSettings(config, temperature=TEMPERATURE, max_new_tokens=17, passes=passes),
+        observer=seen,
+        on_policy=on_policy,
+        rule=rule.for_step(number) if rule else None,
+    )
     return result, seen.gradient
 
 

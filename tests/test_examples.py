@@ -20,7 +20,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.credit import advantages
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Row
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.verify.exact import ExactVerifier
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "grpo_in_one_file.py"
@@ -126,7 +126,9 @@ def test_grouped_never_splits_a_group_and_shuffled_does(example: ModuleType, see
 def test_loss_and_gradient_are_the_librarys(example: ModuleType) -> None:
     policy, rows = tiny.policy(), tiny.rows()
     config = UpdateConfig(aggregate="token_mean")
-    result = accumulate_gradient(policy, rows, config, temperature=1.0, max_new_tokens=24)
+    result = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=24)
+    )
     theirs = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     policy.model.zero_grad(set_to_none=True)
     loss = example.clipped_loss(policy.model, own(example, rows))

@@ -64,7 +64,7 @@ from counterpoise.update.old_logprobs import (
     score_before_update,
 )
 from counterpoise.update.rules.bind import bind_rule
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
 
@@ -254,10 +254,8 @@ def with_old_logprobs(
     """Score what is trained after the weights have changed: in the batch, and in the buffer."""
     if config.update.old_logprobs == "sampler":
         return batch
-    scored, waiting = score_before_update(
-        state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro,
-        state.passes, known,
-    )  # fmt: skip
+    reader = replace(reader_of(state, config), scores=dict(known))
+    scored, waiting = score_before_update(reader, batch, plan, state.buffer.state())
     refill_buffer(state, waiting)
     return scored
 
@@ -296,13 +294,15 @@ def update(
             state.policy,
             state.optimizer,
             rows,
-            config.update,
-            temperature=config.sample.temperature,
-            max_new_tokens=config.sample.max_new_tokens,
+            StepSettings(
+                config.update,
+                temperature=config.sample.temperature,
+                max_new_tokens=config.sample.max_new_tokens,
+                micro_batch=state.micro,
+                passes=state.passes,
+            ),
             observer=monitor and monitor.at(s, rows),
             on_policy=s == first and not sampled,
-            micro_batch=state.micro,
-            passes=state.passes,
             rule=rule.for_step(s) if rule else None,
         )
         if result.skipped != "no signal":  # such a step was never tried

@@ -172,7 +172,7 @@ def test_a_refused_group_changes_nothing():
     buffer = RewardBalancedBuffer(tau=0.5, target=8)
     buffer.add([pair("a")])
     before = buffer.counts
-    with pytest.raises(PoiseError, match="'a' is in the buffer already"):
+    with pytest.raises(PoiseError, match="'a' is already in the buffer"):
         buffer.add([pair("b"), pair("a")])
     with pytest.raises(PoiseError, match="2 groups were added as one"):
         buffer.add([pair("b") + pair("c")])
@@ -188,8 +188,8 @@ def test_a_buffer_says_what_it_lacks():
     buffer.add([pair("a")])
     assert buffer.take(0) is None
     assert buffer.shortage_message("2 rounds", "lower tau") == (
-        "no balanced batch in 2 rounds: 1 positive and 1 negative rollouts wait, and it takes 8 "
-        "with a share of 0.25 of each; lower tau, or choose problems of another difficulty"
+        "no balanced batch in 2 rounds: 1 positive and 1 negative rollouts wait, but a batch "
+        "takes 8 with a share of 0.25 of each; lower tau, or choose problems of another difficulty"
     )
 
 

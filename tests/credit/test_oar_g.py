@@ -127,8 +127,8 @@ def test_divergence_in_half_precision() -> None:
     W = torch.randn(50, 16).bfloat16()
     before = 4 * torch.randn(3, 16)
     after = before + 1e-3 * torch.randn(3, 16)
-    exact = kl_divergence(before.bfloat16().double(), (before.bfloat16().double() + (after - before)),
-                       W.double())  # fmt: skip
+    rounded = before.bfloat16().double()
+    exact = kl_divergence(rounded, rounded + (after - before), W.double())
     found = kl_divergence(before, after, W)
     torch.testing.assert_close(found, exact, rtol=0.1, atol=1e-9)
     assert (found > 0).all()

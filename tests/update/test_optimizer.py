@@ -14,7 +14,7 @@ from torch import nn
 
 from counterpoise.config import UpdateConfig
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
 class Weights(nn.Module):
@@ -242,9 +242,7 @@ def test_the_sum_over_many_passes_is_no_worse_than_one() -> None:
         accumulate_gradient(
             policy,
             rows,
-            config,
-            temperature=1.0,
-            max_new_tokens=17,
+            StepSettings(config, temperature=1.0, max_new_tokens=17),
             after_pass=optimizer.collect_gradients,
         )
         found[name] = torch.cat([m.grad.flatten() for m in optimizer.masters if m.grad is not None])

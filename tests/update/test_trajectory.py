@@ -14,7 +14,7 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate_gradient, take_step
+from counterpoise.update.step import StepSettings, accumulate_gradient, take_step
 from counterpoise.update.trajectory import with_trajectory_weights
 from counterpoise.variants import TRAJECTORY_WEIGHTS
 
@@ -90,7 +90,10 @@ def test_the_step_is_the_one_of_the_formula(name: str) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     expected = torch.autograd.grad(loss, list(policy.model.parameters()))
     take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=1.0, max_new_tokens=17
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17),
     )
     for was, is_, gradient in zip(before, policy.model.parameters(), expected, strict=True):
         torch.testing.assert_close(was - is_, 0.5 * gradient, atol=2e-6, rtol=1e-4)
@@ -104,7 +107,7 @@ def test_at_the_first_step_it_is_plain() -> None:
     for given in (rows, ours):
         policy = tiny.policy()
         accumulate_gradient(
-            policy, given, plain, temperature=1.0, max_new_tokens=17, on_policy=True
+            policy, given, StepSettings(plain, temperature=1.0, max_new_tokens=17), on_policy=True
         )
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
     assert torch.equal(*gradients)
@@ -119,9 +122,12 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
     old = [scores_T - np.float32(0.1 * (i - 2)) for i, scores_T in enumerate(now[:4])]
     rows[:4] = [replace(row, scored_T=x) for row, x in zip(rows[:4], old, strict=True)]
     result = take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=1.0,
-        max_new_tokens=17, on_policy=True,
-    )  # fmt: skip
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17),
+        on_policy=True,
+    )
     A_G = np.array([row.advantage for row in rows[:4]])
     expected = TRAJECTORY_WEIGHTS.load(name)(np.exp(0.1 * (np.arange(4) - 2)), A_G) * A_G
     for i, found_T in enumerate(result.advantages):

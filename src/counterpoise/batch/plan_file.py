@@ -1,10 +1,10 @@
-"""A file of rollouts -> rows -> a plan and its description: what `poise plan` does.
+"""A file of rollouts becomes rows, a plan and its description: what `poise plan` does.
 
-One JSON object a line. Needed: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
+One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
-they stand in the file; `sampled_logprobs` of a response's length are kept for the rules that look
-at them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them one after
-the other, and any other tool's export will do.
+they are in the file; `sampled_logprobs` with one number per token are kept for composers that use
+them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them
+concatenated, and any other tool's export will do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Rollout, Row
 from counterpoise.variants import ADVANTAGES
 
-LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
-MAX_FIELDS_SHOWN = 8  # fields that a message names
+LARGEST_REWARD = 1e100  # beyond it, the square and so a group's std may overflow
+MAX_FIELDS_SHOWN = 8  # in a message
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 
@@ -31,8 +31,9 @@ NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 def plan_file(
     path: str | Path, rule: str, num_steps: int, seed: int, credit_name: str = "grpo"
 ) -> dict[str, Any]:
-    """{"rule", "steps": row numbers by step, "describe": see describe.py}. Row 0 is the first line
-    that is not blank.
+    """Plan the rollouts of a file: {"rule", "steps": row numbers, "describe": see describe.py}.
+
+    Row 0 is the first line that is not blank.
     """
     if seed < 0:
         raise PoiseError(f"the seed {seed} is negative: choose 0 or more")
@@ -49,10 +50,11 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     members: dict[str, list[int]] = {}
     for i, (rollout, _) in enumerate(rollouts):
         members.setdefault(rollout.prompt_id, []).append(i)
+    # Advantages are computed group by group, but rows keep the order of the file's lines.
     rows: dict[int, Row] = {}
-    for group, numbers in members.items():
-        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in numbers]))
-        for index, (i, advantage) in enumerate(zip(numbers, advantages_G, strict=True)):
+    for group, row_numbers in members.items():
+        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in row_numbers]))
+        for index, (i, advantage) in enumerate(zip(row_numbers, advantages_G, strict=True)):
             rollout, num_tokens = rollouts[i]
             content = rollout if len(rollout.response_tokens) else None
             rows[i] = Row(group, float(advantage), num_tokens, index=index, rollout=content)
@@ -60,7 +62,7 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
 
 
 def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
-    """Each line's rollout with its number of tokens."""
+    """The rollout of each line, with its number of tokens."""
     rollouts = []
     if path.is_dir():
         files = sorted(path.glob("**/step_*.jsonl"))
@@ -88,7 +90,8 @@ def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
     for name in ("prompt_id", "reward"):
         if name not in record:
             raise PoiseError(
-                f"{where}: no '{name}' (fields: {_name_fields(sorted(record))}): every rollout needs one"
+                f"{where}: no '{name}' (fields: {_name_fields(sorted(record))}): "
+                "every rollout needs one"
             )
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
@@ -96,9 +99,9 @@ def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
     if not isinstance(reward, int | float) or isinstance(reward, bool):
         raise PoiseError(f"{where}: reward {reward!r} is not a number: write one, as 0.0 or 1.0")
     if not abs(reward) <= LARGEST_REWARD:  # nan too
-        raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: mend the line")
+        raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
     tokens, num_tokens = _parse_tokens(record, where)
-    group = record.get("group")  # a run's own files: the same prompt again is another group
+    group = record.get("group")  # in a run's files a repeated prompt is a new group
     rollout = Rollout(
         prompt_id=group if isinstance(group, str) else str(prompt_id),
         prompt="",
@@ -113,12 +116,13 @@ def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
 
 
 def _name_fields(fields: Sequence[str]) -> str:
+    """The first few field names, for a message."""
     more = f", and {len(fields) - MAX_FIELDS_SHOWN} more" if len(fields) > MAX_FIELDS_SHOWN else ""
     return ", ".join(fields[:MAX_FIELDS_SHOWN]) + more or "none"
 
 
 def _parse_logprobs(given: Any, length: int) -> Floats:
-    """None of them where they are not a list of numbers, one for each token."""
+    """The log-probabilities if they are a list with one number per token; otherwise none."""
     try:
         logprobs = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -127,7 +131,7 @@ def _parse_logprobs(given: Any, length: int) -> Floats:
 
 
 def _parse_tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
-    """The response's token ids, none if only their number is given; and their number."""
+    """The response's token ids (none if only their number is given), and their number."""
     num_tokens = record.get("num_tokens")
     if record.get("response_tokens") is None:
         if num_tokens is None:

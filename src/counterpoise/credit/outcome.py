@@ -1,11 +1,12 @@
-"""What OAR takes for a rollout's outcome, and what it makes of how much a token matters to it.
+"""OAR's definition of a rollout's outcome, shared by its two variants (oar_g, oar_p).
 
     last           P = softmax of the logits at the answer's first token
-    answer_mean    P = softmax of the mean logits at its tokens
-    answer_joint   the log-probability of its tokens
+    answer_mean    P = softmax of the mean logits at the answer's tokens
+    answer_joint   the log-probability of the answer's tokens
 
-The answer is the last box; reasoning is what comes before it. Only reasoning is weighed
-(credit/bilevel.py): other tokens get 1, and so do all of a rollout without a box or reasoning.
+The answer is the content of the last box; reasoning is everything before the box. Only reasoning
+tokens are weighted (credit/bilevel.py): others get 1, as do all tokens of a rollout without a box
+or without reasoning.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ COMPARISONS = ("answer_mean", "last", "answer_joint")
 
 
 def check_settings(compare: str, quantile: float, boost: float) -> None:
+    """Raise unless the settings that both OAR variants share are valid."""
     if compare not in COMPARISONS:
         raise unknown("comparison of answers", compare, COMPARISONS)
     if not 0 <= quantile <= 1 or not boost >= 0:
@@ -32,7 +34,7 @@ def check_settings(compare: str, quantile: float, boost: float) -> None:
 
 
 def rows_with_reasoning(view: CreditView) -> dict[int, AnswerSpan]:
-    """The rows that have an answer and reasoning before it."""
+    """Boxes of the rows that have an answer and reasoning before it, by row."""
     return {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
 
 
@@ -48,9 +50,10 @@ def weights_from_importance(
     quantile: float,
     boost: float,
 ) -> list[Floats]:
-    """Weights of every row by (row, I of its tokens from the first on)."""
-    found = unit_weights(view.rows)
+    """Token weights of every row from pairs (row, I of its tokens from the first one on)."""
+    # Answer tokens and rollouts without an importance keep a weight of 1.
+    row_weights = unit_weights(view.rows)
     for i, importance_T in importances:
         reasoning = slice(boxes[i].box_start)
-        found[i][reasoning] = reshape_importance(importance_T[reasoning], quantile, boost)
-    return found
+        row_weights[i][reasoning] = reshape_importance(importance_T[reasoning], quantile, boost)
+    return row_weights

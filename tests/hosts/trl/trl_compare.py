@@ -18,7 +18,7 @@ from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.hosts.trl import host
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.types import Rollout, Row
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 HERE = Path(__file__).parent
 EXACT = 1e-12  # distance of gradients in float64; measured: up to 3.4e-14
@@ -86,9 +86,11 @@ def gradients(
     exact = step["weights"]["model.norm.weight"].dtype == torch.float64
     with trl_run.in_float64() if exact else nullcontext():
         accumulate_gradient(
-            policy, rows_of(step), config, temperature=1.0, max_new_tokens=24,
+            policy,
+            rows_of(step),
+            StepSettings(config, temperature=1.0, max_new_tokens=24),
             on_policy=step["on_policy"],
-        )  # fmt: skip
+        )
     pairs = []
     for name, weight in policy.model.named_parameters():
         ours, theirs = weight.grad, step["gradient"][name]

@@ -24,7 +24,7 @@ from counterpoise.update.graphs.padding import (
 from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, PassInputs, PassTensors, compute_loss
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
 def used(rows, own: bool = False) -> PassInputs:
@@ -111,11 +111,15 @@ def test_filling_changes_nothing(surrogate: str, own: bool) -> None:
 def test_on_a_cpu_passes_run_as_they_come() -> None:
     policy, rows = tiny.policy(), tiny.rows()
     config = UpdateConfig()
-    one = accumulate_gradient(policy, rows, config, temperature=1.0, max_new_tokens=17)
+    one = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=17)
+    )
     gradients = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()
     two = accumulate_gradient(
-        policy, rows, config, temperature=1.0, max_new_tokens=17, passes=CapturedPasses()
+        policy,
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17, passes=CapturedPasses()),
     )
     assert one.loss == two.loss
     for left, right in zip(policy.model.parameters(), gradients, strict=True):
@@ -134,9 +138,12 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
         for passes in (EAGER, captured):
             optimizer = Optimizer(policy.model, config)
             result = accumulate_gradient(
-                policy, rows, config, temperature=1.0, max_new_tokens=90, keep_hidden=True,
-                passes=passes, after_pass=optimizer.collect_gradients,
-            )  # fmt: skip
+                policy,
+                rows,
+                StepSettings(config, temperature=1.0, max_new_tokens=90, passes=passes),
+                keep_hidden=True,
+                after_pass=optimizer.collect_gradients,
+            )
             gradient = torch.cat([master.grad.flatten() for master in optimizer.masters])
             results.append((result, gradient))
             trained = [rows[i] for i in result.rows]
@@ -148,8 +155,8 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
         for left, right in zip(a.logprobs, b.logprobs, strict=True):
             np.testing.assert_allclose(left, right, atol=0.1)
         assert a.loss == pytest.approx(b.loss, abs=1e-3)
-    assert captured._replays is not None  # else all of them ran as they come
-    assert len(captured._replays) >= 3  # gradients and reading, in two sizes
+    assert captured._graphs is not None  # else all of them ran as they come
+    assert len(captured._graphs) >= 3  # gradients and reading, in two sizes
     assert captured.launch_bound > 0  # no capture failed
 
 
@@ -170,9 +177,11 @@ def agree(policy: Policy, captured: CapturedPasses, rows) -> None:
     for passes in (EAGER, captured):
         optimizer = Optimizer(policy.model, config)
         result = accumulate_gradient(
-            policy, rows, config, temperature=1.0, max_new_tokens=90, passes=passes,
+            policy,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=90, passes=passes),
             after_pass=optimizer.collect_gradients,
-        )  # fmt: skip
+        )
         results.append((result, [master.grad.clone() for master in optimizer.masters]))
     (a, mine), (b, others) = results
     names = [name for name, _ in policy.model.named_parameters()]
@@ -198,8 +207,8 @@ def test_captured_passes_of_models_with_biases(architecture: str, changes: dict)
     policy, captured = half_on_gpu(architecture, **changes), CapturedPasses()
     for turn in range(4):
         agree(policy, captured, tiny.rows(groups=6, size=8, seed=turn, longest=90))
-    assert captured._replays is not None
-    assert captured._replays.num_replays >= 3
+    assert captured._graphs is not None
+    assert captured._graphs.num_replays >= 3
     assert captured.launch_bound > 0
 
 
@@ -215,9 +224,11 @@ def test_old_and_new_log_probabilities_are_the_same_numbers(
     for passes in (EAGER, captured, captured, captured):
         optimizer = Optimizer(policy.model, UpdateConfig())
         result = accumulate_gradient(
-            policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes,
+            policy,
+            rows,
+            StepSettings(UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes),
             after_pass=optimizer.collect_gradients,
-        )  # fmt: skip
+        )
         scored = score_logprobs(policy, [rows[i] for i in result.rows], 1.0, 20480, passes.read)
         for left, right in zip(result.logprobs, scored, strict=True):
             np.testing.assert_array_equal(left, right)
@@ -254,7 +265,7 @@ def test_heads_without_a_flash_kernel_run_as_they_come() -> None:
     rows = tiny.rows(groups=4, size=4, longest=60)
     for _ in range(2):
         agree(policy, captured, rows)
-    assert captured._replays is None
+    assert captured._graphs is None
     found = score_logprobs(policy, rows, 1.0, 20480, captured.read)
     exact = wrap_model("exact", policy.model.float().cpu(), policy.tokenizer)
     for left, right in zip(found, score_logprobs(exact, rows, 1.0, 20480), strict=True):
@@ -303,12 +314,14 @@ def test_captured_states_and_their_gradient() -> None:
         config = UpdateConfig()
         optimizer = Optimizer(policy.model, config)
         accumulate_gradient(
-            policy, rows, config, temperature=1.0, max_new_tokens=90, passes=captured,
+            policy,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=90, passes=captured),
             after_pass=optimizer.collect_gradients,
-        )  # fmt: skip
+        )
         assert all(master.grad is not None for master in optimizer.masters)
-    assert captured._replays is not None
-    assert len(captured._replays) >= 3
+    assert captured._graphs is not None
+    assert len(captured._graphs) >= 3
     assert captured.launch_bound > 0
 
 

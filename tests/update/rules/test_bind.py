@@ -22,7 +22,7 @@ from counterpoise.store import checkpoint
 from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.rules.bind import OptimizerStepView, bind_rule, copy_initial_weights
 from counterpoise.update.rules.rule import RuleEffect, apply_rule
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import STEP_RULES
 
 RUN = [
@@ -116,7 +116,10 @@ def test_a_step_with_a_term_is_not_captured() -> None:
     passes = CapturedPasses()
     passes._pad_if_worthwhile = lambda *_: pytest.fail("asked for a captured pass")  # type: ignore[method-assign]
     result = accumulate_gradient(
-        policy, rows, by.PLAIN, temperature=1.0, max_new_tokens=17, passes=passes, term=made.term
+        policy,
+        rows,
+        StepSettings(by.PLAIN, temperature=1.0, max_new_tokens=17, passes=passes),
+        term=made.term,
     )
     assert result.added_loss > 0
 

@@ -133,7 +133,7 @@ def test_no_candidates_leave_the_step_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["credit.rule_settings=['share=2']"], "share is above 0 and at most 1, not 2"),
+        (["credit.rule_settings=['share=2']"], "share must be above 0 and at most 1, not 2"),
         (["credit.rule_settings=['low=6']"], "low=6 must be below high=5"),
         (["update.trajectory=orthogonal", "update.surrogate=reinforce"], "no longer cancels"),
     ],

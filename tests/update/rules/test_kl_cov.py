@@ -124,7 +124,7 @@ def test_nothing_to_choose_from() -> None:
     ("sets", "message"),
     [
         (["credit.rule=kl_cov"], "set update.surrogate=unclipped"),
-        (["credit.rule=kl_cov", "credit.rule_settings=['share=0']"], "share is above 0"),
+        (["credit.rule=kl_cov", "credit.rule_settings=['share=0']"], "share must be above 0"),
         (["credit.rule=kl_cov", "credit.rule_settings=['strength=-1']"], "0 or above"),
         (["credit.rule=kl_cov", "credit.rule_settings=['shar=1']"], "did you mean 'share'"),
     ],

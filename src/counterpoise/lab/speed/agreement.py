@@ -30,7 +30,7 @@ from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints, Response, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate_gradient
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
 ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
@@ -126,9 +126,7 @@ def _ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient
     accumulate_gradient(
         policy,
         rows,
-        config,
-        temperature=1.0,
-        max_new_tokens=1,
+        StepSettings(config, temperature=1.0, max_new_tokens=1),
         after_pass=optimizer.collect_gradients,
     )
     optimizer.collect_gradients()

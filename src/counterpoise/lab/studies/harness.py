@@ -35,7 +35,7 @@ from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
@@ -181,9 +181,11 @@ class Lab:
             self.policy,
             Optimizer(self.policy.model, options),
             rows,
-            options,
-            temperature=self.config.sample.temperature,
-            max_new_tokens=self.config.sample.max_new_tokens,
+            StepSettings(
+                options,
+                temperature=self.config.sample.temperature,
+                max_new_tokens=self.config.sample.max_new_tokens,
+            ),
         )
 
     def unchanged(self) -> AbstractContextManager[None]:
