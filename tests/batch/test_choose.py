@@ -133,14 +133,14 @@ def test_a_group_that_loses_nothing_is_the_same_object():
     assert chosen == [(0, waiting[0]), (1, waiting[1])]
 
 
-@pytest.mark.parametrize("unit", [choose_rollouts, choose_groups])
+@pytest.mark.parametrize("choose", [choose_rollouts.choose_rollouts, choose_groups.choose_groups])
 @pytest.mark.parametrize(("tau", "counts"), [(0.28, (7, 18)), (0.07, (93, 7)), (0.14, (7, 43))])
-def test_a_share_that_a_product_rounds_past(unit, tau, counts):
+def test_a_share_that_a_product_rounds_past(choose, tau, counts):
     """0.28 * 25 is above 7 in floating point, and 7 of 25 is a share of 0.28."""
     size = sum(counts)
     assert tau * size > min(counts)
-    chosen = unit.choose(groups(counts), size, tau)
+    chosen = choose(groups(counts), size, tau)
     assert chosen is not None
     assert kept_counts(chosen) == [counts]
     fewer = [count - 1 if count == min(counts) else count + 1 for count in counts]
-    assert unit.choose(groups(tuple(fewer)), size, tau) is None
+    assert choose(groups(tuple(fewer)), size, tau) is None

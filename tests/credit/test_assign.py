@@ -54,7 +54,7 @@ def test_rows_keep_the_order_and_the_names_of_their_group() -> None:
 
 def test_weights_multiply_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Registry("token weights", {"halving": f"{__name__}:halving"})
-    monkeypatch.setattr(assign_module, "WEIGHTS", table)
+    monkeypatch.setattr(assign_module, "TOKEN_WEIGHTS", table)
     right, wrong = assign(GROUPS, "rloo", "halving")[0]
     assert right.advantages_T.tolist() == [1.0, 0.5]
     assert wrong.advantages_T.tolist() == [-1.0, -0.5, -0.25]
@@ -76,7 +76,7 @@ def test_settings_are_checked(
     settings: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Registry("token weights", {"halving": f"{__name__}:halving"})
-    monkeypatch.setattr(assign_module, "WEIGHTS", table)
+    monkeypatch.setattr(assign_module, "TOKEN_WEIGHTS", table)
     with pytest.raises(PoiseError, match=message):
         assign(GROUPS, "rloo", "halving", settings)
 
@@ -115,7 +115,7 @@ def surprised(view: CreditView) -> list[np.ndarray]:
 def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the rows' names, and only where it was read."""
     methods = {"halving": f"{__name__}:halving", "surprised": f"{__name__}:surprised"}
-    monkeypatch.setattr(assign_module, "WEIGHTS", Registry("token weights", methods))
+    monkeypatch.setattr(assign_module, "TOKEN_WEIGHTS", Registry("token weights", methods))
     reader = PolicyReader(tiny.policy())
     assign(GROUPS, "rloo", "halving", reader=reader)
     assert reader.scores == {}

@@ -147,17 +147,19 @@ def test_without_the_other_outcome(advantages: list[float]) -> None:
 def test_bounds_spare_most_plans_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     view = CreditView(ROWS[:8], PolicyReader(tiny.policy()))
     planned = []
-    real = shear.clouds.transport
+    real = shear.point_distances.transport_cost
 
     def counted(C, *rest):
         planned.append(len(C))
         return real(C, *rest)
 
-    monkeypatch.setattr(shear.clouds, "transport", counted)
+    monkeypatch.setattr(shear.point_distances, "transport_cost", counted)
     quick = weights(view, width=3, stride=1)
-    few, all_sides = sum(planned), shear.clouds.sides
+    few, all_sides = sum(planned), shear.point_distances.chamfer_sides
     monkeypatch.setattr(
-        shear.clouds, "sides", lambda *given: [0 * side for side in all_sides(*given)]
+        shear.point_distances,
+        "chamfer_sides",
+        lambda *given: [0 * side for side in all_sides(*given)],
     )
     for one, other in zip(quick, weights(view, width=3, stride=1), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)

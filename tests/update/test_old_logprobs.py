@@ -236,7 +236,11 @@ def test_a_run_is_what_it_was_when_rows_were_read_twice(
     real, ends, spent = loop.score_before_update, [], []
     for name in ("once", "twice"):
         if name == "twice":
-            monkeypatch.setattr(loop, "score_before_update", lambda *given: real(*given[:-1]))
+            monkeypatch.setattr(
+                loop,
+                "score_before_update",
+                lambda reader, *given: real(replace(reader, scores={}), *given),
+            )
         config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
         folder = loop.train(config, tmp_path / name)
         last = checkpoint.available(folder.checkpoints)[-1]

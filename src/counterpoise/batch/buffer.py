@@ -91,7 +91,7 @@ class RewardBalancedBuffer:
         counts: BufferCounts | None = None,
     ) -> None:
         if not 0 <= tau <= 0.5:
-            raise PoiseError(f"tau {tau} is not a share of the rarer sign: choose 0 to 0.5")
+            raise PoiseError(f"tau {tau} is not a share of the rarer sign: choose from 0 to 0.5")
         if target < 1:
             raise PoiseError(f"a batch of {target} rollouts is empty: raise sample.prompts")
         if max_age < 0:
