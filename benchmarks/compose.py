@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.types import Row
 from counterpoise.variants import COMPOSERS
 
@@ -65,7 +65,7 @@ def main() -> None:
             continue
         steps = 1 if rule == "whole" else options.steps
         plans = [compose(rule, rows, steps, seed) for seed, rows in enumerate(small)]
-        told = [describe(rows, plan) for rows, plan in zip(small, plans, strict=True)]
+        told = [describe_plan(rows, plan) for rows, plan in zip(small, plans, strict=True)]
         imbalances = [description["token_imbalance"] for description in told]
         groups = [
             len({rows[i].group for i in step})

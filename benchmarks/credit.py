@@ -49,7 +49,7 @@ from counterpoise.config import (
     SampleConfig,
     UpdateConfig,
 )
-from counterpoise.credit.answer_spans import locate
+from counterpoise.credit.answer_spans import locate_answer
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import synchronize
@@ -64,7 +64,7 @@ from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.task.word_problems import problem
 from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
-from counterpoise.update.rules.bind import reference_of
+from counterpoise.update.rules.bind import copy_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
 BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
@@ -164,7 +164,7 @@ def planted(policy: Policy, response: Response) -> Response:
 def boxed(policy: Policy, rows: Sequence[Row]) -> float:
     """The share of rows with an answer to look at."""
     pieces = split_into_pieces(policy, [row.content.response_tokens for row in rows])
-    return sum(locate(part) is not None for part in pieces) / max(1, len(rows))
+    return sum(locate_answer(part) is not None for part in pieces) / max(1, len(rows))
 
 
 # -- measuring -----------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def one_turn(
         say(f"turn {now}: {method.name}")
         own = replace(config, credit=method.options)
         if method.is_rule:
-            state.reference = reference_of(state.policy, method.options)
+            state.reference = copy_initial_weights(state.policy, method.options)
             task: Callable[[], object] = partial(loop.update, state, rows, plan, own)
         else:
             task = partial(credited, state, own, groups)

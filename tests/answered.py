@@ -11,7 +11,7 @@ import numpy as np
 import tiny
 import torch
 
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.types import Rollout, Row
@@ -79,8 +79,10 @@ def rows(seed: int = 0) -> list[Row]:
     ]
 
 
-def view(made: Policy, given: list[Row], tokens: int = 40, temperature: float = 0.8) -> View:
-    return View(given, Reader(made, temperature, MicroBatch(tokens), iteration=3, seed=5))
+def view(made: Policy, given: list[Row], tokens: int = 40, temperature: float = 0.8) -> CreditView:
+    return CreditView(
+        given, PolicyReader(made, temperature, MicroBatch(tokens), iteration=3, seed=5)
+    )
 
 
 def hidden(made: Policy, row: Row, embedded: torch.Tensor) -> torch.Tensor:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
-from counterpoise.update.rules.bind import Bound
-from counterpoise.update.step import take_step
+from counterpoise.update.rules.bind import BoundRule
+from counterpoise.update.step import StepSettings, take_step
 
 TEMPERATURE = 0.8
 PLAIN = UpdateConfig(optimizer="sgd", lr=0.0, max_grad_norm=0.0)  # the weights stay
@@ -46,7 +46,7 @@ def gradient(loss: Tensor, policy: Policy) -> Tensor:
 def stepped(
     policy: Policy,
     rows: Sequence[Row],
-    rule: Bound | None,
+    rule: BoundRule | None,
     config: UpdateConfig = PLAIN,
     *,
     on_policy: bool = False,
@@ -57,10 +57,14 @@ def stepped(
     optimizer = Optimizer(policy.model, config)
     seen = Seen(optimizer)
     result = take_step(
-        policy, optimizer, rows, config, temperature=TEMPERATURE,
-        max_new_tokens=17, look=seen, on_policy=on_policy, rule=rule.at(number) if rule else None,
-        passes=passes,
-    )  # fmt: skip
+        policy,
+        optimizer,
+        rows,
+        StepSettings(config, temperature=TEMPERATURE, max_new_tokens=17, passes=passes),
+        observer=seen,
+        on_policy=on_policy,
+        rule=rule.for_step(number) if rule else None,
+    )
     return result, seen.gradient
 
 
@@ -72,15 +76,15 @@ class Seen:
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 
-    def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
         self.gradient = torch.cat([p.grad.flatten() for p in self.optimizer.masters])
 
-    def after(self, policy: Policy) -> None:
+    def after_update(self, policy: Policy) -> None:
         pass
 
 
-def reader(policy: Policy, iteration: int = 1, micro: int = 10_000, seed: int = 0) -> Reader:
-    return Reader(policy, TEMPERATURE, MicroBatch(micro), iteration, seed)
+def reader(policy: Policy, iteration: int = 1, micro: int = 10_000, seed: int = 0) -> PolicyReader:
+    return PolicyReader(policy, TEMPERATURE, MicroBatch(micro), iteration, seed)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

@@ -13,14 +13,14 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.batch.choose_rollouts import choose
-from counterpoise.batch.compose import check
-from counterpoise.batch.describe import describe
+from counterpoise.batch.choose_rollouts import choose_rollouts
+from counterpoise.batch.compose import check_plan
+from counterpoise.batch.describe import describe_plan
 from counterpoise.config import UpdateConfig
 from counterpoise.credit import advantages
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Row
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.verify.exact import ExactVerifier
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "grpo_in_one_file.py"
@@ -95,7 +95,7 @@ def test_balance_is_the_librarys(
         for g, group in enumerate(groups)
     ]
     batch, left = example.balance(waiting, tau)
-    chosen = choose(groups, target, tau)
+    chosen = choose_rollouts(groups, target, tau)
     if chosen is None:
         assert batch == []
         assert left == waiting
@@ -116,15 +116,19 @@ def test_grouped_never_splits_a_group_and_shuffled_does(example: ModuleType, see
     for rule in ("grouped", "shuffled"):
         steps = example.COMPOSERS[rule](mine, rng)
         plan = BatchPlan(rule, tuple(map(tuple, steps)))
-        check(rows, plan, example.STEPS)  # raises unless a partition, and whole groups if grouped
-        assert example.groups_cut(mine, steps) == describe(rows, plan)["split_groups"]
+        check_plan(
+            rows, plan, example.STEPS
+        )  # raises unless a partition, and whole groups if grouped
+        assert example.groups_cut(mine, steps) == describe_plan(rows, plan)["split_groups"]
         assert (example.groups_cut(mine, steps) == 0) == (rule == "grouped")
 
 
 def test_loss_and_gradient_are_the_librarys(example: ModuleType) -> None:
     policy, rows = tiny.policy(), tiny.rows()
     config = UpdateConfig(aggregate="token_mean")
-    result = accumulate(policy, rows, config, temperature=1.0, max_new_tokens=24)
+    result = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=24)
+    )
     theirs = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     policy.model.zero_grad(set_to_none=True)
     loss = example.clipped_loss(policy.model, own(example, rows))

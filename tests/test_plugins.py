@@ -304,7 +304,8 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
         rehearse(config, "trl")
     assert str(fault.value) == (
         f"{path}:2: AttributeError: 'NoneType' object has no attribute 'response' (here "
-        "row.rollout is None: TRL keeps its own, and a file without response_tokens has none)"
+        "row.rollout is None: TRL does not expose rollouts, and a file without response_tokens has "
+        "none)"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from test_resume import outcome, same
 
 from counterpoise import loop
-from counterpoise.batch.dropped_rollouts import REASONS
+from counterpoise.batch.dropped_rollouts import DROP_REASONS
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
 from counterpoise.report.panels.buffer import fates, panel
@@ -44,7 +44,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
     """(group, index) of every rollout: as sampled, as used, as dropped for each reason."""
-    found: dict[str, set[tuple[str, int]]] = {name: set() for name in ("sampled", "used", *REASONS)}
+    found: dict[str, set[tuple[str, int]]] = {
+        name: set() for name in ("sampled", "used", *DROP_REASONS)
+    }
     for record in folder.read("metrics"):
         seen: dict[str, int] = {}
         for line in folder.rollouts(record["iteration"]):
@@ -54,7 +56,7 @@ def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
         for group, index in zip(plan["group"], plan["index"], strict=True):
             found["used"].add((plan["groups"][group], index))
     for line in folder.read("drops"):
-        for reason in REASONS:
+        for reason in DROP_REASONS:
             for group, indices in line.get(reason, {}).items():
                 assert not found[reason] & {(group, i) for i in indices}  # dropped once
                 found[reason] |= {(group, i) for i in indices}
@@ -64,7 +66,7 @@ def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
 def test_every_rollout_was_used_dropped_for_a_reason_or_waits(run: RunFolder) -> None:
     found, lines = names(run), run.read("metrics")
     balanced = run.config().balance.tau > 0
-    parts = [found["used"], *(found[reason] for reason in REASONS)]
+    parts = [found["used"], *(found[reason] for reason in DROP_REASONS)]
     accounted = set().union(*parts)
     assert sum(map(len, parts)) == len(accounted)  # no rollout has two fates
     assert accounted <= found["sampled"]

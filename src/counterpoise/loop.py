@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
-from counterpoise.batch.dropped_rollouts import account
+from counterpoise.batch.describe import describe_plan
+from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.credit.assign import assign
-from counterpoise.credit.reward_mixtures import mixture_of
-from counterpoise.credit.view import Reader
+from counterpoise.credit.reward_mixtures import configured_mixture
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone, check_alone
 from counterpoise.microscope import monitor_sampling
@@ -57,9 +57,14 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
-from counterpoise.update.old_logprobs import NONE, Scores, first_step, score_before_update
-from counterpoise.update.rules.bind import bound
-from counterpoise.update.step import take_step
+from counterpoise.update.old_logprobs import (
+    NO_SCORES,
+    Scores,
+    first_updating_step,
+    score_before_update,
+)
+from counterpoise.update.rules.bind import bind_rule
+from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
 
@@ -170,12 +175,12 @@ def iterate(
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
     batch = balance(state, credited, config, now)
     oldest = now - config.balance.max_age
-    drops = account(sampled.dropped, rows, batch, state.buffer.state(), oldest)
+    drops = find_drops(sampled.dropped, rows, batch, state.buffer.state(), oldest)
     rule = config.batch
     plan = (
         compose(rule.composer, batch, rule.steps, seed_for(seed, "compose", now)) if batch else None
     )
-    description = describe(batch, plan) if plan else None
+    description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
 
     if plan:
@@ -218,18 +223,20 @@ def encode(
     return kept
 
 
-def credit(groups: Sequence[Group], config: RunConfig, reader: Reader) -> list[list[Row]]:
+def credit(groups: Sequence[Group], config: RunConfig, reader: PolicyReader) -> list[list[Row]]:
     """Rows of every group; weights see the policy that sampled."""
     options = config.credit
     return assign(
-        groups, options.name, options.weights, options.settings, reader, mixture_of(config)
+        groups, options.name, options.weights, options.settings, reader, configured_mixture(config)
     )
 
 
-def reader_of(state: State, config: RunConfig) -> Reader:
+def reader_of(state: State, config: RunConfig) -> PolicyReader:
     """What credit may look at in this iteration."""
     now, seed = state.iteration + 1, config.loop.seed
-    return Reader(state.policy, config.sample.temperature, state.micro, now, seed, state.passes)
+    return PolicyReader(
+        state.policy, config.sample.temperature, state.micro, now, seed, state.passes
+    )
 
 
 def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
@@ -242,15 +249,13 @@ def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) 
 
 
 def with_old_logprobs(
-    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig, known: Scores = NONE
+    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig, known: Scores = NO_SCORES
 ) -> list[Row]:
     """Score what is trained after the weights have changed: in the batch, and in the buffer."""
     if config.update.old_logprobs == "sampler":
         return batch
-    scored, waiting = score_before_update(
-        state.policy, batch, plan, state.buffer.state(), config.sample.temperature, state.micro,
-        state.passes, known,
-    )  # fmt: skip
+    reader = replace(reader_of(state, config), scores=dict(known))
+    scored, waiting = score_before_update(reader, batch, plan, state.buffer.state())
     refill_buffer(state, waiting)
     return scored
 
@@ -281,22 +286,24 @@ def update(
     """One optimizer step for each step of the plan."""
     results = []
     sampled = config.update.old_logprobs == "sampler"
-    first = first_step(batch, plan)
-    rule = bound(config, reader_of(state, config), state.reference)
+    first = first_updating_step(batch, plan)
+    rule = bind_rule(config, reader_of(state, config), state.reference)
     for s, step in enumerate(plan.steps):
         rows = [batch[i] for i in step]
         result = take_step(
             state.policy,
             state.optimizer,
             rows,
-            config.update,
-            temperature=config.sample.temperature,
-            max_new_tokens=config.sample.max_new_tokens,
-            look=monitor and monitor.at(s, rows),
+            StepSettings(
+                config.update,
+                temperature=config.sample.temperature,
+                max_new_tokens=config.sample.max_new_tokens,
+                micro_batch=state.micro,
+                passes=state.passes,
+            ),
+            observer=monitor and monitor.at(s, rows),
             on_policy=s == first and not sampled,
-            micro=state.micro,
-            passes=state.passes,
-            rule=rule.at(s) if rule else None,
+            rule=rule.for_step(s) if rule else None,
         )
         if result.skipped != "no signal":  # such a step was never tried
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0

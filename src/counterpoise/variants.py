@@ -75,8 +75,8 @@ ADVANTAGES = Registry(
 MIXTURES = Registry(
     "mixture of rewards",
     {
-        "sum": "counterpoise.credit.reward_mixtures:summed",
-        "decoupled": "counterpoise.credit.reward_mixtures:decoupled",
+        "sum": "counterpoise.credit.reward_mixtures:mix_by_sum",
+        "decoupled": "counterpoise.credit.reward_mixtures:mix_decoupled",
     },
 )
 
@@ -114,7 +114,7 @@ COMPOSERS = Registry(
         "whole": "counterpoise.batch.simple_composers:whole",
         "coupled": "counterpoise.batch.coupled:compose",
     },
-    own="counterpoise.batch.plugin_composer:composer",
+    own="counterpoise.batch.plugin_composer:load_composer",
 )
 
 # They compare tokens, which rows have in a native run only.
@@ -124,10 +124,10 @@ COMPOSERS_THAT_READ_TOKENS = ("coupled",)
 COMPOSER_PROMISES = Registry(
     "promise",
     {
-        "grouped": "counterpoise.batch.grouped:broken",
-        "coupled": "counterpoise.batch.grouped:broken",
-        "by_sign": "counterpoise.batch.simple_composers:signs_mixed",
-        "half_groups": "counterpoise.batch.half_groups:broken",
+        "grouped": "counterpoise.batch.grouped:find_split_group",
+        "coupled": "counterpoise.batch.grouped:find_split_group",
+        "by_sign": "counterpoise.batch.simple_composers:find_mixed_signs",
+        "half_groups": "counterpoise.batch.half_groups:find_uneven_split",
     },
 )
 
@@ -135,8 +135,8 @@ COMPOSER_PROMISES = Registry(
 BALANCE_UNITS = Registry(
     "balance unit",
     {
-        "rollout": "counterpoise.batch.choose_rollouts:choose",
-        "group": "counterpoise.batch.choose_groups:choose",
+        "rollout": "counterpoise.batch.choose_rollouts:choose_rollouts",
+        "group": "counterpoise.batch.choose_groups:choose_groups",
     },
 )
 

@@ -122,19 +122,19 @@ def test_oldest_leave_first_and_the_too_old_are_dropped():
     buffer.add([pair("b", born=1)])
     buffer.add([pair("a", born=0)])
     buffer.add([pair("c", born=2)])
-    batch = buffer.take(now=1)
+    batch = buffer.take(iteration=1)
     assert batch is not None
     assert [row.group for row in batch.rows] == ["a", "a", "b", "b"]
-    assert buffer.take(now=3) is None
+    assert buffer.take(iteration=3) is None
     assert len(buffer) == 2
-    assert buffer.take(now=4) is None
+    assert buffer.take(iteration=4) is None
     assert buffer.counts == BufferCounts(added=6, emitted=4, dropped_aged=2)
 
 
 def test_tau_zero_lets_a_batch_of_one_sign_go():
     buffer = RewardBalancedBuffer(tau=0.0, target=3)
     buffer.add([[Row("a", 1.0, 1, i) for i in range(4)]])
-    batch = buffer.take(now=0)
+    batch = buffer.take(iteration=0)
     assert batch is not None
     assert (batch.n_positive, batch.n_negative, batch.dropped_surplus) == (3, 0, 1)
     assert [row.advantage for row in batch.rows] == [1.0] * 3
@@ -146,7 +146,7 @@ def test_a_sparse_stream_waits_and_then_goes():
         assert buffer.take(now) is None
         rows = [Row(f"{now}", a, 1, i, now) for i, a in enumerate([0.75, -0.25, -0.25, -0.25])]
         buffer.add([rows])
-    batch = buffer.take(now=4)
+    batch = buffer.take(iteration=4)
     assert batch is not None
     assert [row.advantage for row in batch.rows] == [0.5, -0.5] * 4
     assert batch.dropped_surplus == 8
@@ -172,7 +172,7 @@ def test_a_refused_group_changes_nothing():
     buffer = RewardBalancedBuffer(tau=0.5, target=8)
     buffer.add([pair("a")])
     before = buffer.counts
-    with pytest.raises(PoiseError, match="'a' is in the buffer already"):
+    with pytest.raises(PoiseError, match="'a' is already in the buffer"):
         buffer.add([pair("b"), pair("a")])
     with pytest.raises(PoiseError, match="2 groups were added as one"):
         buffer.add([pair("b") + pair("c")])
@@ -182,14 +182,14 @@ def test_a_refused_group_changes_nothing():
 
 def test_a_buffer_says_what_it_lacks():
     buffer = RewardBalancedBuffer(tau=0.25, target=8, max_age=4)
-    assert buffer.lack("2 rounds", "lower tau").startswith(
+    assert buffer.shortage_message("2 rounds", "lower tau").startswith(
         "no rollout to learn from after 2 rounds: in the last one the rewards of every group"
     )
     buffer.add([pair("a")])
     assert buffer.take(0) is None
-    assert buffer.lack("2 rounds", "lower tau") == (
-        "no balanced batch in 2 rounds: 1 positive and 1 negative rollouts wait, and it takes 8 "
-        "with a share of 0.25 of each; lower tau, or choose problems of another difficulty"
+    assert buffer.shortage_message("2 rounds", "lower tau") == (
+        "no balanced batch in 2 rounds: 1 positive and 1 negative rollouts wait, but a batch "
+        "takes 8 with a share of 0.25 of each; lower tau, or choose problems of another difficulty"
     )
 
 
@@ -202,7 +202,7 @@ def test_a_rollout_at_the_mean_is_never_pushed_for_balance():
     ]
     buffer = RewardBalancedBuffer(tau=0.5, target=4)
     buffer.add(rows)
-    batch = buffer.take(now=0)
+    batch = buffer.take(iteration=0)
     assert batch is not None
     assert [name_of(row) for row in batch.rows] == [("g0", 1), ("g0", 2), ("g1", 0), ("g1", 2)]
     assert buffer.counts.without_signal == 1

@@ -55,7 +55,7 @@ def a_batch_exists(counts, target, tau, limit):
 @given(counts_lists, st.integers(1, 30), taus)
 def test_groups_are_found_if_and_only_if_they_exist(counts, target, tau):
     limit = target + max(p + n for p, n in counts)
-    chosen = choose_groups.choose(groups(*counts), target, tau)
+    chosen = choose_groups.choose_groups(groups(*counts), target, tau)
     assert (chosen is not None) == a_batch_exists(counts, target, tau, limit)
     if chosen is not None:
         p, n = totals(kept_counts(chosen))
@@ -67,20 +67,20 @@ def test_groups_are_found_if_and_only_if_they_exist(counts, target, tau):
 
 def test_groups_skip_what_does_not_balance():
     waiting = groups((7, 1), (7, 1), (7, 1), (1, 7), (4, 4), (1, 7))
-    chosen = choose_groups.choose(waiting, target=16, tau=0.5)
+    chosen = choose_groups.choose_groups(waiting, target=16, tau=0.5)
     assert chosen is not None
     assert [g for g, _ in chosen] == [0, 3]
 
 
 def test_groups_wait_for_their_counterpart():
-    assert choose_groups.choose(groups((7, 1), (7, 1), (7, 1)), target=8, tau=0.25) is None
+    assert choose_groups.choose_groups(groups((7, 1), (7, 1), (7, 1)), target=8, tau=0.25) is None
 
 
 @settings(max_examples=300, deadline=None)
 @given(counts_lists, st.integers(1, 30), taus)
 def test_rollouts_fill_the_target_exactly(counts, target, tau):
     assume(2 * math.ceil(tau * target) <= target)  # the buffer refuses others
-    chosen = choose_rollouts.choose(groups(*counts), target, tau)
+    chosen = choose_rollouts.choose_rollouts(groups(*counts), target, tau)
     p, n = totals(counts)
     assert (chosen is not None) == (p + n >= target and min(p, n) >= tau * target)
     if chosen is None:
@@ -107,7 +107,7 @@ def enough(counts, target, tau):
 
 
 def test_rollouts_lose_the_majority_first_and_the_last_sampled():
-    chosen = choose_rollouts.choose(groups((1, 7), (3, 5)), target=8, tau=0.5)
+    chosen = choose_rollouts.choose_rollouts(groups((1, 7), (3, 5)), target=8, tau=0.5)
     assert chosen is not None
     assert kept_counts(chosen) == [(1, 2), (3, 2)]
     assert [[row.index for row in rows] for _, rows in chosen] == [[0, 1, 2], [0, 1, 2, 3, 4]]
@@ -116,31 +116,31 @@ def test_rollouts_lose_the_majority_first_and_the_last_sampled():
 
 
 def test_rollouts_level_the_fullest_group_first():
-    chosen = choose_rollouts.choose(groups((4, 0), (1, 6), (1, 3)), target=12, tau=0.5)
+    chosen = choose_rollouts.choose_rollouts(groups((4, 0), (1, 6), (1, 3)), target=12, tau=0.5)
     assert chosen is not None
     assert kept_counts(chosen) == [(4, 0), (1, 3), (1, 3)]
 
 
 def test_an_odd_target_of_pairs_is_exceeded_by_one():
-    chosen = choose_rollouts.choose(groups((1, 1), (1, 1), (1, 1)), target=5, tau=0.25)
+    chosen = choose_rollouts.choose_rollouts(groups((1, 1), (1, 1), (1, 1)), target=5, tau=0.25)
     assert chosen is not None
     assert kept_counts(chosen) == [(1, 1)] * 3
 
 
 def test_a_group_that_loses_nothing_is_the_same_object():
     waiting = groups((2, 2), (2, 2))
-    chosen = choose_rollouts.choose(waiting, target=8, tau=0.5)
+    chosen = choose_rollouts.choose_rollouts(waiting, target=8, tau=0.5)
     assert chosen == [(0, waiting[0]), (1, waiting[1])]
 
 
-@pytest.mark.parametrize("unit", [choose_rollouts, choose_groups])
+@pytest.mark.parametrize("choose", [choose_rollouts.choose_rollouts, choose_groups.choose_groups])
 @pytest.mark.parametrize(("tau", "counts"), [(0.28, (7, 18)), (0.07, (93, 7)), (0.14, (7, 43))])
-def test_a_share_that_a_product_rounds_past(unit, tau, counts):
+def test_a_share_that_a_product_rounds_past(choose, tau, counts):
     """0.28 * 25 is above 7 in floating point, and 7 of 25 is a share of 0.28."""
     size = sum(counts)
     assert tau * size > min(counts)
-    chosen = unit.choose(groups(counts), size, tau)
+    chosen = choose(groups(counts), size, tau)
     assert chosen is not None
     assert kept_counts(chosen) == [counts]
     fewer = [count - 1 if count == min(counts) else count + 1 for count in counts]
-    assert unit.choose(groups(tuple(fewer)), size, tau) is None
+    assert choose(groups(tuple(fewer)), size, tau) is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.batch.compose import check, compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.compose import check_plan, compose
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSERS
@@ -88,14 +88,14 @@ def test_the_heaviest_step_is_within_two_percent(rule):
     for seed in range(40):
         rows = log_normal_rows(seed)
         plan = compose(rule, rows, 4, seed)
-        assert describe(rows, plan)["token_imbalance"] <= 1.02
+        assert describe_plan(rows, plan)["token_imbalance"] <= 1.02
         assert [len(step) for step in plan.steps] == [256] * 4  # 32 whole groups, or 256 rows
 
 
 def test_grouped_gives_up_equal_counts_for_a_group_as_heavy_as_a_step():
     rows = [row("giant", 1.0, 300)] + [row(f"g{i}", 1.0, 10) for i in range(90)]
     plan = compose("grouped", rows, 4, seed=0)
-    description = describe(rows, plan)
+    description = describe_plan(rows, plan)
     assert description["token_imbalance"] == 1.0
     assert sorted(description["rows_per_step"]) == [1, 30, 30, 30]
 
@@ -103,7 +103,7 @@ def test_grouped_gives_up_equal_counts_for_a_group_as_heavy_as_a_step():
 def test_grouped_keeps_a_group_together_wherever_its_rows_stand():
     rows = [row(f"g{i % 8}") for i in range(32)]
     random.Random(0).shuffle(rows)
-    assert describe(rows, compose("grouped", rows, 4, 0))["split_groups"] == 0
+    assert describe_plan(rows, compose("grouped", rows, 4, 0))["split_groups"] == 0
 
 
 def test_half_groups_is_a_dose_between_whole_groups_and_shuffled_rows():
@@ -111,7 +111,7 @@ def test_half_groups_is_a_dose_between_whole_groups_and_shuffled_rows():
     doses = {rule: [] for rule in ("grouped", "half_groups", "shuffled")}
     for rule, ratios in doses.items():
         for seed in range(40):
-            description = describe(rows, compose(rule, rows, 4, seed))
+            description = describe_plan(rows, compose(rule, rows, 4, seed))
             ratios.append(description["cross_advantage_ratio"])
             assert rule != "half_groups" or description["rows_per_step"] == [64] * 4
     assert np.mean(doses["grouped"]) == -1.0
@@ -121,9 +121,9 @@ def test_half_groups_is_a_dose_between_whole_groups_and_shuffled_rows():
 
 def test_half_groups_promises_two_halves():
     rows = [row(f"g{i // 4}") for i in range(8)]
-    assert check(rows, BatchPlan("half_groups", ((0, 1, 4, 5), (2, 3, 6, 7)))) is None
+    assert check_plan(rows, BatchPlan("half_groups", ((0, 1, 4, 5), (2, 3, 6, 7)))) is None
     with pytest.raises(PoiseError, match=r"group 'g0' has parts of \[3, 1\] rows, not two halves"):
-        check(rows, BatchPlan("half_groups", ((0, 1, 2, 4, 5), (3, 6, 7))))
+        check_plan(rows, BatchPlan("half_groups", ((0, 1, 2, 4, 5), (3, 6, 7))))
 
 
 def test_zigzag_is_the_order_of_verl():
@@ -187,8 +187,8 @@ def test_an_unknown_rule_names_the_nearest():
 def test_check_refuses_a_plan_that_is_none(rule, steps, fault):
     rows = [row("a", 1.0), row("a", -1.0), row("b", 1.0), row("b", -1.0)]
     with pytest.raises(PoiseError, match=fault):
-        check(rows, BatchPlan(rule=rule, steps=steps))
+        check_plan(rows, BatchPlan(rule=rule, steps=steps))
 
 
 def test_check_accepts_a_hosts_own_plan():
-    check([row(), row()], BatchPlan(rule="someone_elses", steps=((1,), (0,))))
+    check_plan([row(), row()], BatchPlan(rule="someone_elses", steps=((1,), (0,))))

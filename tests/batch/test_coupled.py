@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from counterpoise.batch import coupled
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.errors import PoiseError
 from counterpoise.types import Rollout, Row
@@ -85,8 +85,8 @@ def test_a_plan_of_whole_groups_that_couples_no_less_than_grouped(rows, data, se
     count = [sorted(len({rows[i].group for i in step}) for step in p.steps) for p in (plan, before)]
     assert count[0] == count[1]
     assert within(rows, plan.steps) >= within(rows, before.steps) - 1e-6
-    loads = [describe(rows, p)["token_imbalance"] for p in (plan, before)]
-    assert loads[0] <= max(coupled.UNEVEN, loads[1]) + 1e-9
+    loads = [describe_plan(rows, p)["token_imbalance"] for p in (plan, before)]
+    assert loads[0] <= max(coupled.MAX_IMBALANCE, loads[1]) + 1e-9
 
 
 def test_coupling_by_loops():
@@ -96,7 +96,7 @@ def test_coupling_by_loops():
         for i in range(12)
     ]
     groups = [[3 * g, 3 * g + 1, 3 * g + 2] for g in range(4)]
-    S = coupled.coupling(rows, groups)
+    S = coupled.group_coupling(rows, groups)
     for (a, b), value in slow_coupling(rows).items():
         assert S[int(a[1:]), int(b[1:])] == pytest.approx(value, rel=1e-5)
     np.testing.assert_array_equal(S, S.T)

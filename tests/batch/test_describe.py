@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.types import BatchPlan, Rollout, Row
 
 
@@ -31,7 +31,7 @@ ROWS = [
 
 
 def test_groups_kept_whole():
-    told = describe(ROWS, BatchPlan("grouped", ((0, 1, 2, 3), (4, 5, 6))))
+    told = describe_plan(ROWS, BatchPlan("grouped", ((0, 1, 2, 3), (4, 5, 6))))
     assert told == {
         "rows": 7,
         "groups": 2,
@@ -51,7 +51,7 @@ def test_groups_kept_whole():
 
 
 def test_one_group_cut():
-    told = describe(ROWS, BatchPlan("shuffled", ((0, 1, 4, 5), (2, 3), (6,))))
+    told = describe_plan(ROWS, BatchPlan("shuffled", ((0, 1, 4, 5), (2, 3), (6,))))
     assert told["split_groups"] == 2  # b too: its row without signal is elsewhere
     assert told["split_share"] == 1.0
     assert told["max_abs_group_advantage_sum"] == 1.0  # 1.5 - 0.5, and -0.5 - 0.5
@@ -63,12 +63,12 @@ def test_one_group_cut():
 
 def test_the_cross_ratio_runs_from_whole_groups_to_parts_of_one_sign():
     one_row_a_step = BatchPlan("own", ((0, 4), (1, 5), (2, 6), (3,)))
-    assert describe(ROWS, one_row_a_step)["cross_advantage_ratio"] == 0.0
+    assert describe_plan(ROWS, one_row_a_step)["cross_advantage_ratio"] == 0.0
     # Apart by sign: a has S = 1.5 and -1.5, b has 1 and -1; 4.5 + 2 - 5 over 5.
     signs_apart = BatchPlan("by_sign", ((0, 4), (1, 2, 3, 5, 6)))
-    assert describe(ROWS, signs_apart)["cross_advantage_ratio"] == (2 * 1.5**2 + 2 - 5) / 5
+    assert describe_plan(ROWS, signs_apart)["cross_advantage_ratio"] == (2 * 1.5**2 + 2 - 5) / 5
     silent = BatchPlan("whole", ((0,),))
-    assert describe([row("a", 0.0, 1)], silent)["cross_advantage_ratio"] is None
+    assert describe_plan([row("a", 0.0, 1)], silent)["cross_advantage_ratio"] is None
 
 
 def test_cross_is_the_sum_over_pairs():
@@ -76,7 +76,7 @@ def test_cross_is_the_sum_over_pairs():
     rows = [row(f"g{i % 3}", float(a), 1) for i, a in enumerate(rng.normal(size=30))]
     steps = tuple(tuple(part.tolist()) for part in np.array_split(rng.permutation(30), 4))
     for step, cross in zip(
-        steps, describe(rows, BatchPlan("shuffled", steps))["cross_advantage_sum"], strict=True
+        steps, describe_plan(rows, BatchPlan("shuffled", steps))["cross_advantage_sum"], strict=True
     ):
         pairs = sum(
             rows[i].advantage * rows[j].advantage
@@ -96,15 +96,15 @@ def test_shared_token_types():
         row("b", -1.0, 3, [6, 7, 8]),
     ]
     # Step 0: {3} of {1, 2, 3, 4}. Step 1: {6, 7} of {5, 6, 7}.
-    told = describe(rows, BatchPlan("grouped", ((0, 1), (2, 3, 4))))
+    told = describe_plan(rows, BatchPlan("grouped", ((0, 1), (2, 3, 4))))
     assert told["shared_token_share"] == pytest.approx((1 / 4 + 2 / 3) / 2)
     # By sign: the positive step shares nothing; the negative one has no positive types to share.
-    told = describe(rows, BatchPlan("by_sign", ((0, 2, 3), (1, 4))))
+    told = describe_plan(rows, BatchPlan("by_sign", ((0, 2, 3), (1, 4))))
     assert told["shared_token_share"] == 0.0
 
 
 def test_no_signal_and_json():
-    told = describe([row("a", 0.0, 3), row("a", 0.0, 3)], BatchPlan("whole", ((0, 1),)))
+    told = describe_plan([row("a", 0.0, 3), row("a", 0.0, 3)], BatchPlan("whole", ((0, 1),)))
     assert told["positive_share"] is None
     assert told["token_imbalance"] == 1.0
     assert json.loads(json.dumps(told)) == told

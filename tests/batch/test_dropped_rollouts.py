@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.batch.dropped_rollouts import account
+from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.types import Group, Rollout, Row
 
 NOTHING = np.empty(0, np.int32)
@@ -20,7 +20,7 @@ def test_reasons_by_hand() -> None:
     old, new, silent = rows("1:a", 1, -1), rows("5:b", 1, 1, -2, born=5), rows("5:c", 0, 0, born=5)
     waiting = rows("5:d", 1, -1, born=5)
     batch = [new[0], new[2]]
-    found = account([dropped], [*old, *new, *silent, *waiting], batch, waiting, oldest=3)
+    found = find_drops([dropped], [*old, *new, *silent, *waiting], batch, waiting, oldest=3)
     assert found == {
         "no_spread": [("1:x", 0), ("1:x", 1)],
         "no_signal": [("5:c", 0), ("5:c", 1)],
@@ -31,7 +31,7 @@ def test_reasons_by_hand() -> None:
 
 def test_without_balance_everything_is_used() -> None:
     batch = rows("1:a", 1, -1, 0)
-    assert account([], batch, batch, [], oldest=-3) == {}
+    assert find_drops([], batch, batch, [], oldest=-3) == {}
 
 
 def test_it_agrees_with_the_counts_of_the_buffer() -> None:
@@ -48,7 +48,7 @@ def test_it_agrees_with_the_counts_of_the_buffer() -> None:
             buffer.add(groups)
             taken = buffer.take(now)
             batch = taken.rows if taken else ()
-            for reason, names in account([], before, batch, buffer.state(), now - 1).items():
+            for reason, names in find_drops([], before, batch, buffer.state(), now - 1).items():
                 told[reason] += len(names)
         counts = buffer.counts
         expected = (counts.without_signal, counts.dropped_surplus, counts.dropped_aged)

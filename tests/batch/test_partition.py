@@ -18,7 +18,7 @@ def test_parts_hold_every_item_once_in_equal_counts(loads, data, seed):
     parts = partition(loads, num_parts, np.random.default_rng(seed))
     assert sorted(i for part in parts for i in part) == list(range(len(loads)))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    loose = partition(loads, num_parts, np.random.default_rng(seed), loose=1.0)
+    loose = partition(loads, num_parts, np.random.default_rng(seed), unequal_counts_above=1.0)
     assert sorted(i for part in loose for i in part) == list(range(len(loads)))
     assert all(loose)
     assert sums(loads, loose)[-1] <= sums(loads, parts)[-1]
@@ -42,5 +42,5 @@ def test_a_heavy_load_takes_the_lightest_company():
 
 def test_loose_counts_leave_a_heavy_load_alone():
     loads = [100, *range(1, 12)]
-    parts = partition(loads, 2, np.random.default_rng(0), loose=1.02)
+    parts = partition(loads, 2, np.random.default_rng(0), unequal_counts_above=1.02)
     assert sums(loads, parts) == [66, 100]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
@@ -46,7 +46,7 @@ def test_the_rule_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_example_takes_easy_groups_first_and_whole():
     plan = compose(f"{EXAMPLE}:easy_first", rows(), 2, seed=0)
     assert plan.steps == ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
-    assert describe(rows(), plan)["split_groups"] == 0
+    assert describe_plan(rows(), plan)["split_groups"] == 0
     with pytest.raises(
         PoiseError, match=r"easy_first': step 0 is empty\. The composer is at fault$"
     ):
@@ -77,14 +77,20 @@ def test_what_it_may_return(body: str, tmp_path: Path):
     ("body", "said"),
     [
         ("[range(15), []]", "step 1 is empty"),
-        ("[range(8), range(8, 15)]", "of the 16 rows: row 15 (from 0 on) is there 0 times"),
-        ("[range(8), range(7, 16)]", "of the 16 rows: row 7 (from 0 on) is there 2 times"),
-        ("[range(-1, 8), range(8, 16)]", "of the 16 rows: row -1 (from 0 on) is there 1 times"),
+        ("[range(8), range(8, 15)]", "of the 16 rows: row 15 (counting from 0) occurs 0 times"),
+        ("[range(8), range(7, 16)]", "of the 16 rows: row 7 (counting from 0) occurs 2 times"),
+        ("[range(-1, 8), range(8, 16)]", "of the 16 rows: row -1 (counting from 0) occurs 1 times"),
         ("[range(16)]", "1 steps instead of 2"),
-        ("None", "returned no lists of row numbers ('NoneType' object is not iterable)"),
-        ("[0, 1]", "returned no lists of row numbers ('int' object is not iterable): return 2"),
-        ("[['0'], ['1']]", "returned no lists of row numbers ('str' object cannot be interpreted"),
-        ("[[0.0], [1.0]]", "returned no lists of row numbers ('float' object cannot be interpre"),
+        ("None", "did not return lists of row numbers ('NoneType' object is not iterable)"),
+        ("[0, 1]", "did not return lists of row numbers ('int' object is not iterable): return 2"),
+        (
+            "[['0'], ['1']]",
+            "did not return lists of row numbers ('str' object cannot be interpreted",
+        ),
+        (
+            "[[0.0], [1.0]]",
+            "did not return lists of row numbers ('float' object cannot be interpre",
+        ),
         ("rows[99]", "mine.py:3: IndexError: list index out of range"),
     ],
 )

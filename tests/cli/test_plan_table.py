@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.cli.plan_table import plan_table
 from counterpoise.types import Row
 
@@ -17,7 +17,7 @@ def test_a_line_a_step_from_one_and_what_the_last_column_is():
         Row(g, A, n) for g, A, n in (("a", 1.0, 5), ("a", -1.0, 7), ("b", 1.0, 4), ("b", -1.0, 9))
     ]
     plan = compose("grouped", rows, num_steps=2, seed=0)
-    planned = {"rule": "/a/b.py:rule", "steps": plan.steps, "describe": describe(rows, plan)}
+    planned = {"rule": "/a/b.py:rule", "steps": plan.steps, "describe": describe_plan(rows, plan)}
     file = io.StringIO()
     Console(file=file, width=200).print(plan_table(planned))
     assert file.getvalue().startswith("b.py:rule: 4 rows of 2 groups, 0 without signal")

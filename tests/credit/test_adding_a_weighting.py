@@ -14,8 +14,8 @@ import pytest
 import tiny
 from report.synthetic import write_run
 
-from counterpoise.credit.assign import weighed
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.assign import with_token_weights
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.lab.credit_view.result import look
 from counterpoise.variants import TOKEN_WEIGHTS
 
@@ -57,12 +57,14 @@ def test_its_own_test_holds(added: tuple[str, ModuleType]) -> None:
 def test_training_takes_it(added: tuple[str, ModuleType]) -> None:
     rows, policy = tiny.rows(groups=3, size=4, seed=1), tiny.policy()
     weights_of = TOKEN_WEIGHTS.load(added[0])
-    (found,) = weighed([rows], weights_of, {"cap": 1.5}, Reader(policy))
-    surprise = [-x for logp_T in View(rows, Reader(policy)).logprobs for x in logp_T.tolist()]
+    (found,) = with_token_weights([rows], weights_of, {"cap": 1.5}, PolicyReader(policy))
+    surprise = [
+        -x for logp_T in CreditView(rows, PolicyReader(policy)).logprobs for x in logp_T.tolist()
+    ]
     mean = sum(surprise) / len(surprise)
     flat = np.concatenate([row.weights_T for row in found if row.weights_T is not None])
     np.testing.assert_allclose(flat, [min(x / mean, 1.5) for x in surprise], rtol=1e-5)
-    (nothing,) = weighed([[]], weights_of, {}, Reader(policy))
+    (nothing,) = with_token_weights([[]], weights_of, {}, PolicyReader(policy))
     assert nothing == []
 
 

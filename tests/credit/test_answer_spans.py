@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counterpoise.config import ModelConfig
-from counterpoise.credit.answer_spans import Answer, answers, locate
+from counterpoise.credit.answer_spans import AnswerSpan, locate_answer, locate_answers
 from counterpoise.model.load import load_policy
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.verify.math.boxed import boxed
@@ -16,15 +16,24 @@ from counterpoise.verify.math.boxed import boxed
 @pytest.mark.parametrize(
     ("pieces", "expected"),
     [
-        (["so", " x", " =", " \\boxed", "{", "1", "2", "}", "."], Answer(3, 5, 7, 8)),
-        (["\\", "boxed", "{", "12", "}"], Answer(0, 3, 4, 5)),
-        (["a", "\\boxed{", "12", "}.", "", ""], Answer(1, 2, 3, 4)),  # special tokens at the end
-        (["a", "\\boxed{12}"], Answer(1, 1, 2, 2)),  # one token is all of it
-        (["\\boxed", "{1", "2}", "!"], Answer(0, 1, 3, 3)),  # content is what holds any of it
-        (["\\boxed", "{", " ", "7", " ", "}"], Answer(0, 3, 4, 6)),  # white space is not content
-        (["\\boxed", " {", "", "7", "}"], Answer(0, 3, 4, 5)),
-        (["\\boxed{", "\ufffd", "\ufffd", "}"], Answer(0, 1, 3, 4)),  # a character in two tokens
-        (["\\boxed{", "{", "1", "}", "}"], Answer(0, 1, 4, 5)),
+        (["so", " x", " =", " \\boxed", "{", "1", "2", "}", "."], AnswerSpan(3, 5, 7, 8)),
+        (["\\", "boxed", "{", "12", "}"], AnswerSpan(0, 3, 4, 5)),
+        (
+            ["a", "\\boxed{", "12", "}.", "", ""],
+            AnswerSpan(1, 2, 3, 4),
+        ),  # special tokens at the end
+        (["a", "\\boxed{12}"], AnswerSpan(1, 1, 2, 2)),  # one token is all of it
+        (["\\boxed", "{1", "2}", "!"], AnswerSpan(0, 1, 3, 3)),  # content is what holds any of it
+        (
+            ["\\boxed", "{", " ", "7", " ", "}"],
+            AnswerSpan(0, 3, 4, 6),
+        ),  # white space is not content
+        (["\\boxed", " {", "", "7", "}"], AnswerSpan(0, 3, 4, 5)),
+        (
+            ["\\boxed{", "\ufffd", "\ufffd", "}"],
+            AnswerSpan(0, 1, 3, 4),
+        ),  # a character in two tokens
+        (["\\boxed{", "{", "1", "}", "}"], AnswerSpan(0, 1, 4, 5)),
         (["\\boxed", "{", "}"], None),
         (["\\boxed", "{", " ", "}"], None),
         (["\\boxed", "{", "4"], None),  # cut off
@@ -32,34 +41,34 @@ from counterpoise.verify.math.boxed import boxed
         ([], None),
     ],
 )
-def test_places(pieces: list[str], expected: Answer | None) -> None:
-    assert locate(pieces) == expected
+def test_places(pieces: list[str], expected: AnswerSpan | None) -> None:
+    assert locate_answer(pieces) == expected
 
 
 def test_of_several_boxes_the_last_unless_the_first_is_asked_for() -> None:
     pieces = ["a", "\\boxed{", "1", "}", "b", "\\boxed{", "2", "}"]
-    assert locate(pieces) == Answer(5, 6, 7, 8)
-    assert locate(pieces, first=True) == Answer(1, 2, 3, 4)
+    assert locate_answer(pieces) == AnswerSpan(5, 6, 7, 8)
+    assert locate_answer(pieces, first_box=True) == AnswerSpan(1, 2, 3, 4)
     nested = ["\\boxed{", "x", "\\boxed{", "2", "}", "}"]
-    assert locate(nested) == Answer(2, 3, 4, 5)
-    assert locate(nested, first=True) == Answer(0, 1, 5, 6)
+    assert locate_answer(nested) == AnswerSpan(2, 3, 4, 5)
+    assert locate_answer(nested, first_box=True) == AnswerSpan(0, 1, 5, 6)
     unfinished = ["\\boxed{", "\\boxed{", "2", "}"]
-    assert locate(unfinished, first=True) == Answer(1, 2, 3, 4)
+    assert locate_answer(unfinished, first_box=True) == AnswerSpan(1, 2, 3, 4)
 
 
 def test_rows_of_a_view() -> None:
-    found = answers(answered.view(answered.policy(), answered.rows()))
+    found = locate_answers(answered.view(answered.policy(), answered.rows()))
     assert found == [
-        Answer(7, 9, 10, 11),
-        Answer(12, 14, 17, 18),
+        AnswerSpan(7, 9, 10, 11),
+        AnswerSpan(12, 14, 17, 18),
         None,
-        Answer(0, 2, 3, 4),
-        Answer(11, 13, 15, 16),
-        Answer(9, 11, 13, 14),
-        Answer(1, 3, 4, 5),
+        AnswerSpan(0, 2, 3, 4),
+        AnswerSpan(11, 13, 15, 16),
+        AnswerSpan(9, 11, 13, 14),
+        AnswerSpan(1, 3, 4, 5),
         None,
     ]
-    assert answers(answered.view(answered.policy(), [])) == []
+    assert locate_answers(answered.view(answered.policy(), [])) == []
 
 
 def test_the_embedded_tokenizer() -> None:
@@ -72,14 +81,14 @@ def test_the_embedded_tokenizer() -> None:
     tokens = [np.array(policy.tokenizer.encode(t, add_special_tokens=False)) for t in texts]
     tokens = [np.append(t, policy.end_tokens[0]).astype(np.int32) for t in tokens]
     for text, ids, pieces in zip(texts, tokens, split_into_pieces(policy, tokens), strict=True):
-        where = locate(pieces)
+        where = locate_answer(pieces)
         if boxed(text) is None:
             assert where is None
             continue
         assert where is not None
-        assert policy.decode(ids[where.start : where.end]).strip() == boxed(text)
-        assert "\\boxed" not in policy.decode(ids[where.end :])
-        assert "}" in policy.decode(ids[where.end : where.close])
-        whole = policy.decode(ids[where.mark : where.close]).strip()
+        assert policy.decode(ids[where.content_start : where.content_end]).strip() == boxed(text)
+        assert "\\boxed" not in policy.decode(ids[where.content_end :])
+        assert "}" in policy.decode(ids[where.content_end : where.box_end])
+        whole = policy.decode(ids[where.box_start : where.box_end]).strip()
         assert whole.startswith("\\boxed")
         assert whole.endswith("}")

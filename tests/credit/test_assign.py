@@ -8,8 +8,8 @@ import pytest
 import tiny
 
 import counterpoise.credit.assign as assign_module
-from counterpoise.credit.assign import assign, read_settings
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.assign import assign, parse_settings
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import Registry
 from counterpoise.types import Group, Rollout
@@ -23,7 +23,7 @@ def rollout(reward: float, length: int) -> Rollout:
     )
 
 
-def halving(view: View, *, base: float = 0.5) -> list[np.ndarray]:
+def halving(view: CreditView, *, base: float = 0.5) -> list[np.ndarray]:
     """Token weights 1, 1/2, 1/4, ...: a small real method for the hook."""
     return [np.float32(base) ** np.arange(r.num_tokens, dtype=np.float32) for r in view.rows]
 
@@ -83,13 +83,13 @@ def test_settings_are_checked(
 
 @pytest.mark.parametrize(("word", "meant"), [("true", True), ("True", True), ("FALSE", False)])
 def test_yes_and_no_are_true_and_false(word: str, meant: bool) -> None:
-    def method(view: View, *, loud: bool = False, times: int = 1) -> None: ...
+    def method(view: CreditView, *, loud: bool = False, times: int = 1) -> None: ...
 
-    assert read_settings("shout", method, [f"loud={word}"]) == {"loud": meant}
+    assert parse_settings("shout", method, [f"loud={word}"]) == {"loud": meant}
     with pytest.raises(PoiseError, match="loud is true or false, not 'yes'"):
-        read_settings("shout", method, ["loud=yes"])
+        parse_settings("shout", method, ["loud=yes"])
     with pytest.raises(PoiseError, match="times is a whole number"):
-        read_settings("shout", method, ["times=1.5"])
+        parse_settings("shout", method, ["times=1.5"])
 
 
 def test_uniform_has_no_settings() -> None:
@@ -108,7 +108,7 @@ def test_unknown_names_are_met_with_the_nearest() -> None:
         assign(GROUPS, "grpo", "unifrom")
 
 
-def surprised(view: View) -> list[np.ndarray]:
+def surprised(view: CreditView) -> list[np.ndarray]:
     return [-logprobs_T for logprobs_T in view.logprobs]
 
 
@@ -116,7 +116,7 @@ def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch)
     """By the rows' names, and only where it was read."""
     methods = {"halving": f"{__name__}:halving", "surprised": f"{__name__}:surprised"}
     monkeypatch.setattr(assign_module, "TOKEN_WEIGHTS", Registry("token weights", methods))
-    reader = Reader(tiny.policy())
+    reader = PolicyReader(tiny.policy())
     assign(GROUPS, "rloo", "halving", reader=reader)
     assert reader.scores == {}
     rows = assign(GROUPS, "rloo", "surprised", reader=reader)
@@ -142,4 +142,4 @@ def test_values_that_mean_nothing_are_refused_in_one_line(name: str, setting: st
     weights_of = TOKEN_WEIGHTS.load(name)
     view = answered.view(answered.policy(), answered.rows())
     with pytest.raises(PoiseError, match=setting.partition("=")[0]):
-        weights_of(view, **read_settings(name, weights_of, [setting]))
+        weights_of(view, **parse_settings(name, weights_of, [setting]))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.credit.bilevel import reshape
+from counterpoise.credit.bilevel import reshape_importance
 
 
 def reference(importance: list[float], q: float, beta: float) -> list[float]:
@@ -37,7 +37,7 @@ def reference(importance: list[float], q: float, beta: float) -> list[float]:
 )
 def test_against_the_formula(counts: list[int], q: float, beta: float) -> None:
     importance = [0.01 * x for x in counts]
-    found = reshape(np.array(importance), q, beta)
+    found = reshape_importance(np.array(importance), q, beta)
     np.testing.assert_allclose(found, reference(importance, q, beta), rtol=1e-5, atol=1e-7)
     assert found.min() > 0
     assert found.mean() == pytest.approx(1, rel=1e-5)
@@ -46,17 +46,17 @@ def test_against_the_formula(counts: list[int], q: float, beta: float) -> None:
 def test_by_hand() -> None:
     importance = np.expm1([0.0, 1.0, 2.0, 3.0, 4.0])  # n = 0, 1/4, 1/2, 3/4, 1; tau = 1/4
     raw = np.array([0.1, 1.0, 1 + 1 / 3, 1 + 2 / 3, 2.0])
-    np.testing.assert_allclose(reshape(importance), raw * 5 / raw.sum(), rtol=1e-6)
+    np.testing.assert_allclose(reshape_importance(importance), raw * 5 / raw.sum(), rtol=1e-6)
 
 
 def test_more_importance_never_less_weight() -> None:
     importance = np.random.default_rng(0).exponential(size=50)
-    found = reshape(importance)
+    found = reshape_importance(importance)
     assert (np.diff(found[np.argsort(importance)]) >= 0).all()
 
 
 @pytest.mark.parametrize("importance", [[], [3.0], [0.0, 0.0], [2.5] * 7])
 def test_nothing_to_tell_apart(importance: list[float]) -> None:
-    found = reshape(np.array(importance))
+    found = reshape_importance(np.array(importance))
     assert found.dtype == np.float32
     assert found.tolist() == [1.0] * len(importance)

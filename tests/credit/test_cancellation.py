@@ -10,7 +10,7 @@ import torch
 from one_by_one import made
 
 from counterpoise.credit.coupling_weights import cancellation
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 
 POLICY = tiny.policy()
@@ -41,7 +41,9 @@ def slow(rows, temperature: float, strength: float, scope: str) -> list[float]:
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_the_formula(scope: str, strength: float) -> None:
-    found = cancellation(View(ROWS, Reader(POLICY, 0.8)), strength=strength, scope=scope)
+    found = cancellation(
+        CreditView(ROWS, PolicyReader(POLICY, 0.8)), strength=strength, scope=scope
+    )
     assert [len(w_T) for w_T in found] == [row.num_tokens for row in ROWS]
     assert all(w_T.dtype == np.float32 for w_T in found)
     expected = slow(ROWS, 0.8, strength, scope)
@@ -54,7 +56,7 @@ def test_what_right_and_wrong_share_is_left_alone() -> None:
     """Four rollouts with one first token, two right and two wrong: of any one's three others,
     two oppose it and one is with it, so s = -1/3 for the right ones and +1/3 for the wrong."""
     rows = [made("g", i, a, [7]) for i, a in enumerate((1.0, 1.0, -1.0, -1.0))]
-    found = cancellation(View(rows, Reader(POLICY)), strength=0.6)
+    found = cancellation(CreditView(rows, PolicyReader(POLICY)), strength=0.6)
     np.testing.assert_allclose(np.concatenate(found), [0.8] * 4, atol=1e-5)
 
 
@@ -66,38 +68,38 @@ def test_tokens_that_only_one_side_chose_are_pushed_harder() -> None:
     one, two = logits.topk(2).indices.tolist()
     tokens = [(1.0, one), (1.0, one), (-1.0, two), (-1.0, two)]
     rows = [made("g", i, a, [token]) for i, (a, token) in enumerate(tokens)]
-    found = cancellation(View(rows, Reader(POLICY)), strength=0.5)
+    found = cancellation(CreditView(rows, PolicyReader(POLICY)), strength=0.5)
     np.testing.assert_allclose(np.concatenate(found), [1.5] * 4, atol=1e-5)
 
 
 def test_nobody_else_no_opinion() -> None:
     alone = [made("g", 0, 1.0, [7, 8, 7]), made("h", 0, -1.0, [9])]
-    for w_T in cancellation(View(alone, Reader(POLICY))):
+    for w_T in cancellation(CreditView(alone, PolicyReader(POLICY))):
         np.testing.assert_array_equal(w_T, 1)
-    (only,) = cancellation(View(alone[:1], Reader(POLICY)), scope="batch")
+    (only,) = cancellation(CreditView(alone[:1], PolicyReader(POLICY)), scope="batch")
     np.testing.assert_array_equal(only, 1)
-    assert cancellation(View([], Reader(POLICY))) == []
+    assert cancellation(CreditView([], PolicyReader(POLICY))) == []
 
 
 def test_groups_without_opposing_outcomes_still_have_an_opinion() -> None:
     rows = [made("g", i, -1.0, [7]) for i in range(3)]
     np.testing.assert_allclose(
-        np.concatenate(cancellation(View(rows, Reader(POLICY)))), [1.5] * 3, atol=1e-6
+        np.concatenate(cancellation(CreditView(rows, PolicyReader(POLICY)))), [1.5] * 3, atol=1e-6
     )
 
 
 def test_advantages_scale_out() -> None:
     scaled = one_by_one.with_advantages(ROWS, [3 * row.advantage for row in ROWS])
     for left, right in zip(
-        cancellation(View(ROWS, Reader(POLICY))),
-        cancellation(View(scaled, Reader(POLICY))),
+        cancellation(CreditView(ROWS, PolicyReader(POLICY))),
+        cancellation(CreditView(scaled, PolicyReader(POLICY))),
         strict=True,
     ):
         np.testing.assert_allclose(left, right, atol=1e-4)
 
 
 def test_strength_zero_is_uniform() -> None:
-    for w_T in cancellation(View(ROWS, Reader(POLICY)), strength=0.0):
+    for w_T in cancellation(CreditView(ROWS, PolicyReader(POLICY)), strength=0.0):
         np.testing.assert_array_equal(w_T, 1)
 
 
@@ -107,4 +109,4 @@ def test_strength_zero_is_uniform() -> None:
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        cancellation(View(ROWS, Reader(POLICY)), **settings)
+        cancellation(CreditView(ROWS, PolicyReader(POLICY)), **settings)

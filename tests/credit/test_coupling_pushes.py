@@ -7,8 +7,8 @@ import one_by_one
 import pytest
 import tiny
 
-from counterpoise.credit.coupling_pushes import pushed, split
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.coupling_pushes import split_tokens, sum_pushes
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.model import residuals as errors_module
 
@@ -34,27 +34,27 @@ def test_every_set(temperature: float, large: bool, monkeypatch: pytest.MonkeyPa
     if large:  # groups are summed up by M, a few tokens at a time
         monkeypatch.setitem(errors_module.CHUNK_BYTES, "cpu", 97 * 4 * 8)
     coefficients = [row.advantage for row in ROWS]
-    view = View(ROWS, Reader(policy, temperature))
-    seen = pushed(view, coefficients, batch=True)
+    view = CreditView(ROWS, PolicyReader(policy, temperature))
+    seen = sum_pushes(view, coefficients, include_batch=True)
     K, row = one_by_one.kernel(policy, ROWS, temperature), one_by_one.row_of(ROWS)
     group = [ROWS[i].group for i in row]
     scale = np.abs(K).max()
     for found, together in (
-        (seen.own, lambda j, k: j == k),
-        (seen.row, lambda j, k: row[j] == row[k]),
-        (seen.group, lambda j, k: group[j] == group[k]),
-        (seen.batch, lambda j, k: True),
+        (seen.by_token, lambda j, k: j == k),
+        (seen.by_row, lambda j, k: row[j] == row[k]),
+        (seen.by_group, lambda j, k: group[j] == group[k]),
+        (seen.by_batch, lambda j, k: True),
     ):
         np.testing.assert_allclose(found, slow(K, coefficients, together), atol=2e-5 * scale)
-    assert not pushed(view, coefficients).batch.any()  # not asked for
+    assert not sum_pushes(view, coefficients).by_batch.any()  # not asked for
 
 
 def test_flat_tokens_go_back_to_their_rows() -> None:
-    parts = split(np.arange(sum(row.num_tokens for row in ROWS)), ROWS)
+    parts = split_tokens(np.arange(sum(row.num_tokens for row in ROWS)), ROWS)
     assert [len(part) for part in parts] == [row.num_tokens for row in ROWS]
     assert np.concatenate(parts).tolist() == list(range(sum(row.num_tokens for row in ROWS)))
 
 
 def test_a_host_that_keeps_its_policy_is_told() -> None:
     with pytest.raises(PoiseError, match="need the policy"):
-        pushed(View(ROWS), [1.0] * len(ROWS))
+        sum_pushes(CreditView(ROWS), [1.0] * len(ROWS))

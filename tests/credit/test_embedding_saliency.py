@@ -9,8 +9,8 @@ import tiny
 import torch
 
 import counterpoise.credit.embedding_saliency as saliency_module
-from counterpoise.credit.answer_spans import answers
-from counterpoise.credit.embedding_saliency import Noise, Pass, saliency
+from counterpoise.credit.answer_spans import locate_answers
+from counterpoise.credit.embedding_saliency import EmbeddingNoise, ObjectiveInputs, token_saliency
 from counterpoise.model.head import token_logprobs
 
 ROWS = answered.rows()
@@ -34,7 +34,7 @@ def one_token_at_a_time(policy, row, spot: int, stop: int, moved=None) -> float:
 def log_of_the_asked(view):
     """Objective: log pi of all that is asked for."""
 
-    def objective(read: Pass) -> torch.Tensor:
+    def objective(read: ObjectiveInputs) -> torch.Tensor:
         W = view.policy.decoder.unembedding
         return token_logprobs(read.hidden_n, W, read.targets_n)[0].sum()
 
@@ -57,9 +57,9 @@ def dot(gradient: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
 def test_all_rows_at_once_are_each_token_alone(tokens: int, architecture: str) -> None:
     policy = answered.policy(architecture=architecture)
     view = answered.view(policy, ROWS, tokens)
-    stops = {i: a.end for i, a in enumerate(answers(view)) if a}
+    stops = {i: a.content_end for i, a in enumerate(locate_answers(view)) if a}
     last = {i: (stop - 1, stop) for i, stop in stops.items()}
-    found = dict(saliency(view, last, log_of_the_asked(view), dot))
+    found = dict(token_saliency(view, last, log_of_the_asked(view), dot))
     assert sorted(found) == sorted(stops)
     for i, stop in stops.items():
         expected = [one_token_at_a_time(policy, ROWS[i], t, stop) for t in range(stop - 1)]
@@ -73,14 +73,14 @@ def test_noise_moves_the_point_and_leaves_the_input() -> None:
     view = answered.view(policy, ROWS[:2])
     torch.manual_seed(0)
     drawn = 0.3 * torch.randn(5, 48, dtype=torch.float64)
-    seen: list[Pass] = []
+    seen: list[ObjectiveInputs] = []
 
-    def objective(read: Pass) -> torch.Tensor:
+    def objective(read: ObjectiveInputs) -> torch.Tensor:
         seen.append(read)
         return log_of_the_asked(view)(read)
 
-    noise = Noise(drawn, {1: (0, 5)})
-    found = dict(saliency(view, {1: (15, 16)}, objective, dot, noise))
+    noise = EmbeddingNoise(drawn, {1: (0, 5)})
+    found = dict(token_saliency(view, {1: (15, 16)}, objective, dot, noise))
     expected = [one_token_at_a_time(policy, ROWS[1], t, 16, drawn) for t in range(15)]
     np.testing.assert_allclose(found[1][:15], expected, rtol=1e-4, atol=1e-6)
     e = policy.decoder.embedding(answered.ids(ROWS[1]))
@@ -98,12 +98,12 @@ def test_weights_are_left_as_they_were() -> None:
     policy.decoder.norm.weight.requires_grad_(False)
     view = answered.view(policy, ROWS)
 
-    def fails(read: Pass) -> torch.Tensor:
+    def fails(read: ObjectiveInputs) -> torch.Tensor:
         assert not any(p.requires_grad for p in policy.model.parameters())
         raise KeyError
 
     with pytest.raises(KeyError):
-        dict(saliency(view, {0: (2, 3)}, fails, dot))
+        dict(token_saliency(view, {0: (2, 3)}, fails, dot))
     wanted = [p.requires_grad for p in policy.model.parameters()]
     assert wanted.count(False) == 1
     assert all(p.grad is None for p in policy.model.parameters())
@@ -113,9 +113,9 @@ def test_a_response_of_one_token_has_no_inputs() -> None:
     policy = answered.policy()
     rows = [*tiny.rows(1, 2, seed=3, longest=1), ROWS[0]]
     view = answered.view(policy, rows)
-    found = dict(saliency(view, {0: (0, 1), 2: (0, 4)}, log_of_the_asked(view), dot))
+    found = dict(token_saliency(view, {0: (0, 1), 2: (0, 4)}, log_of_the_asked(view), dot))
     assert found[0].tolist() == [0.0]
     assert found[2][:3].all()
-    assert not list(saliency(view, {}, log_of_the_asked(view), dot))
-    ((i, nothing),) = saliency(view, {1: (0, 1)}, log_of_the_asked(view), dot)
+    assert not list(token_saliency(view, {}, log_of_the_asked(view), dot))
+    ((i, nothing),) = token_saliency(view, {1: (0, 1)}, log_of_the_asked(view), dot)
     assert (i, nothing.tolist()) == (1, [0.0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.grail import weigh, weights
+from counterpoise.credit.grail import weights, weights_from_saliency
 from counterpoise.errors import PoiseError
 
 ROWS = answered.rows()
@@ -59,14 +59,21 @@ def test_against_the_formula(which: str) -> None:
 def test_by_hand() -> None:
     s = np.array([1.0, math.e**2, 1.0, math.e**2, 0.0, 0.0], dtype=np.float32)
     # logs 0, 2, 0, 2 over the four that count: mean 1, deviation 1
-    np.testing.assert_allclose(weigh(s, 4, 0.5, 1.0, 0.1, 5.0)[:4], [0.5, 1.5, 0.5, 1.5], rtol=1e-6)
-    np.testing.assert_allclose(weigh(s, 4, 9.0, 1.0, 0.5, 5.0)[:4], [0.5, 5.0, 0.5, 5.0])
+    np.testing.assert_allclose(
+        weights_from_saliency(s, 4, 0.5, 1.0, 0.1, 5.0)[:4], [0.5, 1.5, 0.5, 1.5], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        weights_from_saliency(s, 4, 9.0, 1.0, 0.5, 5.0)[:4], [0.5, 5.0, 0.5, 5.0]
+    )
 
 
 def test_equal_sensitivity_and_nothing_before_the_box() -> None:
     flat = np.full(5, 0.3, dtype=np.float32)
-    np.testing.assert_allclose(weigh(flat, 5, 0.5, 1.0, 0.5, 5.0), 1.0, atol=1e-6)
-    assert weigh(np.zeros(2, np.float32), 0, 0.5, 1.0, 0.5, 5.0).tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(weights_from_saliency(flat, 5, 0.5, 1.0, 0.5, 5.0), 1.0, atol=1e-6)
+    assert weights_from_saliency(np.zeros(2, np.float32), 0, 0.5, 1.0, 0.5, 5.0).tolist() == [
+        1.0,
+        1.0,
+    ]
 
 
 def test_without_a_box_every_weight_is_one() -> None:

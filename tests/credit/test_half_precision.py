@@ -7,7 +7,7 @@ import one_by_one
 import pytest
 import tiny
 
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.model.load import wrap_model
 from counterpoise.variants import TOKEN_WEIGHTS
 
@@ -20,8 +20,8 @@ ROWS = one_by_one.with_advantages(
 def test_bfloat16(name: str) -> None:
     half = wrap_model("qwen3", tiny.policy().model.bfloat16(), tiny.Words())
     weights = TOKEN_WEIGHTS.load(name)
-    found = np.concatenate(weights(View(ROWS, Reader(half, 0.9))))
-    exact = np.concatenate(weights(View(ROWS, Reader(tiny.policy(), 0.9))))
+    found = np.concatenate(weights(CreditView(ROWS, PolicyReader(half, 0.9))))
+    exact = np.concatenate(weights(CreditView(ROWS, PolicyReader(tiny.policy(), 0.9))))
     assert found.dtype == np.float32
     assert np.isfinite(found).all()
     near = np.abs(found - exact) < 0.1

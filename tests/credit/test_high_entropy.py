@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from counterpoise.credit.high_entropy import weights
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 
 ROWS = tiny.rows(groups=3, size=4, seed=3)
@@ -21,7 +21,7 @@ def seen(*entropies: list[float]) -> SimpleNamespace:
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
 def test_the_formula(share: float) -> None:
-    view = View(ROWS, Reader(tiny.policy(), 0.9))
+    view = CreditView(ROWS, PolicyReader(tiny.policy(), 0.9))
     flat = sorted(float(x) for e_T in view.entropies for x in e_T)
     place = (1 - share) * (len(flat) - 1)
     low = int(place)
@@ -41,7 +41,7 @@ def test_one_of_five() -> None:
 def test_equal_entropies_are_all_kept_and_so_is_a_single_token() -> None:
     assert [w_T.tolist() for w_T in weights(seen([0.5, 0.5], [0.5]))] == [[1, 1], [1]]
     assert [w_T.tolist() for w_T in weights(seen([0.5]))] == [[1]]
-    assert weights(View([], None)) == []
+    assert weights(CreditView([], None)) == []
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1])

@@ -9,7 +9,7 @@ import tiny
 from one_by_one import made
 
 from counterpoise.credit.coupling_weights import nthr
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 
 POLICY = tiny.policy()
 ROWS = one_by_one.with_advantages(
@@ -41,7 +41,7 @@ def slow(rows, temperature: float, beta: float, eta: float | None) -> list[float
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize(("beta", "eta"), [(1.0, None), (0.1, 0.0), (0.05, 0.25)])
 def test_the_formula(temperature: float, beta: float, eta: float | None) -> None:
-    view = View(ROWS, Reader(POLICY, temperature))
+    view = CreditView(ROWS, PolicyReader(POLICY, temperature))
     given = {"by_rate": True} if eta is None else {"by_rate": False, "eta": eta}
     found = np.concatenate(nthr(view, beta=beta, **given))
     expected = slow(ROWS, temperature, beta, eta)
@@ -53,27 +53,27 @@ def test_the_formula(temperature: float, beta: float, eta: float | None) -> None
 def test_the_rate_decides_how_much_is_kept() -> None:
     """One right of four: 2 |1/2 - 1/4| = 1/2. Wrong copies of the right rollout push it most."""
     rows = [made("g", i, a, [7, 8]) for i, a in enumerate((3.0, -1.0, -1.0, -1.0))]
-    right, *wrong = nthr(View(rows, Reader(POLICY)), beta=0.5)
+    right, *wrong = nthr(CreditView(rows, PolicyReader(POLICY)), beta=0.5)
     assert right.tolist() == [1.0, 1.0]  # never a token of a right rollout
     for w_T in wrong:
         assert set(w_T.tolist()) <= {0.5, 1.0}
         assert 0.5 in w_T.tolist()
-    _, *silenced = nthr(View(rows, Reader(POLICY)), beta=0.5, by_rate=False)
+    _, *silenced = nthr(CreditView(rows, PolicyReader(POLICY)), beta=0.5, by_rate=False)
     assert 0.0 in silenced[0].tolist()
 
 
 @pytest.mark.parametrize("advantages", [[-1, -1], [1, 2]])
 def test_a_group_of_one_sign_keeps_its_weights(advantages: list[float]) -> None:
     rows = [made("g", i, a, [7, 8, 9]) for i, a in enumerate(advantages)]
-    for w_T in nthr(View(rows, Reader(POLICY))):
+    for w_T in nthr(CreditView(rows, PolicyReader(POLICY))):
         np.testing.assert_array_equal(w_T, 1)
 
 
 def test_single_tokens_and_nothing() -> None:
     rows = [made("g", 0, 1.0, [7]), made("g", 1, -1.0, [7])]
-    right, wrong = nthr(View(rows, Reader(POLICY)), by_rate=False, beta=0.9)
+    right, wrong = nthr(CreditView(rows, PolicyReader(POLICY)), by_rate=False, beta=0.9)
     assert right.tolist() == [1.0]
     assert wrong.tolist() == [0.0]  # the same token after the same prompt: s is tau itself
-    _, kept = nthr(View(rows, Reader(POLICY)), by_rate=False, beta=1.1)
+    _, kept = nthr(CreditView(rows, PolicyReader(POLICY)), by_rate=False, beta=1.1)
     assert kept.tolist() == [1.0]
-    assert nthr(View([], None)) == []
+    assert nthr(CreditView([], None)) == []

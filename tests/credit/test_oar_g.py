@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.answer_spans import answers
-from counterpoise.credit.bilevel import reshape
-from counterpoise.credit.divergence import divergence, mean_states, slope
-from counterpoise.credit.oar_g import importance, weights
+from counterpoise.credit.answer_spans import locate_answers
+from counterpoise.credit.bilevel import reshape_importance
+from counterpoise.credit.divergence import kl_divergence, kl_gradient, mean_states
+from counterpoise.credit.oar_g import gradient_importance, weights
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
 
@@ -22,21 +22,21 @@ def reference(policy, row, box, compare: str, noise: torch.Tensor) -> list[float
     ids, S, W = answered.ids(row), len(row.content.prompt_tokens), policy.decoder.unembedding
     e = policy.decoder.embedding(ids).detach()
     moved = e.clone()
-    moved[S : S + box.mark] += noise
-    end = box.start + 1 if compare == "last" else box.end
+    moved[S : S + box.box_start] += noise
+    end = box.content_start + 1 if compare == "last" else box.content_end
 
     def logits(embedded):
-        return answered.hidden(policy, row, embedded)[S + box.start - 1 : S + end - 1] @ W.T
+        return answered.hidden(policy, row, embedded)[S + box.content_start - 1 : S + end - 1] @ W.T
 
     def phi(embedded):
         logprobs = torch.log_softmax(logits(embedded), dim=-1)
-        return logprobs.gather(1, ids[S + box.start : S + end, None]).mean()
+        return logprobs.gather(1, ids[S + box.content_start : S + end, None]).mean()
 
     with torch.no_grad():
         P0 = torch.softmax(logits(e).mean(dim=0), dim=-1)
         phi0 = phi(e)
     found = []
-    for t in range(box.mark):
+    for t in range(box.box_start):
         leaf = moved[S + t].clone().requires_grad_()
         whole = torch.cat((moved[: S + t], leaf[None], moved[S + t + 1 :]))
         if compare == "answer_joint":
@@ -51,7 +51,7 @@ def reference(policy, row, box, compare: str, noise: torch.Tensor) -> list[float
 def noise_of(policy, boxes, size: float) -> dict[int, torch.Tensor]:
     """One draw for the reasoning of all rows, row after row."""
     generator = torch.Generator().manual_seed(seed_for(5, "oar_g", 3))
-    marks = [box.mark for box in boxes.values()]
+    marks = [box.box_start for box in boxes.values()]
     D, dtype = policy.decoder.embedding.weight.shape[1], policy.decoder.dtype
     values = size * torch.randn(sum(marks), D, generator=generator, dtype=dtype)
     return dict(zip(boxes, values.split(marks), strict=True))
@@ -62,30 +62,30 @@ def noise_of(policy, boxes, size: float) -> dict[int, torch.Tensor]:
 def test_importance_against_the_formula(compare: str, noise: float) -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens=50)
-    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = dict(importance(view, boxes, compare, noise))
+    boxes = {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
+    found = dict(gradient_importance(view, boxes, compare, noise))
     assert sorted(found) == [0, 1, 4, 5, 6]
     drawn = noise_of(policy, boxes, noise)
     for i, box in boxes.items():
         expected = reference(policy, ROWS[i], box, compare, drawn[i])
-        np.testing.assert_allclose(found[i][: box.mark], expected, rtol=2e-3, atol=1e-7)
+        np.testing.assert_allclose(found[i][: box.box_start], expected, rtol=2e-3, atol=1e-7)
 
 
 def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens=50)
     found = weights(view, quantile=0.4, boost=2.0)
-    boxes = answers(view)
-    drawn = noise_of(policy, {i: box for i, box in enumerate(boxes) if box and box.mark}, 1e-3)
+    boxes = locate_answers(view)
+    drawn = noise_of(policy, {i: box for i, box in enumerate(boxes) if box and box.box_start}, 1e-3)
     for i, (row, box, w_T) in enumerate(zip(ROWS, boxes, found, strict=True)):
         assert w_T.dtype == np.float32
         assert len(w_T) == row.num_tokens
-        mark = box.mark if box else 0
+        mark = box.box_start if box else 0
         assert (w_T[mark:] == 1).all()
         if mark:
             expected = reference(policy, row, box, "answer_mean", drawn[i])
             np.testing.assert_allclose(
-                w_T[:mark], reshape(np.array(expected), 0.4, 2.0), rtol=5e-3, atol=1e-4
+                w_T[:mark], reshape_importance(np.array(expected), 0.4, 2.0), rtol=5e-3, atol=1e-4
             )
     assert np.ptp(found[0][:7]) > 0.1  # the method does something
     assert found[6].tolist() == [1.0] * 5  # one token of reasoning keeps its mass
@@ -115,10 +115,10 @@ def test_divergence_and_its_slope() -> None:
     leaf = after.clone().requires_grad_()
     P0 = torch.softmax(before @ W.T, dim=-1)
     expected = (P0 * (P0.log() - torch.log_softmax(leaf @ W.T, dim=-1))).sum(dim=-1)
-    torch.testing.assert_close(divergence(before, after, W), expected.detach())
+    torch.testing.assert_close(kl_divergence(before, after, W), expected.detach())
     expected.sum().backward()
-    torch.testing.assert_close(slope(before, after, W), leaf.grad)
-    assert divergence(before, after, W)[4] < 1e-12
+    torch.testing.assert_close(kl_gradient(before, after, W), leaf.grad)
+    assert kl_divergence(before, after, W)[4] < 1e-12
 
 
 def test_divergence_in_half_precision() -> None:
@@ -127,9 +127,9 @@ def test_divergence_in_half_precision() -> None:
     W = torch.randn(50, 16).bfloat16()
     before = 4 * torch.randn(3, 16)
     after = before + 1e-3 * torch.randn(3, 16)
-    exact = divergence(before.bfloat16().double(), (before.bfloat16().double() + (after - before)),
-                       W.double())  # fmt: skip
-    found = divergence(before, after, W)
+    rounded = before.bfloat16().double()
+    exact = kl_divergence(rounded, rounded + (after - before), W.double())
+    found = kl_divergence(before, after, W)
     torch.testing.assert_close(found, exact, rtol=0.1, atol=1e-9)
     assert (found > 0).all()
 

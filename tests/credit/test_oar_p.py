@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.credit.answer_spans import answers
-from counterpoise.credit.bilevel import reshape
-from counterpoise.credit.masked_copies import Copy, Originals
-from counterpoise.credit.oar_p import importance, spans_of, weights
+from counterpoise.credit.answer_spans import locate_answers
+from counterpoise.credit.bilevel import reshape_importance
+from counterpoise.credit.masked_copies import OriginalRows, RowCopy
+from counterpoise.credit.oar_p import choose_mask_spans, masking_importance, weights
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import pack_rows
 
@@ -22,11 +22,13 @@ ROWS = answered.rows()
 def reference(policy, row, box, compare: str, spans: list[tuple[int, int]]) -> list[float]:
     """Whole sequences, masked one after the other, through transformers."""
     S, W = len(row.content.prompt_tokens), policy.decoder.unembedding
-    end = box.start + 1 if compare == "last" else box.end
+    end = box.content_start + 1 if compare == "last" else box.content_end
 
     def read(ids):
         e = policy.decoder.embedding(ids)
-        return (answered.hidden(policy, row, e)[S + box.start - 1 : S + end - 1] @ W.T).detach()
+        return (
+            answered.hidden(policy, row, e)[S + box.content_start - 1 : S + end - 1] @ W.T
+        ).detach()
 
     ids = answered.ids(row)
     clean, found = read(ids), []
@@ -35,7 +37,7 @@ def reference(policy, row, box, compare: str, spans: list[tuple[int, int]]) -> l
         masked[S + first : S + last] = 0
         moved = read(masked)
         if compare == "answer_joint":
-            at = torch.arange(end - box.start), ids[S + box.start : S + end]
+            at = torch.arange(end - box.content_start), ids[S + box.content_start : S + end]
             before, after = (float(torch.log_softmax(x, -1)[at].sum()) for x in (clean, moved))
             value = max(0.0, before - after)
         else:
@@ -54,11 +56,11 @@ def each(n: int) -> list[tuple[int, int]]:
 def test_every_token_against_the_formula(compare: str, tokens: int) -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens)
-    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = dict(importance(view, boxes, compare, passes=0))
+    boxes = {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
+    found = dict(masking_importance(view, boxes, compare, passes=0))
     assert sorted(found) == [0, 1, 4, 5, 6]
     for i, box in boxes.items():
-        expected = reference(policy, ROWS[i], box, compare, each(box.mark))
+        expected = reference(policy, ROWS[i], box, compare, each(box.box_start))
         np.testing.assert_allclose(found[i], expected, rtol=1e-4, atol=1e-6)
 
 
@@ -66,12 +68,12 @@ def test_every_token_against_the_formula(compare: str, tokens: int) -> None:
 def test_spans_are_masked_together(architecture: str) -> None:
     policy = answered.policy(architecture=architecture)
     view = answered.view(policy, ROWS, 60)
-    boxes = {i: box for i, box in enumerate(answers(view)) if box and box.mark}
-    found = dict(importance(view, boxes, "last", passes=2.5))
+    boxes = {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
+    found = dict(masking_importance(view, boxes, "last", passes=2.5))
     wide = 0
     for i, box in boxes.items():
         tokens = ROWS[i].num_tokens + len(ROWS[i].content.prompt_tokens) / 4
-        spans = spans_of(box.mark, box.start, 1.5 * tokens)
+        spans = choose_mask_spans(box.box_start, box.content_start, 1.5 * tokens)
         wide += any(end - start > 1 for start, end in spans)
         expected = reference(policy, ROWS[i], box, "last", spans)
         np.testing.assert_allclose(found[i], expected, rtol=1e-4, atol=1e-6)
@@ -82,13 +84,15 @@ def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS)
     found = weights(view, passes=0, quantile=0.4, boost=2.0)
-    for row, box, w_T in zip(ROWS, answers(view), found, strict=True):
-        mark = box.mark if box else 0
+    for row, box, w_T in zip(ROWS, locate_answers(view), found, strict=True):
+        mark = box.box_start if box else 0
         assert w_T.dtype == np.float32
         assert w_T[mark:].tolist() == [1.0] * (row.num_tokens - mark)
         if mark:
             expected = np.array(reference(policy, row, box, "last", each(mark)))
-            np.testing.assert_allclose(w_T[:mark], reshape(expected, 0.4, 2.0), rtol=1e-3)
+            np.testing.assert_allclose(
+                w_T[:mark], reshape_importance(expected, 0.4, 2.0), rtol=1e-3
+            )
     assert np.ptp(found[0][:7]) > 0.1
     assert found[6].tolist() == [1.0] * 5  # one token of reasoning keeps its mass
 
@@ -106,13 +110,13 @@ def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     ],
 )
 def test_spans_that_a_budget_affords(reasoning, inputs, budget, expected) -> None:
-    assert spans_of(reasoning, inputs, budget) == expected
+    assert choose_mask_spans(reasoning, inputs, budget) == expected
 
 
 @given(st.integers(1, 200), st.integers(0, 9), st.floats(0, 3000))
 def test_spans_cover_the_reasoning_and_keep_to_the_budget(reasoning, beyond, budget) -> None:
     inputs = reasoning + beyond
-    spans = spans_of(reasoning, inputs, budget)
+    spans = choose_mask_spans(reasoning, inputs, budget)
     assert [t for span in spans for t in range(*span)] == list(range(reasoning))
     cost = sum(inputs - start for start, _ in spans)
     assert cost <= budget or len(spans) == 1 or cost - inputs <= budget / 2
@@ -148,29 +152,29 @@ def test_no_more_passes_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_copies_go_on_from_what_is_kept() -> None:
     policy = answered.policy()
-    originals = Originals(policy, pack_rows(policy, ROWS[:6]))
+    originals = OriginalRows(policy, pack_rows(policy, ROWS[:6]))
     rng = np.random.default_rng(1)
     copies = [
-        Copy(row, kept, rng.integers(1, 97, n).astype(np.int32))
+        RowCopy(row, kept, rng.integers(1, 97, n).astype(np.int32))
         for row, kept, n in [(0, 3, 5), (1, 0, 2), (5, 9, 1), (4, 2, 14)]
     ]
     for sizes in ([3], [0, 1, 2, 3], [2, 0]):
         some = [copies[i] for i in sizes]
-        whole = originals.run(some, [(0, len(copy.tokens)) for copy in some])
+        whole = originals.run_copies(some, [(0, len(copy.tokens)) for copy in some])
         parts = whole.split([len(copy.tokens) for copy in some])
         for copy, states in zip(some, parts, strict=True):
             content = ROWS[copy.row].content
-            kept = content.response_tokens[: copy.kept]
+            kept = content.response_tokens[: copy.prefix_length]
             ids = np.concatenate((content.prompt_tokens, kept, copy.tokens)).astype(np.int64)
             e = policy.decoder.embedding(torch.from_numpy(ids))
             expected = answered.hidden(policy, ROWS[0], e)[-len(copy.tokens) :].detach()
             torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
         asked = [(len(copy.tokens) // 2, len(copy.tokens)) for copy in some]
         ends = [states[slice(*span)] for states, span in zip(parts, asked, strict=True)]
-        torch.testing.assert_close(originals.run(some, asked), torch.cat(ends))
-    assert list(originals.batches(copies, 20)) == [[2, 1], [0], [3]]  # of about one length
-    assert list(originals.batches(copies[:1] * 5, 10)) == [[0, 1], [2, 3], [4]]
-    assert list(originals.batches(copies[3:] * 2, 10)) == [[0], [1]]  # one at least
+        torch.testing.assert_close(originals.run_copies(some, asked), torch.cat(ends))
+    assert list(originals.copy_batches(copies, 20)) == [[2, 1], [0], [3]]  # of about one length
+    assert list(originals.copy_batches(copies[:1] * 5, 10)) == [[0, 1], [2, 3], [4]]
+    assert list(originals.copy_batches(copies[3:] * 2, 10)) == [[0], [1]]  # one at least
 
 
 def test_edges() -> None:

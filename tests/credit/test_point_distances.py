@@ -19,7 +19,7 @@ def setting(n: int, m: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
 
 
 def shares(*lengths: int, width: int, stride: int) -> torch.Tensor:
-    return point_distances.shares(torch.tensor(lengths), max(lengths), width, stride)
+    return point_distances.span_token_shares(torch.tensor(lengths), max(lengths), width, stride)
 
 
 def sinkhorn(C: np.ndarray, a: np.ndarray, b: np.ndarray, eps: float, iterations: int) -> float:
@@ -38,7 +38,7 @@ def sinkhorn(C: np.ndarray, a: np.ndarray, b: np.ndarray, eps: float, iterations
 @pytest.mark.parametrize("iterations", [1, 5, 60])
 def test_sinkhorn(eps: float, iterations: int) -> None:
     C, a, b = setting(5, 4)
-    found = point_distances.transport(C, a, b, eps, iterations)
+    found = point_distances.transport_cost(C, a, b, eps, iterations)
     for i in range(3):
         expected = sinkhorn(*(x[i].double().numpy() for x in (C, a, b)), eps, iterations)
         assert found[i].item() == pytest.approx(expected, rel=1e-4)
@@ -47,34 +47,36 @@ def test_sinkhorn(eps: float, iterations: int) -> None:
 def test_with_little_blur_it_is_the_best_assignment() -> None:
     C, *_ = setting(5, 5, seed=1)
     even = torch.full((3, 5), 0.2)
-    found = point_distances.transport(C, even, even, 0.01, 500)
+    found = point_distances.transport_cost(C, even, even, 0.01, 500)
     for i in range(3):
         best = min(sum(C[i, x, y].item() for x, y in enumerate(p)) for p in permutations(range(5)))
         assert found[i].item() == pytest.approx(best / 5, rel=2e-3)
     whole = shares(5, 5, 5, width=5, stride=5)
-    for side in point_distances.sides(C, whole, whole, 5, 5):  # the bound that spares plans
+    for side in point_distances.chamfer_sides(C, whole, whole, 5, 5):  # the bound that spares plans
         assert (side.flatten() <= found + 1e-4).all()
 
 
 def test_one_point_is_as_far_as_it_is() -> None:
     C, one = torch.tensor([[[3.0]]]), torch.ones(1, 1)
-    assert point_distances.transport(C, one, one, 0.05, 3).item() == pytest.approx(3)
+    assert point_distances.transport_cost(C, one, one, 0.05, 3).item() == pytest.approx(3)
     x = shares(1, width=100, stride=25)
-    assert [side.item() for side in point_distances.sides(C, x, x, 100, 25)] == [3, 3]
-    assert point_distances.means(C, x, x).item() == pytest.approx(3)
+    assert [side.item() for side in point_distances.chamfer_sides(C, x, x, 100, 25)] == [3, 3]
+    assert point_distances.mean_distances(C, x, x).item() == pytest.approx(3)
 
 
 def test_starts() -> None:
-    assert list(point_distances.starts(100, 100, 25)) == [0]
-    assert list(point_distances.starts(101, 100, 25)) == [
+    assert list(point_distances.span_starts(100, 100, 25)) == [0]
+    assert list(point_distances.span_starts(101, 100, 25)) == [
         0,
         25,
     ]  # the second ends with the sequence
-    assert list(point_distances.starts(200, 100, 25)) == [0, 25, 50, 75, 100]
-    assert list(point_distances.starts(1, 100, 25)) == [0]
+    assert list(point_distances.span_starts(200, 100, 25)) == [0, 25, 50, 75, 100]
+    assert list(point_distances.span_starts(1, 100, 25)) == [0]
     for length in range(1, 60):
         covered = {
-            t for s in point_distances.starts(length, 7, 3) for t in range(s, min(s + 7, length))
+            t
+            for s in point_distances.span_starts(length, 7, 3)
+            for t in range(s, min(s + 7, length))
         }
         assert covered == set(range(length))
 
@@ -89,16 +91,16 @@ def test_every_pair_of_spans_by_loops(width: int, stride: int) -> None:
             points[n, side, length:] = points[n, side, length - 1]
     C = torch.cdist(points[:, 0], points[:, 1, :7])
     x, y = (shares(*side, width=width, stride=stride) for side in zip(*lengths, strict=True))
-    from_x, from_y = point_distances.sides(C, x, y, width, stride)
-    means = point_distances.means(C, x, y)
+    from_x, from_y = point_distances.chamfer_sides(C, x, y, width, stride)
+    means = point_distances.mean_distances(C, x, y)
     for n, (T, U) in enumerate(lengths):
-        for k, s in enumerate(point_distances.starts(T, width, stride)):
-            for m, t in enumerate(point_distances.starts(U, width, stride)):
+        for k, s in enumerate(point_distances.span_starts(T, width, stride)):
+            for m, t in enumerate(point_distances.span_starts(U, width, stride)):
                 block = C[n, :T, :U][s : s + width, t : t + width].double()
                 assert from_x[n, k, m].item() == pytest.approx(block.amin(1).mean().item())
                 assert from_y[n, k, m].item() == pytest.approx(block.amin(0).mean().item())
                 assert means[n, k, m].item() == pytest.approx(block.mean().item())
-    spans = [len(point_distances.starts(length, width, stride)) for length in (9, 7)]
+    spans = [len(point_distances.span_starts(length, width, stride)) for length in (9, 7)]
     assert from_x.shape == from_y.shape == means.shape == (len(lengths), *spans)
 
 
@@ -109,14 +111,14 @@ def test_padding_has_no_mass_and_no_say() -> None:
     wide_a, wide_b = torch.zeros(3, 6), torch.zeros(3, 5)
     wide_a[:, :4], wide_b[:, :3] = a, b
     torch.testing.assert_close(
-        point_distances.transport(padded, wide_a, wide_b, 0.2, 20),
-        point_distances.transport(C, a, b, 0.2, 20),
+        point_distances.transport_cost(padded, wide_a, wide_b, 0.2, 20),
+        point_distances.transport_cost(C, a, b, 0.2, 20),
     )
 
 
 def test_a_cloud_far_away_and_hardly_any_blur_stay_finite() -> None:
     C, a, b = setting(4, 4)
-    assert torch.isfinite(point_distances.transport(1e4 * C + 1e6, a, b, 1e-3, 10)).all()
+    assert torch.isfinite(point_distances.transport_cost(1e4 * C + 1e6, a, b, 1e-3, 10)).all()
 
 
 def test_logarithms_say_the_same() -> None:
@@ -125,8 +127,8 @@ def test_logarithms_say_the_same() -> None:
     C = torch.cat((C, torch.zeros(3, 6, 2)), dim=2)
     for eps in (0.05, 0.3):
         torch.testing.assert_close(
-            point_distances._in_logarithms(C, a, b, eps, 30),
-            point_distances.transport(C, a, b, eps, 30),
+            point_distances._log_domain_transport_cost(C, a, b, eps, 30),
+            point_distances.transport_cost(C, a, b, eps, 30),
             rtol=1e-4,
             atol=1e-5,
         )

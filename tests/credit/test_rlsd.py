@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hindsight import HINT, rlsd, weigh
-from counterpoise.credit.view import View
+from counterpoise.credit.hindsight import HINT_TEMPLATE, rlsd, trust_weights
+from counterpoise.credit.view import CreditView
 
 ROWS = answered.rows()
 
@@ -30,10 +30,10 @@ def logprobs(policy, prompt, response, temperature: float) -> list[float]:
 def test_against_the_formula(iteration: int, lam: float) -> None:
     policy = answered.policy()
     seen = answered.view(policy, ROWS)
-    view = View(ROWS, replace(seen.reader, iteration=iteration))
+    view = CreditView(ROWS, replace(seen.reader, iteration=iteration))
     for row, w_T in zip(ROWS, rlsd(view), strict=True):
         c = row.content
-        hint = policy.encode(HINT.format(problem=c.prompt, answer=c.answer))
+        hint = policy.encode(HINT_TEMPLATE.format(problem=c.prompt, answer=c.answer))
         teacher = logprobs(policy, hint, c.response_tokens, 0.8)
         student = logprobs(policy, c.prompt_tokens, c.response_tokens, 0.8)
         sign = 1 if row.advantage > 0 else -1
@@ -49,18 +49,22 @@ def test_against_the_formula(iteration: int, lam: float) -> None:
 def test_by_hand() -> None:
     teacher = np.log(np.array([0.5, 0.55, 0.1, 0.9], dtype=np.float32))
     student = np.log(np.array([0.5, 0.5, 0.5, 0.001], dtype=np.float32))
-    np.testing.assert_allclose(weigh(teacher, student, 1, 1.0, 0.2), [1, 1.1, 0.8, 1.2], rtol=1e-5)
     np.testing.assert_allclose(
-        weigh(teacher, student, -1, 1.0, 0.2), [1, 1 / 1.1, 1.2, 0.8], rtol=1e-5
+        trust_weights(teacher, student, 1, 1.0, 0.2), [1, 1.1, 0.8, 1.2], rtol=1e-5
     )
-    np.testing.assert_allclose(weigh(teacher, student, 1, 0.5, 0.2), [1, 1.05, 0.9, 1.1], rtol=1e-5)
+    np.testing.assert_allclose(
+        trust_weights(teacher, student, -1, 1.0, 0.2), [1, 1 / 1.1, 1.2, 0.8], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        trust_weights(teacher, student, 1, 0.5, 0.2), [1, 1.05, 0.9, 1.1], rtol=1e-5
+    )
     far = np.array([-1e30], dtype=np.float32)
-    assert np.isfinite(weigh(far, np.zeros(1, np.float32), -1, 1.0, 1e9)).all()
+    assert np.isfinite(trust_weights(far, np.zeros(1, np.float32), -1, 1.0, 1e9)).all()
 
 
 def test_once_it_has_faded_nothing_is_computed() -> None:
     seen = answered.view(answered.policy(), ROWS)
-    assert rlsd(View(ROWS, replace(seen.reader, iteration=51))) is None
+    assert rlsd(CreditView(ROWS, replace(seen.reader, iteration=51))) is None
     assert rlsd(seen, mix=0.0) is None
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hindsight import HINDSIGHT, serl
-from counterpoise.credit.view import View
+from counterpoise.credit.hindsight import FEEDBACK_TEMPLATE, serl
+from counterpoise.credit.view import CreditView
 from counterpoise.types import Row, Turn
 
 ROWS = answered.rows()
@@ -43,7 +43,7 @@ def expected(policy, row: Row, lam: float, temperature: float) -> list[float]:
     for turn in row.content.turns:
         if not turn.feedback:
             continue
-        hint = HINDSIGHT.format(problem=row.content.prompt, feedback=turn.feedback)
+        hint = FEEDBACK_TEMPLATE.format(problem=row.content.prompt, feedback=turn.feedback)
         moved = replace(row, rollout=replace(row.content, prompt_tokens=policy.encode(hint)))
         teacher = episodes.logprobs(policy, moved, temperature).tolist()
         for t in range(*turn.action):
@@ -58,7 +58,7 @@ def expected(policy, row: Row, lam: float, temperature: float) -> list[float]:
 def test_against_the_formula(iteration: int, lam: float, micro_tokens: int) -> None:
     policy, rows = answered.policy(), cases()
     seen = answered.view(policy, rows, tokens=micro_tokens)
-    found = serl(View(rows, replace(seen.reader, iteration=iteration)))
+    found = serl(CreditView(rows, replace(seen.reader, iteration=iteration)))
     assert found is not None
     with torch.no_grad():
         for row, w_T in zip(rows, found, strict=True):
@@ -81,7 +81,7 @@ def test_only_actions_with_something_to_mend_are_weighed() -> None:
 def test_once_it_has_faded_nothing_is_computed() -> None:
     rows = cases()
     seen = answered.view(answered.policy(), rows)
-    assert serl(View(rows, replace(seen.reader, iteration=51))) is None
+    assert serl(CreditView(rows, replace(seen.reader, iteration=51))) is None
     assert serl(seen, mix=0.0) is None
 
 

@@ -11,9 +11,9 @@ import torch
 from one_by_one import made, with_advantages
 
 from counterpoise.credit import shear
-from counterpoise.credit.point_distances import starts
+from counterpoise.credit.point_distances import span_starts
 from counterpoise.credit.shear import weights
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 
 ROWS = with_advantages(
@@ -24,7 +24,7 @@ ROWS = with_advantages(
 
 def seen(rows, hidden) -> SimpleNamespace:
     tensors = [torch.tensor(h, dtype=torch.float32) for h in hidden]
-    return SimpleNamespace(rows=rows, groups=View(rows).groups, hidden=tensors)
+    return SimpleNamespace(rows=rows, groups=CreditView(rows).groups, hidden=tensors)
 
 
 def transport(x: np.ndarray, y: np.ndarray, eps: float, iterations: int) -> float:
@@ -58,7 +58,7 @@ def slow(view, width: int, stride: int, distance) -> list[np.ndarray]:
 
         def spans(j, unit=unit):
             h = view.hidden[j].double().numpy() / unit
-            return [(s, h[s : s + width]) for s in starts(len(h), width, stride)]
+            return [(s, h[s : s + width]) for s in span_starts(len(h), width, stride)]
 
         other = [p for j in group if view.rows[j].sign == -row.sign for _, p in spans(j)]
         w = np.zeros(row.num_tokens)
@@ -80,8 +80,8 @@ def slow(view, width: int, stride: int, distance) -> list[np.ndarray]:
 )
 @pytest.mark.parametrize(("width", "stride"), [(5, 2), (100, 25), (1, 1)])
 def test_the_formula(name: str, distance, width: int, stride: int, monkeypatch) -> None:
-    monkeypatch.setitem(shear.MEMORY, "cpu", 100_000)  # a few pairs at a time
-    view = View(ROWS, Reader(tiny.policy()))
+    monkeypatch.setitem(shear.PAIR_MEMORY, "cpu", 100_000)  # a few pairs at a time
+    view = CreditView(ROWS, PolicyReader(tiny.policy()))
     given = {"blur": 0.1, "iterations": 200} if name == "wasserstein" else {}
     found = weights(view, distance=name, width=width, stride=stride, **given)
     for w_T, expected_T in zip(found, slow(view, width, stride, distance), strict=True):
@@ -91,7 +91,7 @@ def test_the_formula(name: str, distance, width: int, stride: int, monkeypatch) 
         np.testing.assert_array_equal(w_T, 1)
 
 
-@pytest.mark.parametrize("name", shear.DISTANCES)
+@pytest.mark.parametrize("name", shear.DISTANCE_NAMES)
 @pytest.mark.parametrize(("width", "stride"), [(16, 4), (100, 25)])
 def test_pairs_at_once_or_one_by_one(name: str, width: int, stride: int, monkeypatch) -> None:
     """Rows of 1 to 60 tokens, on either side of where cdist changes its way, some groups alone."""
@@ -102,7 +102,7 @@ def test_pairs_at_once_or_one_by_one(name: str, width: int, stride: int, monkeyp
     )
     view = seen(rows, [torch.randn(n, 6, generator=rng).tolist() for n in lengths])
     together = weights(view, distance=name, width=width, stride=stride)
-    monkeypatch.setitem(shear.MEMORY, "cpu", 1)
+    monkeypatch.setitem(shear.PAIR_MEMORY, "cpu", 1)
     apart = weights(view, distance=name, width=width, stride=stride)
     for row, one, other in zip(rows, together, apart, strict=True):
         assert len(one) == row.num_tokens
@@ -125,7 +125,7 @@ def test_many_groups_take_no_more_calls_than_one(monkeypatch: pytest.MonkeyPatch
     assert calls == [80]  # 20 groups of 2 x 2 pairs
 
 
-@pytest.mark.parametrize("name", shear.DISTANCES)
+@pytest.mark.parametrize("name", shear.DISTANCE_NAMES)
 def test_what_both_have_counts_nothing_and_what_parts_them_counts(name: str) -> None:
     """Spans of one token: a shared state at distance 0, and states of norm 1 at 90 degrees."""
     rows = [made("g", 0, 1.0, [7, 8]), made("g", 1, -1.0, [7, 9])]
@@ -141,23 +141,25 @@ def test_without_the_other_outcome(advantages: list[float]) -> None:
     rows = [made("g", i, a, [7]) for i, a in enumerate(advantages)]
     found = weights(seen(rows, [[[1.0, 2.0]]] * len(rows)))
     assert [w_T.tolist() for w_T in found] == [[1.0]] * len(rows)
-    assert weights(View([])) == []
+    assert weights(CreditView([])) == []
 
 
 def test_bounds_spare_most_plans_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = View(ROWS[:8], Reader(tiny.policy()))
+    view = CreditView(ROWS[:8], PolicyReader(tiny.policy()))
     planned = []
-    real = shear.point_distances.transport
+    real = shear.point_distances.transport_cost
 
     def counted(C, *rest):
         planned.append(len(C))
         return real(C, *rest)
 
-    monkeypatch.setattr(shear.point_distances, "transport", counted)
+    monkeypatch.setattr(shear.point_distances, "transport_cost", counted)
     quick = weights(view, width=3, stride=1)
-    few, all_sides = sum(planned), shear.point_distances.sides
+    few, all_sides = sum(planned), shear.point_distances.chamfer_sides
     monkeypatch.setattr(
-        shear.point_distances, "sides", lambda *given: [0 * side for side in all_sides(*given)]
+        shear.point_distances,
+        "chamfer_sides",
+        lambda *given: [0 * side for side in all_sides(*given)],
     )
     for one, other in zip(quick, weights(view, width=3, stride=1), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
@@ -170,4 +172,4 @@ def test_bounds_spare_most_plans_and_change_nothing(monkeypatch: pytest.MonkeyPa
 )
 def test_settings_that_make_no_sense(settings: dict) -> None:
     with pytest.raises(PoiseError, match="shear"):
-        weights(View(ROWS), **settings)
+        weights(CreditView(ROWS), **settings)

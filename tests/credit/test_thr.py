@@ -9,7 +9,7 @@ import tiny
 from one_by_one import made
 
 from counterpoise.credit.coupling_weights import thr as weights
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 
 POLICY = tiny.policy()
@@ -40,7 +40,9 @@ def test_the_formula(temperature: float, p: float, tau: float) -> None:
         group = [abs(v) for k, v in enumerate(thr) if ROWS[row[k]].group == ROWS[row[j]].group]
         counts = abs(value) > tau * sum(group) / len(group)
         expected.append((1 + p * np.sign(value)) if counts else 0.0)
-    found = np.concatenate(weights(View(ROWS, Reader(POLICY, temperature)), p=p, tau=tau))
+    found = np.concatenate(
+        weights(CreditView(ROWS, PolicyReader(POLICY, temperature)), p=p, tau=tau)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-6)
     if tau == 0.5:
         assert 0 < (found == 0).sum() < len(found)
@@ -48,9 +50,9 @@ def test_the_formula(temperature: float, p: float, tau: float) -> None:
 
 def test_a_right_token_helps_and_its_wrong_copy_harms() -> None:
     rows = [made("g", 0, 1.0, [7]), made("g", 1, -1.0, [7])]
-    right, wrong = weights(View(rows, Reader(POLICY)), p=0.25)
+    right, wrong = weights(CreditView(rows, PolicyReader(POLICY)), p=0.25)
     assert (right.tolist(), wrong.tolist()) == ([1.25], [0.75])
-    explore = weights(View(rows, Reader(POLICY)), p=-0.25)
+    explore = weights(CreditView(rows, PolicyReader(POLICY)), p=-0.25)
     assert [w_T.tolist() for w_T in explore] == [[0.75], [1.25]]
 
 
@@ -58,16 +60,16 @@ def test_a_group_without_right_rollouts_keeps_its_weights() -> None:
     wrong = [made("g", i, -1.0, [7, 8]) for i in range(2)]
     mixed = [made("h", 0, 1.0, [7]), made("h", 1, -1.0, [7])]
     for rows in (wrong, wrong + mixed):
-        for w_T in weights(View(rows, Reader(POLICY)))[:2]:
+        for w_T in weights(CreditView(rows, PolicyReader(POLICY)))[:2]:
             np.testing.assert_array_equal(w_T, 1)
-    assert weights(View([], None)) == []
+    assert weights(CreditView([], None)) == []
 
 
 def test_one_row() -> None:
-    (found,) = weights(View([made("g", 0, 1.0, [7])], Reader(POLICY)), p=0.5)
+    (found,) = weights(CreditView([made("g", 0, 1.0, [7])], PolicyReader(POLICY)), p=0.5)
     assert found.tolist() == [1.5]  # it helps itself
 
 
 def test_p_beyond_one_is_refused() -> None:
     with pytest.raises(PoiseError, match="choose -1 to 1"):
-        weights(View(ROWS, Reader(POLICY)), p=1.5)
+        weights(CreditView(ROWS, PolicyReader(POLICY)), p=1.5)

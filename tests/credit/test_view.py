@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.scoring import forward
@@ -15,8 +15,8 @@ from counterpoise.model.scoring import forward
 ROWS = tiny.rows(groups=3, size=4, seed=2)
 
 
-def view(policy, tokens: int = 40) -> View:
-    return View(ROWS, Reader(policy, 0.8, MicroBatch(tokens)))
+def view(policy, tokens: int = 40) -> CreditView:
+    return CreditView(ROWS, PolicyReader(policy, 0.8, MicroBatch(tokens)))
 
 
 def test_tokens_are_read_as_alone() -> None:
@@ -52,27 +52,27 @@ def test_a_hint_is_a_prompt_of_the_rows_own() -> None:
     policy = tiny.policy()
     rng = np.random.default_rng(0)
     hints = [rng.integers(2, 97, 2 + i).astype(np.int32) for i in range(len(ROWS))]
-    found = view(policy).logprobs_after(hints)
+    found = view(policy).logprobs_with_prompts(hints)
     for row, hint, logprobs_T in zip(ROWS, hints, found, strict=True):
         ids = torch.from_numpy(np.concatenate((hint, row.content.response_tokens))).long()
         with torch.no_grad():
             logits = policy.model(ids[None]).logits[0, len(hint) - 1 : -1] / 0.8
         expected = torch.log_softmax(logits, dim=-1).gather(1, ids[len(hint) :, None])[:, 0]
         np.testing.assert_allclose(logprobs_T, expected, atol=3e-5)
-    own = view(policy).logprobs_after([row.content.prompt_tokens for row in ROWS])
+    own = view(policy).logprobs_with_prompts([row.content.prompt_tokens for row in ROWS])
     for left, right in zip(own, view(policy).logprobs, strict=True):
         np.testing.assert_allclose(left, right, atol=3e-5)
 
 
 def test_without_a_policy_it_is_refused() -> None:
     with pytest.raises(PoiseError, match="need the policy"):
-        _ = View(ROWS).entropies
+        _ = CreditView(ROWS).entropies
 
 
 def test_what_was_read_is_known_and_nothing_is_read_for_it() -> None:
     seen = view(tiny.policy())
-    assert seen.known is None
+    assert seen.logprobs_if_read is None
     assert len(seen.groups) == 3
-    assert seen.known is None
+    assert seen.logprobs_if_read is None
     assert len(seen.entropies) == len(ROWS)
-    assert seen.known is seen.logprobs
+    assert seen.logprobs_if_read is seen.logprobs

@@ -10,7 +10,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.displacement import by_sign, classes, flipped, shares
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 DELTA = np.array([2e-6, 1e-6, 0.0, -1e-6, -2e-6, 0.5, -0.25])
 
@@ -39,7 +39,10 @@ def test_an_update_of_nothing_leaves_every_token_exactly_where_it_was(optimizer:
     config = UpdateConfig(lr=0.0, optimizer=optimizer, micro_tokens=40)
     before = snapshot(policy, rows, micro_tokens=40).logprobs.numpy()
     take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=1.0, max_new_tokens=17
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17),
     )
     after = snapshot(policy, rows, micro_tokens=40).logprobs.numpy()
     assert np.array_equal(before, after)

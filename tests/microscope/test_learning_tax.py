@@ -16,7 +16,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
 from counterpoise.types import Rollout, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 PROMPT = np.array([5, 6], dtype=np.int32)
 
@@ -82,9 +82,12 @@ def test_of_a_real_step() -> None:
     monitor = Monitor(0.8, 1000, ())
     before, sums = look()
     take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=0.8, max_new_tokens=4,
-        look=monitor,
-    )  # fmt: skip
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=0.8, max_new_tokens=4),
+        observer=monitor,
+    )
     after, then = look()
     expected = float((after.exp() * (after - before)).sum()) / 2
     found = numbers(monitor.views)
@@ -99,9 +102,12 @@ def test_where_nothing_moved_there_is_no_tax() -> None:
     config = UpdateConfig(optimizer="sgd", lr=0.0)
     monitor = Monitor(1.0, 1000, ())
     take_step(
-        policy, Optimizer(policy.model, config), ROWS, config, temperature=1.0, max_new_tokens=4,
-        look=monitor,
-    )  # fmt: skip
+        policy,
+        Optimizer(policy.model, config),
+        ROWS,
+        StepSettings(config, temperature=1.0, max_new_tokens=4),
+        observer=monitor,
+    )
     found = numbers(monitor.views)
     assert found["learning_tax"] == 0
     assert found["solution_drift"] == 0

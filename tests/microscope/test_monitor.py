@@ -14,7 +14,7 @@ from counterpoise.microscope.monitor_records import NUMBERS, columns, numbers, p
 from counterpoise.model.load import Policy, wrap_model
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 TEMPERATURE = 0.8
 
@@ -25,10 +25,8 @@ def step(policy: Policy, rows: list[Row], monitor: Monitor | None, **changes: ob
         policy,
         Optimizer(policy.model, config),
         rows,
-        config,
-        temperature=TEMPERATURE,
-        max_new_tokens=17,
-        look=monitor,
+        StepSettings(config, temperature=TEMPERATURE, max_new_tokens=17),
+        observer=monitor,
     )
 
 

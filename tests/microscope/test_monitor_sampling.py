@@ -19,7 +19,7 @@ from counterpoise.model.residuals import Residuals
 from counterpoise.model.scoring import micro_batches
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 MICRO = 60
 
@@ -29,9 +29,12 @@ def step(rows: list[Row], monitor: Monitor) -> list[StepView]:
     config = UpdateConfig(lr=1e-2, optimizer="sgd", micro_tokens=MICRO)
     optimizer = Optimizer(policy.model, config)
     take_step(
-        policy, optimizer, rows, config, temperature=0.8, max_new_tokens=17,
-        look=monitor.at(0, rows),
-    )  # fmt: skip
+        policy,
+        optimizer,
+        rows,
+        StepSettings(config, temperature=0.8, max_new_tokens=17),
+        observer=monitor.at(0, rows),
+    )
     return monitor.views
 
 

@@ -13,7 +13,7 @@ from counterpoise.model.load import Policy
 from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.types import Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 
 def step(policy: Policy, lr: float, optimizer: str = "sgd"):
@@ -27,9 +27,7 @@ def step(policy: Policy, lr: float, optimizer: str = "sgd"):
             policy,
             Optimizer(policy.model, options),
             rows,
-            options,
-            temperature=1.0,
-            max_new_tokens=32,
+            StepSettings(options, temperature=1.0, max_new_tokens=32),
         )
 
     return update

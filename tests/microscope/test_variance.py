@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.credit import advantages as grpo
 from counterpoise.microscope.variance import (
     CUTS,
@@ -125,7 +125,7 @@ def test_sums_are_those_of_the_plan() -> None:
     for s, step in enumerate(plan.steps):
         part[list(step)] = s
     found = noise(A, A, part.reshape(6, G))
-    cross = sum(describe(rows, plan)["cross_advantage_sum"])
+    cross = sum(describe_plan(rows, plan)["cross_advantage_sum"])
     assert found.sums.sum() - found.squares.sum() == pytest.approx(cross)
 
 

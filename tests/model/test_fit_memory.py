@@ -35,7 +35,7 @@ from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 CONFIG = UpdateConfig(lr=0.01, weight_decay=0.1)
 KEYS: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
@@ -162,7 +162,12 @@ def test_a_long_row_without_signal_does_not_stand_in_the_way() -> None:
     aside = Rollout("z", "z", "", "", 0.0, tokens[:7], tokens, np.zeros(200, dtype=np.float32))
     policy, micro = tight(60), MicroBatch(1000)
     steps = [*rows, Row("z", 0.0, 200, rollout=aside)]
-    result = take_step(policy, Optimizer(policy.model, CONFIG), steps, CONFIG, micro=micro, **KEYS)
+    result = take_step(
+        policy,
+        Optimizer(policy.model, CONFIG),
+        steps,
+        StepSettings(CONFIG, micro_batch=micro, **KEYS),
+    )
     assert result.skipped == ""
     assert micro.size < 200
 
@@ -174,9 +179,11 @@ def test_a_step_that_did_not_fit_is_the_step_of_smaller_passes() -> None:
     for room in (45, 10_000):
         policy = tight(room)
         optimizer = Optimizer(policy.model, CONFIG)
-        take_step(policy, optimizer, first, CONFIG, micro=MicroBatch(30), **KEYS)  # moments exist
+        take_step(
+            policy, optimizer, first, StepSettings(CONFIG, micro_batch=MicroBatch(30), **KEYS)
+        )  # moments exist
         micro = MicroBatch(found, notify=said.append)
-        result = take_step(policy, optimizer, rows, CONFIG, micro=micro, **KEYS)
+        result = take_step(policy, optimizer, rows, StepSettings(CONFIG, micro_batch=micro, **KEYS))
         found = micro.size
         ends.append((weights(policy), optimizer.state(), result))
         assert all(p.grad is None for p in policy.model.parameters())
@@ -206,7 +213,7 @@ def test_half_a_gradient_is_thrown_away(failing: int) -> None:
             policy = replace(policy, decoder=Once(policy.model))
         optimizer = Optimizer(policy.model, CONFIG)
         micro = MicroBatch(60 if again else 30)
-        take_step(policy, optimizer, rows, CONFIG, micro=micro, **KEYS)
+        take_step(policy, optimizer, rows, StepSettings(CONFIG, micro_batch=micro, **KEYS))
         assert micro.size == 30
         ends.append(weights(policy))
     assert torch.equal(*ends)
@@ -215,12 +222,12 @@ def test_half_a_gradient_is_thrown_away(failing: int) -> None:
 def test_a_rollout_too_long_for_memory_is_one_line_and_harms_nothing() -> None:
     policy = tight(12)
     optimizer = Optimizer(policy.model, CONFIG)
-    take_step(policy, optimizer, tiny.rows(longest=3, groups=1), CONFIG, **KEYS)
+    take_step(policy, optimizer, tiny.rows(longest=3, groups=1), StepSettings(CONFIG, **KEYS))
     before, state = weights(policy), {k: v.clone() for k, v in optimizer.state().items()}
     with pytest.raises(
         PoiseError, match=r"smallest possible: .* update\.checkpointing=true.*smaller model"
     ):
-        take_step(policy, optimizer, tiny.rows(longest=17), CONFIG, **KEYS)
+        take_step(policy, optimizer, tiny.rows(longest=17), StepSettings(CONFIG, **KEYS))
     assert torch.equal(weights(policy), before)
     after = optimizer.state()
     assert all(torch.equal(after[name], state[name]) for name in state)
@@ -239,7 +246,11 @@ def test_scores_fit_too_and_the_monitor_with_them() -> None:
     policy, micro = tight(45), MicroBatch(10_000)
     monitor = Monitor(1.0, micro, set())
     take_step(
-        policy, Optimizer(policy.model, CONFIG), rows, CONFIG, look=monitor, micro=micro, **KEYS
+        policy,
+        Optimizer(policy.model, CONFIG),
+        rows,
+        StepSettings(CONFIG, micro_batch=micro, **KEYS),
+        observer=monitor,
     )
     (view,) = monitor.views
     assert math.isfinite(float(view.displacement.sum()))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.config.load import from_tables
 from counterpoise.credit.assign import assign
 from counterpoise.report.charts.quantities import PARTS
@@ -124,7 +124,7 @@ def iteration_of(
         credited=rows,
         batch=batch,
         plan=plan,
-        description=describe(batch, plan) if plan else None,
+        description=describe_plan(batch, plan) if plan else None,
         results=[step_result(batch, step) for step in plan.steps] if plan else [],
         views=[],
     )

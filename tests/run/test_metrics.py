@@ -12,7 +12,7 @@ import pytest
 
 from counterpoise import loop
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.microscope.monitor_records import NUMBERS
@@ -61,7 +61,7 @@ SILENT = step(
 
 
 def iteration(results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1) -> Iteration:
-    description = describe(batch, plan) if plan else None
+    description = describe_plan(batch, plan) if plan else None
     scores = Scores([1.0, 0.0, 1.0, 1.0], timeouts=2, crashes=1)
     credited = assign(GROUPS, "rloo")
     return Iteration(number, GROUPS, scores, credited, batch, plan, description, results, views=())

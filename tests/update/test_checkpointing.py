@@ -11,7 +11,7 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.model.scoring import forward
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 CONFIG = UpdateConfig(micro_tokens=60)
 
@@ -22,7 +22,9 @@ def test_gradients_are_equal(architecture: str) -> None:
     for checkpointing in (False, True):
         policy = tiny.policy(architecture)
         config = replace(CONFIG, checkpointing=checkpointing)
-        result = accumulate(policy, rows, config, temperature=0.8, max_new_tokens=24)
+        result = accumulate_gradient(
+            policy, rows, StepSettings(config, temperature=0.8, max_new_tokens=24)
+        )
         found.append((result, [p.grad for p in policy.model.parameters()]))
     (plain, gradients), (again, recomputed) = found
     assert plain.loss == again.loss

@@ -11,7 +11,7 @@ import torch
 from counterpoise.config import UpdateConfig
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import AGGREGATIONS, SURROGATES
 
 MAX_NEW = 24
@@ -19,7 +19,9 @@ MAX_NEW = 24
 
 def gradient(policy: Policy, rows: list[Row], config: UpdateConfig, temperature: float = 1.0):
     policy.model.zero_grad(set_to_none=True)
-    result = accumulate(policy, rows, config, temperature=temperature, max_new_tokens=MAX_NEW)
+    result = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=temperature, max_new_tokens=MAX_NEW)
+    )
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()]), result
 
 

@@ -19,7 +19,7 @@ from counterpoise.loop import train
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import Floats, Row, StepResult
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import IMPORTANCE_WEIGHTS
 
 KINDS = ("off", "token", "sequence")
@@ -56,8 +56,8 @@ def step(
     rows: Sequence[Row], config: UpdateConfig, on_policy: bool = False
 ) -> tuple[StepResult, torch.Tensor]:
     policy = tiny.policy()
-    result = accumulate(
-        policy, rows, config, temperature=0.9, max_new_tokens=17, on_policy=on_policy
+    result = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=0.9, max_new_tokens=17), on_policy=on_policy
     )
     return result, gradient(policy)
 

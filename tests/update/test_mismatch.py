@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.types import Floats, Rollout, Row, StepResult
-from counterpoise.update.importance import mismatch
+from counterpoise.update.importance import sampler_mismatch
 
 NOTHING = {"sampler_mismatch": None, "sampler_mismatch_max": None, "sampler_ratio_std": None}
 
@@ -37,7 +37,7 @@ def test_first_step_by_its_own_pass_later_ones_by_their_scores() -> None:
         row(numbers(-1.0), scored=numbers(-0.5)),
     ]
     results = [step((0,), numbers(-1.25, -2.0)), step((1,), numbers(-9.0))]
-    found = mismatch(batch, results, now=3)
+    found = sampler_mismatch(batch, results, iteration=3)
     assert found["sampler_mismatch"] == pytest.approx((0.25 + 0.0 + 0.5) / 3)
     assert found["sampler_mismatch_max"] == pytest.approx(0.5)
     ratios = [math.exp(-0.25), 1.0, math.exp(0.5)]
@@ -48,11 +48,11 @@ def test_rows_of_other_weights_are_left_out() -> None:
     """Without scores: a row that waited in the buffer, and one of a later step."""
     batch = [row(numbers(-1.0), born=2), row(numbers(-1.0)), row(numbers(-1.0))]
     results = [step(()), step((0, 1), numbers(-5.0), numbers(-1.5)), step((2,), numbers(-5.0))]
-    assert mismatch(batch, results, now=3)["sampler_mismatch"] == pytest.approx(0.5)
+    assert sampler_mismatch(batch, results, iteration=3)["sampler_mismatch"] == pytest.approx(0.5)
 
 
 def test_where_nothing_is_known() -> None:
-    assert mismatch([], [], now=3) == NOTHING
-    assert mismatch([row(numbers(-1.0))], [step(())], now=3) == NOTHING
+    assert sampler_mismatch([], [], iteration=3) == NOTHING
+    assert sampler_mismatch([row(numbers(-1.0))], [step(())], iteration=3) == NOTHING
     lost = step((0,), numbers(math.nan))  # a step that was not finite
-    assert mismatch([row(numbers(-1.0))], [lost], now=3) == NOTHING
+    assert sampler_mismatch([row(numbers(-1.0))], [lost], iteration=3) == NOTHING

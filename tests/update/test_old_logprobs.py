@@ -15,15 +15,19 @@ from safetensors.torch import load_file
 
 from counterpoise import loop
 from counterpoise.config.load import from_tables, load_config
+from counterpoise.credit.view import PolicyReader
 from counterpoise.model.fit_memory import MicroBatch
-from counterpoise.model.load import Policy, wrap_model
+from counterpoise.model.load import wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.run.state import State, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
-from counterpoise.update.old_logprobs import Scores, first_step, score_before_update, scored
-from counterpoise.update.passes import Passes
+from counterpoise.update.old_logprobs import (
+    first_updating_step,
+    score_before_update,
+    score_missing,
+)
 
 MICRO = 60  # several passes a step
 RUN = from_tables(
@@ -38,37 +42,25 @@ WAITING = [replace(row, group=f"later {row.group}") for row in tiny.rows(groups=
 
 
 def by_step(
-    policy: Policy,
-    batch: Sequence[Row],
-    plan: BatchPlan,
-    waiting: Sequence[Row],
-    temperature: float,
-    micro: MicroBatch,
-    passes: Passes,
-    known: Scores,
+    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored, the first step too, each step in the layout of its pass."""
+    policy, temperature, micro = reader.policy, reader.temperature, reader.micro_batch
     done = list(batch)
     for step in plan.steps:
         for i, row in zip(
-            step, scored(policy, [batch[i] for i in step], temperature, micro), strict=True
+            step, score_missing(policy, [batch[i] for i in step], temperature, micro), strict=True
         ):
             done[i] = row
-    return done, scored(policy, waiting, temperature, micro)
+    return done, score_missing(policy, waiting, temperature, micro)
 
 
 def in_one(
-    policy: Policy,
-    batch: Sequence[Row],
-    plan: BatchPlan,
-    waiting: Sequence[Row],
-    temperature: float,
-    micro: MicroBatch,
-    passes: Passes,
-    known: Scores,
+    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored at once, whatever the steps are."""
-    done = scored(policy, [*batch, *waiting], temperature, micro)
+    policy, temperature, micro = reader.policy, reader.temperature, reader.micro_batch
+    done = score_missing(policy, [*batch, *waiting], temperature, micro)
     return done[: len(batch)], done[len(batch) :]
 
 
@@ -133,15 +125,17 @@ def test_only_what_comes_after_the_first_step_is_scored(monkeypatch: pytest.Monk
     sizes = counted(monkeypatch)
     policy, micro = tiny.policy(), MicroBatch(MICRO)
     whole = BatchPlan("test", (tuple(range(len(BATCH))),))
-    batch, waiting = score_before_update(policy, BATCH, whole, [], 1.0, micro)
+    batch, waiting = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, whole, [])
     assert sum(sizes) == 0
     assert batch == BATCH
     assert waiting == []
-    batch, waiting = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro)
+    batch, waiting = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, PLAN, WAITING)
     assert sum(sizes) == 16 + len(WAITING)
     assert [row.scored_T is None for row in batch] == [True] * 8 + [False] * 16
     sizes.clear()
-    again = score_before_update(policy, batch, PLAN, waiting, 1.0, micro)  # none is scored twice
+    again = score_before_update(
+        PolicyReader(policy, 1.0, micro), batch, PLAN, waiting
+    )  # none is scored twice
     assert sum(sizes) == 0
     assert again == (batch, waiting)
 
@@ -153,22 +147,26 @@ def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyP
     some = [row for row in [*BATCH, *WAITING] if row.index != 1]
     found = score_logprobs(policy, some, 1.0, MICRO)
     known = {row.name: logprobs_T for row, logprobs_T in zip(some, found, strict=True)}
-    given = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro, known=known)
+    given = score_before_update(
+        PolicyReader(policy, 1.0, micro, scores=known), BATCH, PLAN, WAITING
+    )
     read = [row for row in [*BATCH[8:], *WAITING] if row.index == 1]
     assert sum(sizes) == len(read)
-    wanted = score_before_update(policy, BATCH, PLAN, WAITING, 1.0, micro)
+    wanted = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, PLAN, WAITING)
     for rows, references in zip(given, wanted, strict=True):
         for row, reference in zip(rows, references, strict=True):
             assert (row.scored_T is None) == (reference.scored_T is None)
             if row.scored_T is not None:
                 np.testing.assert_allclose(row.scored_T, reference.scored_T, atol=2e-5)
     earlier = [replace(row, scored_T=found[0]) for row in WAITING]  # by weights of before
-    _, kept = score_before_update(policy, BATCH, PLAN, earlier, 1.0, micro, known=known)
+    _, kept = score_before_update(
+        PolicyReader(policy, 1.0, micro, scores=known), BATCH, PLAN, earlier
+    )
     assert all(row.scored_T is found[0] for row in kept)
     sizes.clear()
     half = wrap_model("qwen3", policy.model.bfloat16(), tiny.Words())
     # another layout would round otherwise
-    score_before_update(half, BATCH, PLAN, WAITING, 1.0, micro, known=known)
+    score_before_update(PolicyReader(half, 1.0, micro, scores=known), BATCH, PLAN, WAITING)
     assert sum(sizes) == 16 + len(WAITING)
 
 
@@ -176,9 +174,11 @@ def test_rows_without_signal_are_not_scored_and_make_no_first_step() -> None:
     silent = [
         replace(row, advantage=0.0) if i < 8 or i == 20 else row for i, row in enumerate(BATCH)
     ]
-    assert first_step(silent, PLAN) == 1
-    assert first_step([replace(row, advantage=0.0) for row in BATCH], PLAN) == 0
-    batch, _ = score_before_update(tiny.policy(), silent, PLAN, [], 1.0, MicroBatch(MICRO))
+    assert first_updating_step(silent, PLAN) == 1
+    assert first_updating_step([replace(row, advantage=0.0) for row in BATCH], PLAN) == 0
+    batch, _ = score_before_update(
+        PolicyReader(tiny.policy(), 1.0, MicroBatch(MICRO)), silent, PLAN, []
+    )
     unscored = [i for i, row in enumerate(batch) if row.scored_T is None]
     assert unscored == [*range(16), 20]
 
@@ -236,7 +236,11 @@ def test_a_run_is_what_it_was_when_rows_were_read_twice(
     real, ends, spent = loop.score_before_update, [], []
     for name in ("once", "twice"):
         if name == "twice":
-            monkeypatch.setattr(loop, "score_before_update", lambda *given: real(*given[:-1]))
+            monkeypatch.setattr(
+                loop,
+                "score_before_update",
+                lambda reader, *given: real(replace(reader, scores={}), *given),
+            )
         config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
         folder = loop.train(config, tmp_path / name)
         last = checkpoint.available(folder.checkpoints)[-1]

@@ -14,7 +14,7 @@ from torch import nn
 
 from counterpoise.config import UpdateConfig
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
 class Weights(nn.Module):
@@ -198,11 +198,11 @@ def test_gradients_of_half_precision_add_up_in_float32() -> None:
     optimizer = Optimizer(model, plain())
     optimizer.zero_grad()
     push(model, [1.0, 0.0, 0.0])
-    optimizer.collect()
+    optimizer.collect_gradients()
     assert all(p.grad is None for p in model.parameters())
     for _ in range(255):
         push(model, [1 / 512, 0.0, 0.0])
-        optimizer.collect()
+        optimizer.collect_gradients()
     assert optimizer.masters[0].grad is not None
     assert optimizer.masters[0].grad[0].item() == 1 + 255 / 512
     assert optimizer.grad_norm() == pytest.approx(1 + 255 / 512)
@@ -221,7 +221,7 @@ def test_collecting_or_not_is_the_same_for_one_pass() -> None:
             optimizer = Optimizer(model, UpdateConfig(lr=0.01))
             push(model, [0.3, -0.7, 0.1], b=0.2)
             if collect:
-                optimizer.collect()
+                optimizer.collect_gradients()
             optimizer.step(optimizer.grad_norm())
             ends.append((model.a, model.b))
         assert torch.equal(ends[0][0], ends[1][0])
@@ -239,8 +239,11 @@ def test_the_sum_over_many_passes_is_no_worse_than_one() -> None:
     for name, policy, size in (("full", full, 10_000), ("one", half, 10_000), ("many", half, 1)):
         config = UpdateConfig(surrogate="reinforce", micro_tokens=size)
         optimizer = Optimizer(policy.model, config)
-        accumulate(
-            policy, rows, config, temperature=1.0, max_new_tokens=17, after_pass=optimizer.collect
+        accumulate_gradient(
+            policy,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=17),
+            after_pass=optimizer.collect_gradients,
         )
         found[name] = torch.cat([m.grad.flatten() for m in optimizer.masters if m.grad is not None])
         optimizer.zero_grad()

@@ -10,7 +10,7 @@ from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.model.load import load_policy
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.repeatable import repeatable
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -31,6 +31,8 @@ def test_equal_steps_give_equal_weights() -> None:
         optimizer = Optimizer(policy.model, config)
         for seed in range(3):
             rows = tiny.rows(groups=8, size=8, seed=seed, longest=90)
-            take_step(policy, optimizer, rows, config, temperature=1.0, max_new_tokens=90)
+            take_step(
+                policy, optimizer, rows, StepSettings(config, temperature=1.0, max_new_tokens=90)
+            )
         found.append(torch.cat([master.flatten() for master in optimizer.masters]))
     assert torch.equal(*found)

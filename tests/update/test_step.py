@@ -19,7 +19,7 @@ from counterpoise.model.scoring import micro_batches, score_logprobs
 from counterpoise.run.state import State, new_state
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate, take_step
+from counterpoise.update.step import StepSettings, accumulate_gradient, take_step
 
 CONFIG = UpdateConfig(lr=0.01)
 KEYS = {"temperature": 1.0, "max_new_tokens": 24}
@@ -52,9 +52,9 @@ def test_what_is_not_finite_changes_nothing(fault: str, optimizer_name: str) -> 
     config = replace(CONFIG, optimizer=optimizer_name, weight_decay=0.1)
     policy, rows = tiny.policy(), tiny.rows()
     optimizer = Optimizer(policy.model, config)
-    take_step(policy, optimizer, rows, config, **KEYS)
+    take_step(policy, optimizer, rows, StepSettings(config, **KEYS))
     before, state = weights(policy), {k: v.clone() for k, v in optimizer.state().items()}
-    result = take_step(policy, optimizer, NOT_FINITE[fault], config, **KEYS)
+    result = take_step(policy, optimizer, NOT_FINITE[fault], StepSettings(config, **KEYS))
     assert result.skipped == "not finite"
     assert math.isfinite(result.loss) == (fault == "gradient")
     assert not math.isfinite(result.grad_norm)
@@ -70,10 +70,10 @@ def test_the_next_step_is_as_if_the_bad_one_had_never_been() -> None:
     for bad in (False, True):
         policy = tiny.policy()
         optimizer = Optimizer(policy.model, CONFIG)
-        take_step(policy, optimizer, tiny.rows(seed=1), CONFIG, **KEYS)
+        take_step(policy, optimizer, tiny.rows(seed=1), StepSettings(CONFIG, **KEYS))
         if bad:
-            take_step(policy, optimizer, NOT_FINITE["gradient"], CONFIG, **KEYS)
-        take_step(policy, optimizer, tiny.rows(seed=2), CONFIG, **KEYS)
+            take_step(policy, optimizer, NOT_FINITE["gradient"], StepSettings(CONFIG, **KEYS))
+        take_step(policy, optimizer, tiny.rows(seed=2), StepSettings(CONFIG, **KEYS))
         ends.append(weights(policy))
     assert torch.equal(*ends)
 
@@ -82,9 +82,11 @@ def test_one_bad_row_spoils_its_step_only() -> None:
     policy = tiny.policy()
     optimizer = Optimizer(policy.model, CONFIG)
     result = take_step(
-        policy, optimizer, tiny.rows() + NOT_FINITE["loss"][:1], replace(CONFIG, micro_tokens=1),
-        **KEYS,
-    )  # fmt: skip
+        policy,
+        optimizer,
+        tiny.rows() + NOT_FINITE["loss"][:1],
+        StepSettings(replace(CONFIG, micro_tokens=1), **KEYS),
+    )
     assert result.skipped == "not finite"
 
 
@@ -93,9 +95,9 @@ def test_a_step_without_signal_is_skipped() -> None:
     config = replace(CONFIG, weight_decay=0.1)
     policy, rows = tiny.policy(), tiny.rows()
     optimizer = Optimizer(policy.model, config)
-    take_step(policy, optimizer, rows, config, **KEYS)
+    take_step(policy, optimizer, rows, StepSettings(config, **KEYS))
     before = weights(policy)
-    result = take_step(policy, optimizer, silent(rows), config, **KEYS)
+    result = take_step(policy, optimizer, silent(rows), StepSettings(config, **KEYS))
     assert result.skipped == "no signal"
     assert (result.rows, result.loss, result.grad_norm) == ((), 0.0, 0.0)
     assert result.tokens == sum(r.num_tokens for r in rows)
@@ -106,7 +108,7 @@ def test_a_step_without_signal_is_skipped() -> None:
 def test_token_weights_of_zero_are_no_signal() -> None:
     policy = tiny.policy()
     rows = [replace(r, weights_T=np.zeros(r.num_tokens, np.float32)) for r in tiny.rows()]
-    result = take_step(policy, Optimizer(policy.model, CONFIG), rows, CONFIG, **KEYS)
+    result = take_step(policy, Optimizer(policy.model, CONFIG), rows, StepSettings(CONFIG, **KEYS))
     assert result.skipped == "no signal"
 
 
@@ -114,7 +116,7 @@ def test_a_small_step_raises_right_tokens_and_lowers_wrong_ones() -> None:
     policy, rows = tiny.policy(), tiny.rows(groups=2, size=2, seed=3)
     config = replace(CONFIG, optimizer="sgd", lr=1e-3, surrogate="reinforce", max_grad_norm=0.0)
     before = score_logprobs(policy, rows, 1.0, 10_000)
-    result = take_step(policy, Optimizer(policy.model, config), rows, config, **KEYS)
+    result = take_step(policy, Optimizer(policy.model, config), rows, StepSettings(config, **KEYS))
     after = score_logprobs(policy, rows, 1.0, 10_000)
 
     def objective(logprobs: list[np.ndarray]) -> float:
@@ -131,7 +133,9 @@ def test_what_was_scored_on_policy_has_ratio_one() -> None:
     rows = tiny.rows()
     old = score_logprobs(policy, rows, 0.7, 10_000)
     rows = [replace(r, scored_T=x) for r, x in zip(rows, old, strict=True)]
-    result = accumulate(policy, rows, CONFIG, temperature=0.7, max_new_tokens=24)
+    result = accumulate_gradient(
+        policy, rows, StepSettings(CONFIG, temperature=0.7, max_new_tokens=24)
+    )
     for now, then in zip(result.logprobs, result.old_logprobs, strict=True):
         np.testing.assert_allclose(now, then, atol=1e-5)
     assert result.clipped_share == 0.0

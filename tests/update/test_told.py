@@ -17,9 +17,9 @@ from counterpoise.model.attention import PackedAttention
 from counterpoise.model.packing import pack
 from counterpoise.model.scoring import forward_packed, micro_batches, score_logprobs, score_tokens
 from counterpoise.types import Row, Turn
-from counterpoise.update.graphs.padding import fill
+from counterpoise.update.graphs.padding import pad_rows
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate, take_step
+from counterpoise.update.step import StepSettings, accumulate_gradient, take_step
 from counterpoise.variants import AGGREGATIONS
 
 MAX_NEW = 24
@@ -78,7 +78,9 @@ def test_the_gradient_is_that_of_trained_tokens_alone(aggregate: str, micro_toke
     config = UpdateConfig(surrogate="reinforce", aggregate=aggregate, micro_tokens=micro_tokens)
     expected = literal(policy, rows, aggregate)
     policy.model.zero_grad(set_to_none=True)
-    result = accumulate(policy, rows, config, temperature=1.0, max_new_tokens=MAX_NEW)
+    result = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=MAX_NEW)
+    )
     ours = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     assert float((ours - expected).norm() / expected.norm()) < 1e-5
     assert result.tokens == sum(len(row.content.response_tokens) for row in rows)
@@ -120,12 +122,12 @@ def test_passes_are_cut_by_what_they_read() -> None:
 
 def test_rows_up_to_a_size_of_captured_passes() -> None:
     policy, rows = tiny.policy(), sorted(episodes.rows(), key=lambda row: row.group)
-    filled = fill(rows)
+    filled = pad_rows(rows)
     policy.decoder.reserve(2 * filled.size.longest)
     with torch.no_grad():
         found = forward_packed(policy, filled.packing, PackedAttention(filled.packing), 1.0)
     alone = np.concatenate(score_logprobs(policy, rows, 1.0, 10_000))
-    np.testing.assert_allclose(found.logprobs_M[: filled.kept], alone, atol=2e-5)
+    np.testing.assert_allclose(found.logprobs_M[: filled.num_real_tokens], alone, atol=2e-5)
     read = sum(length for _, length in filled.packing.responses)
     assert read == filled.size.response_tokens
 
@@ -142,8 +144,13 @@ def test_the_microscope_sees_trained_tokens_only() -> None:
     monitor = Monitor(1.0, 10_000, {rows[0].group})
     optimizer = Optimizer(policy.model, config := UpdateConfig(lr=1e-3, optimizer="sgd"))
     before = score_logprobs(policy, rows, 1.0, 10_000)
-    take_step(policy, optimizer, rows, config, temperature=1.0, max_new_tokens=MAX_NEW,
-              look=monitor)  # fmt: skip
+    take_step(
+        policy,
+        optimizer,
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=MAX_NEW),
+        observer=monitor,
+    )
     (view,) = monitor.views
     after = score_logprobs(policy, rows, 1.0, 10_000)
     assert view.lengths == tuple(row.num_tokens for row in rows)

@@ -14,8 +14,8 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate, take_step
-from counterpoise.update.trajectory import weighed
+from counterpoise.update.step import StepSettings, accumulate_gradient, take_step
+from counterpoise.update.trajectory import with_trajectory_weights
 from counterpoise.variants import TRAJECTORY_WEIGHTS
 
 A = np.array([1.0, 1.0, -2.0])
@@ -52,7 +52,7 @@ def test_weights_multiply_what_credit_gave() -> None:
     rows = tiny.rows(groups=2, size=3, seed=1)
     rows[0] = replace(rows[0], weights_T=np.full(rows[0].num_tokens, 2.0, np.float32))
     now = [row.old_logprobs + 0.1 * (i + 1) for i, row in enumerate(rows)]
-    found = weighed(rows, now, "min_replace")
+    found = with_trajectory_weights(rows, now, "min_replace")
     least = np.exp([0.1, 0.4])  # of either group
     for i, row in enumerate(found):
         expected = least[i // 3] * (2.0 if i == 0 else 1.0)
@@ -90,7 +90,10 @@ def test_the_step_is_the_one_of_the_formula(name: str) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     expected = torch.autograd.grad(loss, list(policy.model.parameters()))
     take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=1.0, max_new_tokens=17
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17),
     )
     for was, is_, gradient in zip(before, policy.model.parameters(), expected, strict=True):
         torch.testing.assert_close(was - is_, 0.5 * gradient, atol=2e-6, rtol=1e-4)
@@ -99,11 +102,13 @@ def test_the_step_is_the_one_of_the_formula(name: str) -> None:
 def test_at_the_first_step_it_is_plain() -> None:
     plain = UpdateConfig(surrogate="reinforce")
     rows = tiny.rows(groups=3, size=4, seed=3)
-    ours = weighed(rows, [None] * len(rows), "min_replace")
+    ours = with_trajectory_weights(rows, [None] * len(rows), "min_replace")
     gradients = []
     for given in (rows, ours):
         policy = tiny.policy()
-        accumulate(policy, given, plain, temperature=1.0, max_new_tokens=17, on_policy=True)
+        accumulate_gradient(
+            policy, given, StepSettings(plain, temperature=1.0, max_new_tokens=17), on_policy=True
+        )
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
     assert torch.equal(*gradients)
 
@@ -117,9 +122,12 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
     old = [scores_T - np.float32(0.1 * (i - 2)) for i, scores_T in enumerate(now[:4])]
     rows[:4] = [replace(row, scored_T=x) for row, x in zip(rows[:4], old, strict=True)]
     result = take_step(
-        policy, Optimizer(policy.model, config), rows, config, temperature=1.0,
-        max_new_tokens=17, on_policy=True,
-    )  # fmt: skip
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17),
+        on_policy=True,
+    )
     A_G = np.array([row.advantage for row in rows[:4]])
     expected = TRAJECTORY_WEIGHTS.load(name)(np.exp(0.1 * (np.arange(4) - 2)), A_G) * A_G
     for i, found_T in enumerate(result.advantages):

@@ -1,16 +1,16 @@
-"""RB: update only on a batch B with min(N+(B), N-(B)) >= tau |B|.
+"""Reward balance (RB): update only on a batch B with min(N+(B), N-(B)) >= tau |B|.
 
 Where almost all rollouts are right, or almost all wrong, there is little of the other sign to
 cancel against. Groups wait here until the oldest of them make a balanced batch of about `target`
-rollouts; how it is picked is the unit's affair: `rollout` (choose_rollouts.py) drops surplus
-rollouts inside groups, `group` (choose_groups.py) picks whole groups. The paper leaves this open;
-its tau is 0.5 or 0.25. tau = 0 asks for no balance: the oldest groups leave as soon as they fill a
-batch.
+rollouts. The unit decides how it is picked: `rollout` (choose_rollouts.py) drops surplus rollouts
+inside groups, `group` (choose_groups.py) picks whole groups. The paper leaves this open; its tau is
+0.5 or 0.25. tau = 0 requires no balance: the oldest groups leave as soon as they fill a batch.
 
 Every rollout ever added is exactly one of: waiting, emitted, dropped_surplus, dropped_aged,
 without_signal. A group leaves as a whole: its rows are never spread over two batches, so that
 `grouped` can still keep it in one step. Advantage 0 is no signal: such rows are counted and never
-wait. A credit with no negative rows never fills a batch with tau > 0: its groups age and drop.
+wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups age and are
+dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from counterpoise.types import Row
 from counterpoise.variants import BALANCE_UNITS
 
 
-def quota_of(tau: float, size: int) -> int:
+def minority_quota(tau: float, size: int) -> int:
     """Rows of each sign that a batch of `size` needs: the least n with n / size >= tau.
 
     Not ceil(tau size), which may round up past it: 0.28 * 25 is 7.000000000000001.
 
     Example:
-        >>> quota_of(0.5, 8), quota_of(0.25, 9), quota_of(0.28, 25)
+        >>> minority_quota(0.5, 8), minority_quota(0.25, 9), minority_quota(0.28, 25)
         (4, 3, 7)
     """
     n = math.ceil(tau * size)
@@ -39,7 +39,7 @@ def quota_of(tau: float, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BufferCounts:
-    """What became of the rollouts since the run began.
+    """What happened to the rollouts since the run began.
 
     added = waiting + emitted + dropped_surplus + dropped_aged + without_signal, at any time.
 
@@ -65,7 +65,7 @@ class BalancedBatch:
     rows: tuple[Row, ...]
     n_positive: int
     n_negative: int
-    dropped_surplus: int  # rollouts given up for this batch
+    dropped_surplus: int  # rollouts dropped to balance this batch
 
 
 class RewardBalancedBuffer:
@@ -74,7 +74,7 @@ class RewardBalancedBuffer:
     Example:
         buffer = RewardBalancedBuffer(tau=0.5, target=1024, unit="rollout", max_age=4)
         buffer.add(assign(groups, "grpo"))
-        while batch := buffer.take(now=iteration):
+        while batch := buffer.take(iteration):
             plan = compose("grouped", batch.rows, num_steps=4, seed=seed)
 
     A checkpoint holds `state()` and `counts`; give them back as `rows` and `counts`.
@@ -91,12 +91,12 @@ class RewardBalancedBuffer:
         counts: BufferCounts | None = None,
     ) -> None:
         if not 0 <= tau <= 0.5:
-            raise PoiseError(f"tau {tau} is no share of the rarer sign: choose one from 0 to 0.5")
+            raise PoiseError(f"tau {tau} is not a share of the rarer sign: choose from 0 to 0.5")
         if target < 1:
             raise PoiseError(f"a batch of {target} rollouts is empty: raise sample.prompts")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
-        if unit == "rollout" and 2 * quota_of(tau, target) > target:
+        if unit == "rollout" and 2 * minority_quota(tau, target) > target:
             raise PoiseError(
                 f"no batch of {target} rollouts has a share of {tau} of each sign: "
                 "make the number of rollouts even or lower tau"
@@ -104,37 +104,43 @@ class RewardBalancedBuffer:
         self.tau, self.target, self.unit, self.max_age = tau, target, unit, max_age
         self._choose = BALANCE_UNITS.load(unit)
         self._groups: list[tuple[Row, ...]] = []  # oldest first; no row without signal
+        # A checkpoint stores the waiting rows flat: put the groups together again.
         waiting: dict[str, list[Row]] = {}
         for row in rows:
             waiting.setdefault(row.group, []).append(row)
-        self._enter(waiting.values())
+        self._insert(waiting.values())
         self.counts = counts or BufferCounts(added=len(self))
 
     def add(self, groups: Iterable[Sequence[Row]]) -> None:
-        """Take in whole groups, as credit returns them."""
+        """Add whole groups, as `credit.assign` returns them."""
         groups = list(groups)
-        added, before = sum(map(len, groups)), len(self)
-        self._enter([[row for row in group if row.sign] for group in groups])
+        added, waiting_before = sum(map(len, groups)), len(self)
+        self._insert([[row for row in group if row.sign] for group in groups])
         self.counts = replace(
             self.counts,
             added=self.counts.added + added,
-            without_signal=self.counts.without_signal + added - (len(self) - before),
+            without_signal=self.counts.without_signal + added - (len(self) - waiting_before),
         )
 
-    def take(self, now: int) -> BalancedBatch | None:
-        """Drop what is too old in iteration `now`, then the next batch, or None: keep sampling."""
-        fresh = [group for group in self._groups if now - group[0].born <= self.max_age]
-        aged = len(self) - sum(map(len, fresh))
+    def take(self, iteration: int) -> BalancedBatch | None:
+        """Drop rows too old for `iteration`, then return the next batch; None means sample more."""
+        # Age first, so that rows past their age never enter a batch.
+        fresh = [group for group in self._groups if iteration - group[0].born <= self.max_age]
+        num_aged = len(self) - sum(map(len, fresh))
         self._groups = fresh
-        self.counts = replace(self.counts, dropped_aged=self.counts.dropped_aged + aged)
-        chosen = self._choose(self._groups, self.target, self.tau)
-        if chosen is None:
+        self.counts = replace(self.counts, dropped_aged=self.counts.dropped_aged + num_aged)
+        selection = self._choose(self._groups, self.target, self.tau)
+        if selection is None:
             return None
-        rows = tuple(row for _, kept in chosen for row in kept)
+        rows = tuple(row for _, group_rows in selection for row in group_rows)
         positive = sum(row.advantage > 0 for row in rows)
-        surplus = sum(len(self._groups[g]) for g, _ in chosen) - len(rows)
-        gone = {g for g, _ in chosen}
-        self._groups = [group for g, group in enumerate(self._groups) if g not in gone]
+        surplus = sum(len(self._groups[group_index]) for group_index, _ in selection) - len(rows)
+        taken_groups = {group_index for group_index, _ in selection}
+        self._groups = [
+            group
+            for group_index, group in enumerate(self._groups)
+            if group_index not in taken_groups
+        ]
         self.counts = replace(
             self.counts,
             emitted=self.counts.emitted + len(rows),
@@ -157,9 +163,8 @@ class RewardBalancedBuffer:
     def waiting_negative(self) -> int:
         return len(self) - self.waiting_positive
 
-    def lack(self, tries: str, remedy: str) -> str:
-        """Why nothing could be taken after so many `tries` ("8 rounds"), for an engine that gives
-        up."""
+    def shortage_message(self, tries: str, remedy: str) -> str:
+        """Why no batch was possible after so many `tries` ("8 rounds"), for the final error."""
         if not len(self):
             return (
                 f"no rollout to learn from after {tries}: in the last one the rewards of every "
@@ -167,22 +172,25 @@ class RewardBalancedBuffer:
             )
         return (
             f"no balanced batch in {tries}: {self.waiting_positive} positive and "
-            f"{self.waiting_negative} negative rollouts wait, and it takes {self.target} with a "
-            f"share of {self.tau:g} of each; {remedy}, or choose problems of another difficulty"
+            f"{self.waiting_negative} negative rollouts wait, but a batch takes {self.target} with "
+            f"a share of {self.tau:g} of each; {remedy}, or choose problems of another difficulty"
         )
 
-    def _enter(self, groups: Iterable[Sequence[Row]]) -> None:
-        """All of them or, on an error, none."""
-        known = {group[0].group for group in self._groups}
-        arrived = [tuple(group) for group in groups if group]
-        for group in arrived:
+    def _insert(self, groups: Iterable[Sequence[Row]]) -> None:
+        """Insert all groups or, on an error, none of them."""
+        group_names = {group[0].group for group in self._groups}
+        new_groups = [tuple(group) for group in groups if group]
+        for group in new_groups:
             names = {row.group for row in group}
             if len(names) > 1:
-                raise PoiseError(f"rows of {len(names)} groups were added as one: {sorted(names)}")
-            if names & known:
                 raise PoiseError(
-                    f"group '{group[0].group}' is in the buffer already: "
-                    "a group's name must say its iteration as well as its prompt"
+                    f"rows of {len(names)} groups were added as one group: {sorted(names)}"
                 )
-            known |= names
-        self._groups = sorted(self._groups + arrived, key=lambda group: group[0].born)
+            if names & group_names:
+                raise PoiseError(
+                    f"group '{group[0].group}' is already in the buffer: "
+                    "a group's name must contain its iteration as well as its prompt"
+                )
+            group_names |= names
+        # sorted() is stable: groups of one iteration keep the order in which they were sampled.
+        self._groups = sorted(self._groups + new_groups, key=lambda group: group[0].born)

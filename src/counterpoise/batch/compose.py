@@ -1,8 +1,8 @@
-"""compose(rule, rows, num_steps, seed) -> BatchPlan: run one rule and check what it returned.
+"""compose(rule, rows, num_steps, seed) -> BatchPlan: run one composer and check what it returned.
 
-Every plan, whatever its rule, is a partition of the rows into exactly `num_steps` steps, none of
-them empty. A rule may promise more (`COMPOSER_PROMISES`); its promise is checked too. A function
-of the user's (plugin_composer.py) is a rule as any other.
+Every plan, whatever its composer, is a partition of the rows into exactly `num_steps` steps, none
+of them empty. A composer may promise more (`COMPOSER_PROMISES`); its promise is checked too. A
+user's function (plugin_composer.py) is a composer like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
 
 def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchPlan:
-    """Which rows share an optimizer step: a pure function of its arguments.
+    """Decide which rows share an optimizer step: a pure function of its arguments.
 
     Example:
         >>> rows = [Row(group=g, advantage=a, num_tokens=9) for g in "xy" for a in (1.0, -1.0)]
@@ -37,43 +37,45 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
         )
     steps = composer(rows, num_steps, seed)
     plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
-    if fault := _fault(rows, plan, num_steps):
+    if fault := _find_fault(rows, plan, num_steps):
         raise PoiseError(f"{fault}. The composer is at fault")
     return plan
 
 
-def check(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
-    """Raise unless the plan is a partition of the rows that keeps its rule's promise.
+def check_plan(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:
+    """Raise unless the plan is a partition of the rows that keeps its composer's promise.
 
-    For plans that were not made here: one read from a file, or a host framework's.
+    For plans that were not composed here: read from a file, or made by a host framework.
     """
-    if fault := _fault(rows, plan, num_steps or len(plan.steps)):
+    if fault := _find_fault(rows, plan, num_steps or len(plan.steps)):
         raise PoiseError(
-            f"{fault}. A plan must belong to these very rows; if it was composed from them, the "
-            "composer is at fault"
+            f"{fault}. The plan must belong to exactly these rows; if it does, its composer is "
+            "at fault"
         )
 
 
-def _fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
-    fault = _not_a_partition(len(rows), plan, num_steps)
+def _find_fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
+    """Describe what is wrong with the plan; empty if nothing is."""
+    fault = _find_partition_fault(len(rows), plan, num_steps)
     if not fault and plan.rule in COMPOSER_PROMISES:
         fault = COMPOSER_PROMISES.load(plan.rule)(rows, plan.steps)
     return f"not a plan of rule '{shown(plan.rule)}': {fault}" if fault else ""
 
 
-def _not_a_partition(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
+def _find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
+    """Describe why the steps are not a partition of the rows; empty if they are."""
     if len(plan.steps) != num_steps:
         return f"{len(plan.steps)} steps instead of {num_steps}"
     for s, step in enumerate(plan.steps):
         if not step:
             return f"step {s} is empty"
-    seen = Counter(i for step in plan.steps for i in step)
+    occurrences = Counter(i for step in plan.steps for i in step)
     rows = range(num_rows)
-    wrong = [i for i in {*rows, *seen} if seen[i] != (i in rows)]
-    if wrong:
-        first = min(wrong)
+    wrong_rows = [i for i in {*rows, *occurrences} if occurrences[i] != (i in rows)]
+    if wrong_rows:
+        row = min(wrong_rows)
         return (
-            f"its steps are not a partition of the {num_rows} rows: row {first} (from 0 on) is "
-            f"there {seen[first]} times"
+            f"its steps are not a partition of the {num_rows} rows: row {row} (counting from 0) "
+            f"occurs {occurrences[row]} times"
         )
     return ""

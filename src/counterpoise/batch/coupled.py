@@ -1,21 +1,22 @@
-"""QB that also brings queries together which push each other: whole groups, chosen by their tokens.
+"""Query batching that also puts groups into one step which push each other through their tokens.
 
-Tokens of two queries push each other where they are the same token and neither was sure (eq. 10:
-phi is at least (1 - pi_j)(1 - pi_k) for equal tokens). So of two groups a, b
+Tokens of two queries push each other where they are the same token and neither was certain (eq. 10:
+phi is at least (1 - pi_j)(1 - pi_k) for equal tokens). So for two groups a, b
 
     S_ab = sum_v q_a(v) q_b(v),        q_a(v) = sum_{j in a, o_j = v} |A_j| (1 - pi(o_j))
 
-is how much they have to say to each other, by the sampler's probabilities, without a pass of the
-model. Sharing an optimizer step they cancel or agree; in different ones they cannot. The plan makes
-the sum of S over pairs of groups within steps large: it begins as `grouped` and exchanges groups
-between steps, best exchange first for each group in random order, until a round changes nothing.
+estimates how strongly they interact, from the sampler's probabilities, without a pass of the model.
+In one optimizer step their pushes cancel or reinforce; in different steps they cannot. The plan
+maximises the sum of S over pairs of groups within steps: it begins as `grouped` and exchanges
+groups between steps, best exchange first for each group in random order, until a round changes
+nothing.
 
-Counts of groups stay those of `grouped`. Token loads may differ by more than its own: no step above
-`UNEVEN` times the mean, unless `grouped` was there already. Rows without signal push nobody, and
-whoever pushes nobody goes wherever there is room.
+Counts of groups stay those of `grouped`. Token loads may differ by more: no step above
+`MAX_IMBALANCE` times the mean, unless `grouped` was there already. Rows without signal push
+nothing, and a group without pushes goes wherever there is room.
 
-Needs the tokens and the sampler's log-probabilities: a plan of rows without them is refused.
-n groups take n^2 numbers and a few rounds of n^2 steps: 1,024 groups take two seconds.
+Needs the tokens and the sampler's log-probabilities; rows without them are refused. n groups take
+n^2 numbers and a few rounds of n^2 steps: 1,024 groups take two seconds.
 """
 
 from __future__ import annotations
@@ -29,99 +30,109 @@ from counterpoise.batch import grouped
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-UNEVEN = 1.1  # heaviest step over mean: what exchanges may cost
-ROUNDS = 20  # a bound on time
+MAX_IMBALANCE = 1.1  # heaviest step over mean that exchanges may lead to
+MAX_ROUNDS = 20  # bounds the time
 
 Array = NDArray[np.float64]
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    steps = grouped.compose(rows, num_steps, seed)  # also the order of the steps
+    """Start from `grouped`, then exchange groups that interact with those of another step."""
+    steps = grouped.compose(rows, num_steps, seed)  # also fixes the order of the steps
     members: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)
-    home = {rows[i].group: s for s, step in enumerate(steps) for i in step}
-    S = coupling(rows, list(members.values()))
-    loads_n = np.array([sum(rows[i].num_tokens for i in part) for part in members.values()])
-    at_n = np.array([home[name] for name in members])
-    exchange(S, loads_n, at_n, num_steps, np.random.default_rng(seed))
+    home_step = {rows[i].group: s for s, step in enumerate(steps) for i in step}
+    S = group_coupling(rows, list(members.values()))
+    loads_n = np.array([sum(rows[i].num_tokens for i in group) for group in members.values()])
+    step_n = np.array([home_step[name] for name in members])
+    exchange_groups(S, loads_n, step_n, num_steps, np.random.default_rng(seed))
     return [
-        [i for group, s in zip(members.values(), at_n, strict=True) if s == step for i in group]
+        [i for group, s in zip(members.values(), step_n, strict=True) if s == step for i in group]
         for step in range(num_steps)
     ]
 
 
-def coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
-    """S [n, n], with a diagonal of 0."""
-    number: list[NDArray[np.int64]] = []
+def group_coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
+    """S [n, n] of the groups, with a diagonal of 0."""
+    group_numbers: list[NDArray[np.int64]] = []
     tokens: list[NDArray[np.int64]] = []
-    pull: list[Array] = []
-    for n, group in enumerate(groups):
+    weights: list[Array] = []
+    for group_number, group in enumerate(groups):
         for i in group:
-            token_T, unsure_T = _unsure(rows[i])
-            number.append(np.full(len(token_T), n))
+            token_T, uncertainty_T = _tokens_and_uncertainty(rows[i])
+            group_numbers.append(np.full(len(token_T), group_number))
             tokens.append(token_T)
-            pull.append(abs(rows[i].advantage) * unsure_T)
+            weights.append(abs(rows[i].advantage) * uncertainty_T)
+    # q as a dense matrix over the token types that occur, which are far fewer than the vocabulary.
     types, type_N = np.unique(np.concatenate(tokens), return_inverse=True)
-    cell_N = np.concatenate(number) * len(types) + type_N
+    cell_N = np.concatenate(group_numbers) * len(types) + type_N
     shape = len(groups), len(types)
     q: Array = np.zeros(shape)
-    np.add.at(q.reshape(-1), cell_N, np.concatenate(pull))
-    q = q[:, (q > 0).sum(axis=0) > 1]  # a token of one query couples nobody
+    np.add.at(q.reshape(-1), cell_N, np.concatenate(weights))
+    q = q[:, (q > 0).sum(axis=0) > 1]  # a token that only one group has couples nothing
     S: Array = q @ q.T
     np.fill_diagonal(S, 0)
     return S
 
 
-def exchange(
+def exchange_groups(
     S: Array,
     loads_n: NDArray[np.int64],
-    at_n: NDArray[np.int64],
+    step_n: NDArray[np.int64],
     num_steps: int,
     rng: np.random.Generator,
 ) -> None:
-    """Move groups in `at_n`, their step, as long as pairs of equal step gain coupling.
+    """Exchange groups between steps in place as long as the coupling within steps grows.
 
-    With near(a, t) the sum of S_ac over c in t, an exchange of a in s and b in t is worth
-    near(a, t) - near(a, s) + near(b, s) - near(b, t) - 2 S_ab.
+    `step_n` is the step of each group. With near(a, t) the sum of S_ac over c in t, exchanging a in
+    s with b in t gains near(a, t) - near(a, s) + near(b, s) - near(b, t) - 2 S_ab.
     """
-    near = np.stack([S[:, at_n == step].sum(axis=1) for step in range(num_steps)], axis=1)
-    full = np.bincount(at_n, loads_n, minlength=num_steps)
-    most = max(UNEVEN * full.mean(), full.max())
-    every = np.arange(len(at_n))
-    least = 1e-9 * max(float(S.sum()), 1e-300)
-    for _ in range(ROUNDS):
-        moved = False
-        for a in rng.permutation(len(at_n)):
-            s = at_n[a]
-            gain = near[a, at_n] - near[a, s] + near[:, s] - near[every, at_n] - 2 * S[a]
-            heavier = loads_n[a] - loads_n  # what the other step gets more
-            fits = (full[at_n] + heavier <= most) & (full[s] - heavier <= most) & (at_n != s)
+    near = np.stack([S[:, step_n == step].sum(axis=1) for step in range(num_steps)], axis=1)
+    step_load = np.bincount(step_n, loads_n, minlength=num_steps)
+    max_load = max(MAX_IMBALANCE * step_load.mean(), step_load.max())
+    all_groups = np.arange(len(step_n))
+    min_gain = 1e-9 * max(float(S.sum()), 1e-300)
+    for _ in range(MAX_ROUNDS):
+        improved = False
+        for a in rng.permutation(len(step_n)):
+            s = step_n[a]
+            gain = near[a, step_n] - near[a, s] + near[:, s] - near[all_groups, step_n] - 2 * S[a]
+            load_difference = loads_n[a] - loads_n  # what the other step gains
+            fits = (
+                (step_load[step_n] + load_difference <= max_load)
+                & (step_load[s] - load_difference <= max_load)
+                & (step_n != s)
+            )
             b = int(np.where(fits, gain, -np.inf).argmax())
-            if not fits[b] or gain[b] <= least:
+            if not fits[b] or gain[b] <= min_gain:
                 continue
-            t = at_n[b]
+            t = step_n[b]
+            # Update the sums per step instead of recomputing them: O(n) per exchange.
             near[:, s] += S[:, b] - S[:, a]
             near[:, t] += S[:, a] - S[:, b]
-            full[s], full[t] = full[s] - heavier[b], full[t] + heavier[b]
-            at_n[a], at_n[b] = t, s
-            moved = True
-        if not moved:
+            step_load[s], step_load[t] = (
+                step_load[s] - load_difference[b],
+                step_load[t] + load_difference[b],
+            )
+            step_n[a], step_n[b] = t, s
+            improved = True
+        if not improved:
             return
 
 
-def _unsure(row: Row) -> tuple[NDArray[np.int64], Array]:
-    """Tokens of a row and 1 - pi of each."""
+def _tokens_and_uncertainty(row: Row) -> tuple[NDArray[np.int64], Array]:
+    """Tokens of a row, and 1 - pi of each."""
     tokens_T = None if row.rollout is None else row.rollout.response_tokens
     if row.rollout is None or tokens_T is None or len(tokens_T) != row.num_tokens:
         raise PoiseError(
-            "composer 'coupled' compares tokens, and these rows have none: "
+            "composer 'coupled' compares tokens, but these rows have none: "
             "choose batch.composer=grouped"
         )
     logprobs_T = row.rollout.sampled_logprobs.astype(np.float64)
     if len(logprobs_T) != len(tokens_T) or not np.isfinite(logprobs_T).all():
         raise PoiseError(
-            "composer 'coupled' needs sampled_logprobs, and some rows have none: "
+            "composer 'coupled' needs sampled_logprobs, but some rows have none: "
             "choose batch.composer=grouped"
         )
     return tokens_T.astype(np.int64), -np.expm1(np.minimum(logprobs_T, 0))

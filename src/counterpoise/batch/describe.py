@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from counterpoise.types import BatchPlan, Ints, Row
 
 
-class Description(TypedDict):
-    """Plain numbers and lists (one entry a step): `json.dumps` takes it. None: not defined."""
+class PlanDescription(TypedDict):
+    """Plain numbers and lists (one entry per step), ready for `json.dumps`. None: not defined."""
 
     rows: int
     groups: int
@@ -40,66 +40,78 @@ class Description(TypedDict):
     tokens_per_step: list[int]
     rows_per_step: list[int]
     shared_token_share: float | None
-    """Of the token types in a step's positive rows, the share that its negative rows have too:
-    mean over the steps with positive rows; None where rows carry no tokens."""
+    """The share of token types in a step's positive rows that its negative rows have too: mean
+    over the steps with positive rows; None where rows carry no tokens."""
 
 
-def describe(rows: Sequence[Row], plan: BatchPlan) -> Description:
+def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
+    """Compute the description of a plan of these rows."""
     step_R = np.empty(len(rows), dtype=np.int64)
     for s, step in enumerate(plan.steps):
         step_R[list(step)] = s
-    number: dict[str, int] = {}
-    group_R = np.array([number.setdefault(row.group, len(number)) for row in rows])
+    group_numbers: dict[str, int] = {}
+    group_R = np.array([group_numbers.setdefault(row.group, len(group_numbers)) for row in rows])
     A_R = np.array([row.advantage for row in rows], dtype=np.float64)
     tokens_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
 
-    num_steps, num_groups = len(plan.steps), len(number)
+    num_steps, num_groups = len(plan.steps), len(group_numbers)
     # A cell is the part of one group in one step; only cells that hold rows exist.
-    cells, cell_R = np.unique(step_R * num_groups + group_R, return_inverse=True)
+    cell_B, cell_R = np.unique(step_R * num_groups + group_R, return_inverse=True)
     S_B = np.bincount(cell_R, weights=A_R)
-    squares = np.bincount(step_R, weights=A_R**2, minlength=num_steps)
-    cross = np.bincount(cells // num_groups, weights=S_B**2, minlength=num_steps) - squares
-    split = int((np.bincount(cells % num_groups) > 1).sum())
-    tokens = np.bincount(step_R, weights=tokens_R, minlength=num_steps)
+    # cross = S_B^2 - sum of squares, summed per step without forming any pair of rows.
+    squares_per_step = np.bincount(step_R, weights=A_R**2, minlength=num_steps)
+    cross_per_step = (
+        np.bincount(cell_B // num_groups, weights=S_B**2, minlength=num_steps) - squares_per_step
+    )
+    num_split_groups = int((np.bincount(cell_B % num_groups) > 1).sum())
+    tokens_per_step = np.bincount(step_R, weights=tokens_R, minlength=num_steps)
     return {
         "rows": len(rows),
         "groups": num_groups,
         "rows_without_signal": int((A_R == 0).sum()),
-        "split_groups": split,
-        "split_share": split / num_groups,
-        "token_imbalance": float(tokens.max() / tokens.mean()),
+        "split_groups": num_split_groups,
+        "split_share": num_split_groups / num_groups,
+        "token_imbalance": float(tokens_per_step.max() / tokens_per_step.mean()),
         "positive_share": _positive_share(A_R),
         "positive_share_per_step": [_positive_share(A_R[step_R == s]) for s in range(num_steps)],
         "max_abs_group_advantage_sum": float(np.abs(S_B).max()),
-        "cross_advantage_sum": cross.tolist(),
-        "cross_advantage_ratio": float(cross.sum() / squares.sum()) if squares.any() else None,
-        "tokens_per_step": tokens.astype(int).tolist(),
+        "cross_advantage_sum": cross_per_step.tolist(),
+        "cross_advantage_ratio": float(cross_per_step.sum() / squares_per_step.sum())
+        if squares_per_step.any()
+        else None,
+        "tokens_per_step": tokens_per_step.astype(int).tolist(),
         "rows_per_step": [len(step) for step in plan.steps],
         "shared_token_share": _shared_token_share(rows, plan),
     }
 
 
 def _positive_share(A_R: NDArray[np.float64]) -> float | None:
-    signal = int((A_R != 0).sum())
-    return int((A_R > 0).sum()) / signal if signal else None
+    """Share of positive rows among those with signal; None if there are none."""
+    num_with_signal = int((A_R != 0).sum())
+    return int((A_R > 0).sum()) / num_with_signal if num_with_signal else None
 
 
 def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
+    """`shared_token_share` of the description."""
     if any(row.rollout is None for row in rows):
         return None
     shares = []
     for step in plan.steps:
-        right = _types([rows[i].content.response_tokens for i in step if rows[i].sign > 0])
-        wrong = _types([rows[i].content.response_tokens for i in step if rows[i].sign < 0])
-        shorter = min(len(right), len(wrong))
-        if right.any():
-            both = int((right[:shorter] & wrong[:shorter]).sum())
-            shares.append(both / int(right.sum()))
+        in_positive = _occurring_tokens(
+            [rows[i].content.response_tokens for i in step if rows[i].sign > 0]
+        )
+        in_negative = _occurring_tokens(
+            [rows[i].content.response_tokens for i in step if rows[i].sign < 0]
+        )
+        shorter = min(len(in_positive), len(in_negative))
+        if in_positive.any():
+            num_shared = int((in_positive[:shorter] & in_negative[:shorter]).sum())
+            shares.append(num_shared / int(in_positive.sum()))
     return sum(shares) / len(shares) if shares else None
 
 
-def _types(responses: Sequence[Ints]) -> NDArray[np.bool_]:
-    """Whether token v occurs, up to the largest that does."""
+def _occurring_tokens(responses: Sequence[Ints]) -> NDArray[np.bool_]:
+    """For each token id up to the largest one: whether it occurs in the responses."""
     tokens = np.concatenate(responses) if responses else np.empty(0, np.int32)
     occurs = np.zeros(int(tokens.max(initial=-1)) + 1, dtype=bool)
     occurs[tokens] = True

@@ -1,12 +1,12 @@
-"""What became of every rollout: those of a plan were used, those named here were dropped, and why.
+"""Which rollouts were dropped, and why; those of a plan were used.
 
     no_spread    dynamic sampling: the group's rewards were all equal, another took its place
     no_signal    reward balance: advantage 0, never waits
     surplus      reward balance: too many of its sign, or beyond the batch's size
     aged         reward balance: waited for more than max_age iterations
 
-The rest waits in the buffer. Found by comparing what there was with what there is, so that it also
-checks the buffer's own counts.
+All other rollouts wait in the buffer. Drops are found by comparing the rows before and after, so
+this also checks the buffer's own counts.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from collections.abc import Iterable, Sequence
 
 from counterpoise.types import Group, Row
 
-REASONS = ("no_spread", "no_signal", "surplus", "aged")
-Drops = dict[str, list[tuple[str, int]]]  # reason -> (group, index) of each rollout
+DROP_REASONS = ("no_spread", "no_signal", "surplus", "aged")
+DropsByReason = dict[str, list[tuple[str, int]]]  # reason -> (group, index) of each rollout
 
 
-def account(
+def find_drops(
     without_spread: Sequence[Group],
     rows: Iterable[Row],
     batch: Sequence[Row],
     waiting: Sequence[Row],
     oldest: int,
-) -> Drops:
-    """`rows` were there before the batch was taken; `waiting` are left; born before `oldest` is
-    too old. Reasons that dropped nothing are left out.
+) -> DropsByReason:
+    """(group, index) of the dropped rollouts by reason; reasons that dropped nothing are omitted.
+
+    `rows` existed before the batch was taken, `waiting` are left in the buffer; rows born before
+    iteration `oldest` are too old.
     """
-    found: Drops = {reason: [] for reason in REASONS}
-    found["no_spread"] = [
+    drops: DropsByReason = {reason: [] for reason in DROP_REASONS}
+    drops["no_spread"] = [
         (group.key, index) for group in without_spread for index in range(len(group.rollouts))
     ]
-    stay = {row.name for row in (*batch, *waiting)}
+    # Whatever was there before and is neither used nor waiting has been dropped.
+    surviving_names = {row.name for row in (*batch, *waiting)}
     for row in rows:
-        if row.name not in stay:
+        if row.name not in surviving_names:
             reason = "surplus" if row.born >= oldest else "aged"
-            found[reason if row.sign else "no_signal"].append(row.name)
-    return {reason: names for reason, names in found.items() if names}
+            drops[reason if row.sign else "no_signal"].append(row.name)
+    return {reason: names for reason, names in drops.items() if names}

@@ -1,4 +1,4 @@
-"""QB: every group whole inside one step; the steps' token loads as equal as can be.
+"""Query batching (QB): every group whole inside one step, with token loads as equal as possible.
 
 A group's advantages sum to zero, so what its rollouts share cancels, but only inside one optimizer
 step: a step that holds part B of a group keeps the residue S_B = sum of A over B (eq. 14).
@@ -20,10 +20,11 @@ from counterpoise.batch.partition import partition
 from counterpoise.errors import PoiseError, counted
 from counterpoise.types import Row
 
-UNEVEN = 1.02  # heaviest step over mean, above which equal group counts are given up
+MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts are given up
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """Whole groups in steps of nearly equal token load."""
     members: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)
@@ -33,16 +34,18 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
             f"{counted(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
             "batch.steps (poise plan: --steps) or sample more prompts"
         )
+    # The partition works on whole groups, so no plan can split one.
     loads = [sum(rows[i].num_tokens for i in group) for group in groups]
-    parts = partition(loads, num_steps, np.random.default_rng(seed), UNEVEN)
-    return [[i for g in sorted(part) for i in groups[g]] for part in parts]
+    groups_per_step = partition(loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
+    return [[i for g in sorted(step_groups) for i in groups[g]] for step_groups in groups_per_step]
 
 
-def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
-    home: dict[str, int] = {}
+def find_split_group(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    """Describe the first group that is in more than one step; empty if there is none."""
+    step_of_group: dict[str, int] = {}
     for s, step in enumerate(steps):
         for i in step:
-            first = home.setdefault(rows[i].group, s)
-            if first != s:
-                return f"group '{rows[i].group}' is in steps {first} and {s}"
+            home_step = step_of_group.setdefault(rows[i].group, s)
+            if home_step != s:
+                return f"group '{rows[i].group}' is in steps {home_step} and {s}"
     return ""

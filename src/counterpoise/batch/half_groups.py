@@ -1,9 +1,9 @@
-"""Every group cut into two random halves that go to different steps: a dose between `grouped`,
-where a group's advantages cancel inside one step, and `shuffled`, where they hardly meet.
+"""Composer `half_groups`: every group cut into two random halves that go to different steps.
 
-With G rows a group, two rows of it share a step with probability (G/2 - 1) / (G - 1), so the
-expected cross-advantage ratio (describe.py) is -3/7 for G = 8. `grouped` has -1, `shuffled` with k
-steps about -1/k.
+It lies between `grouped`, where a group's advantages cancel inside one step, and `shuffled`, where
+the rows of a group rarely meet. With G rows a group, two rows of it share a step with probability
+(G/2 - 1) / (G - 1), so the expected cross-advantage ratio (describe.py) is -3/7 for G = 8.
+`grouped` has -1, `shuffled` with k steps about -1/k.
 
 Groups are dealt to the steps in random order: a first half to the next step in turn, its second
 half to one of the other steps, by an offset that changes after each round of steps. Steps therefore
@@ -22,9 +22,10 @@ from counterpoise.types import Row
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
+    """Deal the halves of every group to two different steps."""
     if num_steps == 1:
         raise PoiseError(
-            "one step cannot hold the two halves of a group apart: raise batch.steps (poise plan: "
+            "one step cannot separate the two halves of a group: raise batch.steps (poise plan: "
             "--steps) to 2 or more"
         )
     rng = np.random.default_rng(seed)
@@ -38,27 +39,29 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
             "lower batch.steps (poise plan: --steps) or sample more prompts"
         )
     steps: list[list[int]] = [[] for _ in range(num_steps)]
-    for place, g in enumerate(rng.permutation(len(groups)).tolist()):
-        if place % num_steps == 0:
+    for turn, g in enumerate(rng.permutation(len(groups)).tolist()):
+        # One offset for a whole round of steps: every step then gets equally many second halves.
+        if turn % num_steps == 0:
             offset = int(rng.integers(1, num_steps))
         shuffled = rng.permutation(groups[g]).tolist()
         middle = (len(shuffled) + 1) // 2
-        first = place % num_steps
-        steps[first] += shuffled[:middle]
-        steps[(first + offset) % num_steps] += shuffled[middle:]
+        first_step = turn % num_steps
+        steps[first_step] += shuffled[:middle]
+        steps[(first_step + offset) % num_steps] += shuffled[middle:]
     return steps
 
 
-def broken(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
-    sizes: dict[str, list[int]] = {}
+def find_uneven_split(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    """Describe the first group that is not cut into two halves; empty if there is none."""
+    sizes_by_group: dict[str, list[int]] = {}
     for step in steps:
         counts: dict[str, int] = {}
         for i in step:
             counts[rows[i].group] = counts.get(rows[i].group, 0) + 1
         for group, count in counts.items():
-            sizes.setdefault(group, []).append(count)
-    for group, parts in sizes.items():
-        total = sum(parts)
-        if sorted(parts) != sorted(size for size in (total - total // 2, total // 2) if size):
-            return f"group '{group}' has parts of {parts} rows, not two halves"
+            sizes_by_group.setdefault(group, []).append(count)
+    for group, share_sizes in sizes_by_group.items():
+        total = sum(share_sizes)
+        if sorted(share_sizes) != sorted(size for size in (total - total // 2, total // 2) if size):
+            return f"group '{group}' has parts of {share_sizes} rows, not two halves"
     return ""

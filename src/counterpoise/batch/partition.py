@@ -4,16 +4,16 @@ Karmarkar and Karp's largest differencing method, balanced form. Sort the loads 
 order and cut them into tuples of k; a tuple is a partial solution with one item in each slot.
 While more than one is left, merge the two whose slots differ most (largest minus smallest sum),
 fullest slot with emptiest: the large differences cancel each other. Each merge adds one item of
-every tuple to every part, so counts stay equal; the last tuple is filled up with empty places.
+every tuple to every part, so counts stay equal; the last tuple is padded with empty slots.
 
 Differencing with equal counts ends badly when one load outweighs its tuple (up to 1.11 times the
 mean on 128 log-normal group loads in 4 parts), so the fullest part then exchanges items with the
-others, best exchange first, until it is within `FINE` of the mean or none helps. Only if it is
-still above `loose` times the mean, and the caller allows it, are items moved without one in
-return, and counts differ by more than one: a part then holds fewer, larger items.
+others, best exchange first, until it is within `BALANCED` of the mean or none helps. Only if it is
+still above `unequal_counts_above` times the mean are items moved without one in return, so that
+counts differ by more than one: a part then holds fewer, larger items.
 
-Time n/k merges of k log k each: 100,000 loads take half a second. verl's `equal_size=True` has
-no exchanges and asks that k divide n.
+The time is n/k merges of k log k each: 100,000 loads take half a second. verl's `equal_size=True`
+has no exchanges and requires that k divides n.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-FINE = 1.001
-MAX_EXCHANGES = 200  # per part: a bound on time, far above what is needed
+BALANCED = 1.001  # fullest part over the mean at which levelling stops
+MAX_EXCHANGES = 200  # per part: bounds the time, far above what is needed
 
 Ints64 = NDArray[np.int64]
 Slot = tuple[int, list[int]]  # sum of loads, items
 
 
 def partition(
-    loads: Sequence[int], num_parts: int, rng: np.random.Generator, loose: float = math.inf
+    loads: Sequence[int],
+    num_parts: int,
+    rng: np.random.Generator,
+    unequal_counts_above: float = math.inf,
 ) -> list[list[int]]:
-    """Item indices of each part. Ties and the order of the parts are the generator's choice.
+    """Item indices of each part. Ties and the order of the parts are decided by the generator.
 
     Example:
         >>> parts = partition([8, 7, 6, 5, 4, 3], 2, np.random.default_rng(0))
@@ -44,28 +47,30 @@ def partition(
     """
     if num_parts == 1:
         return [list(range(len(loads)))]
-    drawn = rng.permutation(len(loads))
-    order = drawn[np.argsort(-np.asarray(loads)[drawn], kind="stable")].tolist()
-    parts = [items for _, items in _difference(loads, order, num_parts)]
-    _level(np.asarray(loads, dtype=np.int64), parts, loose)
-    return [parts[i] for i in rng.permutation(num_parts)]
+    # A stable sort of shuffled items: the generator decides between equal loads.
+    shuffled = rng.permutation(len(loads))
+    order = shuffled[np.argsort(-np.asarray(loads)[shuffled], kind="stable")].tolist()
+    bins = [items for _, items in _merge_by_differencing(loads, order, num_parts)]
+    _level_sums(np.asarray(loads, dtype=np.int64), bins, unequal_counts_above)
+    return [bins[i] for i in rng.permutation(num_parts)]
 
 
-def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
+def _merge_by_differencing(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
     """Merge tuples of `num_parts` consecutive items until one is left."""
     heap: list[tuple[int, int, list[Slot]]] = []
     for start in range(0, len(order), num_parts):
         slots: list[Slot] = [(loads[i], [i]) for i in order[start : start + num_parts]]
         slots += [(0, []) for _ in range(num_parts - len(slots))]
-        heap.append((slots[-1][0] - slots[0][0], start, slots))  # smallest first: most spread
+        # The key is the negative spread: the heap pops the widest tuple first.
+        heap.append((slots[-1][0] - slots[0][0], start, slots))
     heapq.heapify(heap)
     turn = len(order)  # breaks ties between equal spreads: the older tuple goes first
     while len(heap) > 1:
-        _, _, one = heapq.heappop(heap)
-        _, _, other = heapq.heappop(heap)
+        _, _, widest = heapq.heappop(heap)
+        _, _, next_widest = heapq.heappop(heap)
         merged = [
-            (a + b, _join(items_a, items_b))
-            for (a, items_a), (b, items_b) in zip(one, reversed(other), strict=True)
+            (a + b, _join_lists(items_a, items_b))
+            for (a, items_a), (b, items_b) in zip(widest, reversed(next_widest), strict=True)
         ]
         merged.sort(key=lambda slot: -slot[0])
         turn += 1
@@ -73,7 +78,7 @@ def _difference(loads: Sequence[int], order: list[int], num_parts: int) -> list[
     return heap[0][2]
 
 
-def _join(a: list[int], b: list[int]) -> list[int]:
+def _join_lists(a: list[int], b: list[int]) -> list[int]:
     """Append the shorter list to the longer, so that all merges together cost n log n."""
     if len(a) < len(b):
         a, b = b, a
@@ -81,56 +86,60 @@ def _join(a: list[int], b: list[int]) -> list[int]:
     return a
 
 
-def _level(loads: Ints64, parts: list[list[int]], loose: float) -> None:
+def _level_sums(loads: Ints64, parts: list[list[int]], unequal_counts_above: float) -> None:
     """Shift load from the fullest part to a lighter one until that no longer helps.
 
     Shifting d from a part of sum a to one of sum b leaves the larger at max(a - d, b + d): best is
     the d nearest to (a - b) / 2, and any 0 < d < a - b helps. Each shift lowers the sum of squares.
     """
-    sums = [int(loads[part].sum()) for part in parts]
+    sums = [int(loads[items].sum()) for items in parts]
     mean = sum(sums) / len(parts)
     for _ in range(MAX_EXCHANGES * len(parts)):
         lightest_first = sorted(range(len(parts)), key=sums.__getitem__)
         full = lightest_first.pop()
-        if sums[full] <= FINE * mean:
+        if sums[full] <= BALANCED * mean:
             return
+        # An exchange keeps the counts equal, so it is tried with every other part first.
         for light in lightest_first:
-            shifted = _exchange(loads, parts[full], parts[light], sums[full] - sums[light])
+            shifted = _exchange_items(loads, parts[full], parts[light], sums[full] - sums[light])
             if shifted:
                 break
         else:
+            # No exchange helps: give up equal counts if the caller allows it for this imbalance.
             light = lightest_first[0]
-            if sums[full] <= loose * mean or len(parts[full]) == 1:
+            if sums[full] <= unequal_counts_above * mean or len(parts[full]) == 1:
                 return
-            shifted = _move(loads, parts[full], parts[light], sums[full] - sums[light])
+            shifted = _move_item(loads, parts[full], parts[light], sums[full] - sums[light])
             if not shifted:
                 return
         sums[full] -= shifted
         sums[light] += shifted
 
 
-def _exchange(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
-    """Swap the pair whose difference is nearest to gap / 2; how much went over, 0 if none helps."""
+def _exchange_items(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+    """Swap the pair that differs by nearly gap / 2; return the load moved, 0 if none helps."""
     order = np.argsort(loads[light], kind="stable")
-    theirs = loads[light][order]
-    ours = loads[full]
-    right = np.clip(np.searchsorted(theirs, ours - gap / 2), 0, len(light) - 1)
-    near = np.stack([np.maximum(right - 1, 0), right])  # [2, full]: the two candidates of each
-    difference = ours - theirs[near]
+    light_loads = loads[light][order]
+    full_loads = loads[full]
+    # For each item of the full part, the two items of the light part whose difference to it is
+    # nearest to gap / 2: one binary search in the sorted loads.
+    right = np.clip(np.searchsorted(light_loads, full_loads - gap / 2), 0, len(light) - 1)
+    candidates = np.stack([np.maximum(right - 1, 0), right])  # [2, full]
+    difference = full_loads - light_loads[candidates]
     side, i = np.unravel_index(np.argmin(np.abs(difference - gap / 2)), difference.shape)
     shifted = int(difference[side, i])
     if not 0 < shifted < gap:
         return 0
-    j = int(order[near[side, i]])
+    j = int(order[candidates[side, i]])
     full[i], light[j] = light[j], full[i]
     return shifted
 
 
-def _move(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
-    """Hand over the item nearest to gap / 2; how much went over, 0 if none helps."""
-    ours = loads[full]
-    i = int(np.argmin(np.abs(ours - gap / 2)))
-    shifted = int(ours[i])
+def _move_item(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
+    """Move the item nearest to gap / 2; return the load moved, 0 if none helps."""
+    full_loads = loads[full]
+    i = int(np.argmin(np.abs(full_loads - gap / 2)))
+    shifted = int(full_loads[i])
     if not 0 < shifted < gap:
         return 0
     light.append(full.pop(i))

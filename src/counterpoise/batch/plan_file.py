@@ -1,10 +1,10 @@
-"""A file of rollouts -> rows -> a plan and its description: what `poise plan` does.
+"""A file of rollouts becomes rows, a plan and its description: what `poise plan` does.
 
-One JSON object a line. Needed: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
+One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
-they stand in the file; `sampled_logprobs` of a response's length are kept for the rules that look
-at them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them one after
-the other, and any other tool's export will do.
+they are in the file; `sampled_logprobs` with one number per token are kept for composers that use
+them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them
+concatenated, and any other tool's export will do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Rollout, Row
 from counterpoise.variants import ADVANTAGES
 
-LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
-FEW = 8  # fields that a message names
+LARGEST_REWARD = 1e100  # beyond it, the square and so a group's std may overflow
+MAX_FIELDS_SHOWN = 8  # in a message
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 
@@ -31,36 +31,38 @@ NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
 def plan_file(
     path: str | Path, rule: str, num_steps: int, seed: int, credit_name: str = "grpo"
 ) -> dict[str, Any]:
-    """{"rule", "steps": row numbers by step, "describe": see describe.py}. Row 0 is the first line
-    that is not blank.
+    """Plan the rollouts of a file: {"rule", "steps": row numbers, "describe": see describe.py}.
+
+    Row 0 is the first line that is not blank.
     """
     if seed < 0:
         raise PoiseError(f"the seed {seed} is negative: choose 0 or more")
     rows = rows_from_file(path, credit_name)
     plan = compose(rule, rows, num_steps, seed)
     steps = [list(step) for step in plan.steps]
-    return {"rule": rule, "steps": steps, "describe": describe(rows, plan)}
+    return {"rule": rule, "steps": steps, "describe": describe_plan(rows, plan)}
 
 
 def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     """The rows of the file in its order, with the advantages of `credit_name`."""
     advantages_of = ADVANTAGES.load(credit_name)
-    rollouts = _read(Path(path))
+    rollouts = _read_rollouts(Path(path))
     members: dict[str, list[int]] = {}
     for i, (rollout, _) in enumerate(rollouts):
         members.setdefault(rollout.prompt_id, []).append(i)
+    # Advantages are computed group by group, but rows keep the order of the file's lines.
     rows: dict[int, Row] = {}
-    for group, numbers in members.items():
-        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in numbers]))
-        for index, (i, advantage) in enumerate(zip(numbers, advantages_G, strict=True)):
+    for group, row_numbers in members.items():
+        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in row_numbers]))
+        for index, (i, advantage) in enumerate(zip(row_numbers, advantages_G, strict=True)):
             rollout, num_tokens = rollouts[i]
             content = rollout if len(rollout.response_tokens) else None
             rows[i] = Row(group, float(advantage), num_tokens, index=index, rollout=content)
     return [rows[i] for i in range(len(rollouts))]
 
 
-def _read(path: Path) -> list[tuple[Rollout, int]]:
-    """Each line's rollout with its number of tokens."""
+def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
+    """The rollout of each line, with its number of tokens."""
     rollouts = []
     if path.is_dir():
         files = sorted(path.glob("**/step_*.jsonl"))
@@ -70,7 +72,7 @@ def _read(path: Path) -> list[tuple[Rollout, int]]:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    rollouts.append(_parse(line, f"{path}, line {number}"))
+                    rollouts.append(_parse_line(line, f"{path}, line {number}"))
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}. Check the path") from fault
     if not rollouts:
@@ -78,7 +80,7 @@ def _read(path: Path) -> list[tuple[Rollout, int]]:
     return rollouts
 
 
-def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
+def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -88,7 +90,8 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
     for name in ("prompt_id", "reward"):
         if name not in record:
             raise PoiseError(
-                f"{where}: no '{name}' (fields: {_few(sorted(record))}): every rollout needs one"
+                f"{where}: no '{name}' (fields: {_name_fields(sorted(record))}): "
+                "every rollout needs one"
             )
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
@@ -96,9 +99,9 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
     if not isinstance(reward, int | float) or isinstance(reward, bool):
         raise PoiseError(f"{where}: reward {reward!r} is not a number: write one, as 0.0 or 1.0")
     if not abs(reward) <= LARGEST_REWARD:  # nan too
-        raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: mend the line")
-    tokens, num_tokens = _tokens(record, where)
-    group = record.get("group")  # a run's own files: the same prompt again is another group
+        raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
+    tokens, num_tokens = _parse_tokens(record, where)
+    group = record.get("group")  # in a run's files a repeated prompt is a new group
     rollout = Rollout(
         prompt_id=group if isinstance(group, str) else str(prompt_id),
         prompt="",
@@ -107,18 +110,19 @@ def _parse(line: bytes, where: str) -> tuple[Rollout, int]:
         reward=float(reward),
         prompt_tokens=NO_TOKENS,
         response_tokens=tokens,
-        sampled_logprobs=_logprobs(record.get("sampled_logprobs"), len(tokens)),
+        sampled_logprobs=_parse_logprobs(record.get("sampled_logprobs"), len(tokens)),
     )
     return rollout, num_tokens
 
 
-def _few(fields: Sequence[str]) -> str:
-    more = f", and {len(fields) - FEW} more" if len(fields) > FEW else ""
-    return ", ".join(fields[:FEW]) + more or "none"
+def _name_fields(fields: Sequence[str]) -> str:
+    """The first few field names, for a message."""
+    more = f", and {len(fields) - MAX_FIELDS_SHOWN} more" if len(fields) > MAX_FIELDS_SHOWN else ""
+    return ", ".join(fields[:MAX_FIELDS_SHOWN]) + more or "none"
 
 
-def _logprobs(given: Any, length: int) -> Floats:
-    """None of them where they are not a list of numbers, one for each token."""
+def _parse_logprobs(given: Any, length: int) -> Floats:
+    """The log-probabilities if they are a list with one number per token; otherwise none."""
     try:
         logprobs = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -126,8 +130,8 @@ def _logprobs(given: Any, length: int) -> Floats:
     return logprobs if logprobs.shape == (length,) else NO_LOGPROBS
 
 
-def _tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
-    """The response's token ids, none if only their number is given; and their number."""
+def _parse_tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
+    """The response's token ids (none if only their number is given), and their number."""
     num_tokens = record.get("num_tokens")
     if record.get("response_tokens") is None:
         if num_tokens is None:

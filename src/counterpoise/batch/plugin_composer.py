@@ -1,11 +1,11 @@
-"""steps = compose(rows, num_steps, seed): a function of the user's in the place of a composer.
+"""steps = compose(rows, num_steps, seed): a user's function in place of a composer.
 
     rows        list of Row: `group`, `advantage`, `num_tokens`; `rollout` only where a run has one
     num_steps   batch.steps
-    seed        of this iteration; whatever is random follows from it, or a resumed run differs
+    seed        of this iteration; all randomness must follow from it, or a resumed run differs
     returned    num_steps lists of row numbers, in the order of the steps
 
-It answers for every row, those without signal too. `compose.py` checks the plan as any other.
+It must place every row, including those without signal. `compose.py` checks the plan as usual.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from counterpoise import plugins
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-NO_ROLLOUT = "TRL keeps its own, and a file without response_tokens has none"
+WHY_NO_ROLLOUT = "TRL does not expose rollouts, and a file without response_tokens has none"
 
 
-def composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
-    """What a table of composers holds."""
-    function, said = plugins.load(name, "rows", "num_steps", "seed"), str(plugins.read(name))
+def load_composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
+    """The composer for a plugin name (FILE.py:NAME)."""
+    function, label = plugins.load(name, "rows", "num_steps", "seed"), str(plugins.read(name))
 
     def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
         try:
             returned = function(list(rows), num_steps, seed)
         except PoiseError as fault:
-            bare = any(row.rollout is None for row in rows)
-            if bare and isinstance(fault.__cause__, AttributeError):
-                raise PoiseError(f"{fault} (here row.rollout is None: {NO_ROLLOUT})") from fault
+            # The likeliest cause of an AttributeError here: the plugin reads row.rollout.
+            lacks_rollouts = any(row.rollout is None for row in rows)
+            if lacks_rollouts and isinstance(fault.__cause__, AttributeError):
+                raise PoiseError(f"{fault} (here row.rollout is None: {WHY_NO_ROLLOUT})") from fault
             raise
         try:
             return [[index(i) for i in step] for step in returned]
         except TypeError as fault:
             raise PoiseError(
-                f"{said} returned no lists of row numbers ({fault}): return {num_steps} of them, "
+                f"{label} did not return lists of row numbers ({fault}): return {num_steps} lists, "
                 "one for each step"
             ) from fault
 

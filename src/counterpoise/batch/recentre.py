@@ -1,4 +1,4 @@
-"""Make what is left of a group sum to zero again, without turning any row's sign.
+"""Make the remaining rows of a group sum to zero again, without changing any row's sign.
 
     p, n     rows kept with A > 0, with A < 0        S+ = sum of A+        S- = sum of |A-|
     M        = (n S+ + p S-) / (p + n)
@@ -6,13 +6,13 @@
 
 Both signs then weigh M, so the group sums to zero, and the gap between the mean positive and the
 mean negative advantage is what it was (M/p + M/n = S+/p + S-/n). For two-valued rewards this *is*
-subtracting the mean of the kept rows. For other rewards subtracting would zero or turn a row that
+subtracting the mean of the kept rows. For other rewards subtracting would zero or flip a row that
 lies between the old mean and the new (2, 0.1 and three times -0.7, left with one -0.7: the new
 mean is 0.47, above the 0.1); scaling cannot.
 
-A group that lost no row keeps its advantages to the bit (M = S+ = S-); one left with a single sign
-has nothing to balance and keeps them too. A trimmed group of both signs is brought to zero even if
-its credit did not sum to zero before.
+A group that lost no row keeps its advantages to the bit (M = S+ = S-); a group left with a single
+sign has nothing to balance and keeps them too. A trimmed group of both signs is brought to zero
+even if its credit did not sum to zero before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from counterpoise.types import Row
 
 
 def recentre(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows that are left of one group, none of them without signal, brought to sum zero.
+    """Scale the remaining rows of one group, all with signal, so that they sum to zero.
 
     Example:
         >>> kept = [Row("g", advantage, 9) for advantage in (0.5, -1.5)]
@@ -35,9 +35,21 @@ def recentre(rows: Sequence[Row]) -> tuple[Row, ...]:
     negative = [-row.advantage for row in rows if row.advantage < 0]
     if not positive or not negative:
         return tuple(rows)
-    p, n, above, below = len(positive), len(negative), sum(positive), sum(negative)
-    weight = (n * above + p * below) / (p + n)
+    num_positive, num_negative, positive_sum, negative_sum = (
+        len(positive),
+        len(negative),
+        sum(positive),
+        sum(negative),
+    )
+    weight = (num_negative * positive_sum + num_positive * negative_sum) / (
+        num_positive + num_negative
+    )
     return tuple(
-        replace(row, advantage=row.advantage / (above if row.advantage > 0 else below) * weight)
+        replace(
+            row,
+            advantage=row.advantage
+            / (positive_sum if row.advantage > 0 else negative_sum)
+            * weight,
+        )
         for row in rows
     )

@@ -1,5 +1,4 @@
-"""Composers without a story of their own: what other frameworks do, and the control that keeps the
-signs apart."""
+"""Simple composers: what other frameworks do, and a control that separates the signs."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ def whole(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """All rows in one step: nothing is split, and the update is strictly on-policy."""
     if num_steps != 1:
         raise PoiseError(
-            f"rule 'whole' makes one step, not {num_steps}: "
+            f"composer 'whole' makes one step, not {num_steps}: "
             "set batch.steps (poise plan: --steps) to 1 or choose another composer"
         )
     return [list(range(len(rows)))]
 
 
 def shuffled(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """A random permutation of the rows, cut into equal steps: TRL, once a generation spans several.
+    """A random permutation of the rows, cut into equal steps, as TRL does with several steps.
 
     Groups are cut apart: with k steps a row's group mate shares its step with probability about
     1/k.
@@ -34,25 +33,26 @@ def shuffled(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
 
 
 def token_balanced(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Steps of equal token count and equal row count (give or take one), groups ignored.
+    """Steps of equal token count and equal row count (give or take one), ignoring groups.
 
-    Karmarkar-Karp over the rows: what the paper says of verl, whose mini-batches are cut by token
-    count. It is the throughput optimum, and it scatters a group over the steps like a shuffle does.
+    Karmarkar-Karp over the rows: how the paper describes verl, whose mini-batches are cut by token
+    count. It is optimal for throughput, and it scatters a group over the steps like a shuffle.
     """
     loads = [row.num_tokens for row in rows]
-    parts = partition(loads, num_steps, np.random.default_rng(seed))
-    return [sorted(part) for part in parts]
+    steps = partition(loads, num_steps, np.random.default_rng(seed))
+    return [sorted(step) for step in steps]
 
 
 def zigzag(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """order = s_0 s_2 s_4 ... s_5 s_3 s_1 with s the rows by length, cut into equal steps.
 
-    verl v0.6.1 to v0.8.0 order each rank's rows so, to put short micro-batches at both ends of a
-    pipeline, and then cut mini-batches from that order. With four steps or more the first and the
-    last update see only short rollouts and the middle ones only long, hence mostly right or mostly
-    wrong ones. Here as on one rank. verl sorts by 24576 L + L^2, which is the order of the lengths
-    L; equal lengths keep their order. L is the response's here, prompt and response together in
-    verl: prompts of uneven length make other steps there. Nothing is random: the seed is not used.
+    verl v0.6.1 to v0.8.0 order each rank's rows this way, to put short micro-batches at both ends
+    of a pipeline, and then cut mini-batches from that order. With four steps or more the first and
+    the last update see only short rollouts and the middle ones only long, hence mostly right or
+    mostly wrong ones. This is the order of a single rank. verl sorts by 24576 L + L^2, which is the
+    order of the lengths L; equal lengths keep their order. L is the response's length here, prompt
+    plus response in verl, so prompts of uneven length give other steps there. Nothing is random:
+    the seed is not used.
     """
     by_length = np.argsort([row.num_tokens for row in rows], kind="stable")
     order = np.concatenate([by_length[::2], by_length[1::2][::-1]])
@@ -60,30 +60,32 @@ def zigzag(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
 
 
 def by_sign(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Positive and negative rows in separate steps: the paper's Fig. 7a control, which no
-    cancellation between them survives.
+    """Positive and negative rows in separate steps: the control without cancellation of Fig. 7a.
 
-    Of k steps the positive rows get round(k * N+ / (N+ + N-)), and each sign at least one; each
+    The positive rows get round(k * N+ / (N+ + N-)) of the k steps, and each sign at least one; each
     sign's rows are shuffled and cut equally. If all rows with signal have one sign, it gets every
     step. Rows without signal (A = 0) have no gradient and only count in a step's denominator: one
     by one they go to the step with the fewest rows. With fewer rows with signal than steps, the
-    steps left over hold rows without signal alone: a saturated iteration must not end a run. The
+    remaining steps hold only rows without signal: a saturated iteration must not end a run. The
     order of the steps is random.
     """
     rng = np.random.default_rng(seed)
     sign = np.array([row.sign for row in rows])
-    positive, negative, silent = (rng.permutation(np.flatnonzero(sign == s)) for s in (1, -1, 0))
-    for_positive = _steps_for_positive(len(positive), len(negative), num_steps)
+    positive, negative, without_signal = (
+        rng.permutation(np.flatnonzero(sign == s)) for s in (1, -1, 0)
+    )
+    positive_steps = _steps_for_positive(len(positive), len(negative), num_steps)
     steps: list[list[int]] = []
-    for part, count in ((positive, for_positive), (negative, num_steps - for_positive)):
+    for sign_rows, count in ((positive, positive_steps), (negative, num_steps - positive_steps)):
         if count:
-            steps += [cut.tolist() for cut in np.array_split(part, count)]
-    fewest = [(len(step), s) for s, step in enumerate(steps)]
-    heapq.heapify(fewest)
-    for i in silent.tolist():
-        size, s = fewest[0]
+            steps += [step.tolist() for step in np.array_split(sign_rows, count)]
+    step_sizes = [(len(step), s) for s, step in enumerate(steps)]
+    # Rows without signal only fill up: each goes to the step that has the fewest rows so far.
+    heapq.heapify(step_sizes)
+    for i in without_signal.tolist():
+        size, s = step_sizes[0]
         steps[s].append(i)
-        heapq.heapreplace(fewest, (size + 1, s))
+        heapq.heapreplace(step_sizes, (size + 1, s))
     return [steps[s] for s in rng.permutation(num_steps)]
 
 
@@ -92,14 +94,15 @@ def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
         return num_steps if positive else 0
     if num_steps == 1:
         raise PoiseError(
-            "one step cannot keep positive and negative rows apart: raise batch.steps (poise plan: "
+            "one step cannot separate positive and negative rows: raise batch.steps (poise plan: "
             "--steps) to 2 or more"
         )
     share = round(num_steps * positive / (positive + negative))
     return min(max(share, 1), num_steps - 1)
 
 
-def signs_mixed(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+def find_mixed_signs(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
+    """Describe the first step that holds rows of both signs; empty if there is none."""
     for s, step in enumerate(steps):
         if {1, -1} <= {rows[i].sign for i in step}:
             return f"step {s} holds rows of both signs"

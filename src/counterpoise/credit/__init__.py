@@ -1,1 +1,1 @@
-"""Stage 3: rewards -> advantages, one function over a group's rewards; token weights on top."""
+"""Stage 3, credit: rewards become advantages within each group, and token weights refine them."""

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 def dr_grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     """A_i = r_i - mean(r). No division by std: hard and easy prompts keep their scale.
 
-    Meant with the `constant` aggregation, which does not divide by a response's length either. A
-    reward that is the mean but for rounding (0.2 of 0.1, 0.2 and 0.3) has no signal: its advantage
-    is exactly 0, as all are where all rewards are equal. arXiv:2503.20783
+    Meant for the `constant` aggregation, which does not divide by a response's length either. A
+    reward that differs from the mean only by rounding (0.2 of 0.1, 0.2 and 0.3) has no signal: its
+    advantage is exactly 0, as all are when all rewards are equal. arXiv:2503.20783
     """
     centred = rewards_G - rewards_G.mean()
     rounding = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
@@ -55,14 +55,15 @@ def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(grpo(rewards_G), 0.0)
 
 
-RIGHT = 0.1
+CORRECT_ADVANTAGE = 0.1
 
 
 def w_reinforce(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A_i = 0.1 if r_i > 0, else -1: mostly unlearning what failed (W-REINFORCE). arXiv:2506.01347
+    """A_i = 0.1 if r_i > 0, else -1: mostly unlearning failures (W-REINFORCE). arXiv:2506.01347
 
-    L = 0.1 L_PSR + L_NSR: rewards of +0.1 and -1 without a baseline. The group sums to nothing in
-    particular, and one whose rollouts all failed keeps its signal. 0.1: the paper's; up to 0.2 it
-    found stable. Right is a reward above 0, so that 0/1 and -1/1 rewards are read alike.
+    L = 0.1 L_PSR + L_NSR: rewards of +0.1 and -1 without a baseline. The advantages of a group need
+    not sum to zero, and a group whose rollouts all failed keeps its signal. 0.1 is the paper's
+    value; it found up to 0.2 stable. A reward above 0 counts as right, so 0/1 and -1/1 rewards are
+    treated alike.
     """
-    return np.where(rewards_G > 0, RIGHT, -1.0)
+    return np.where(rewards_G > 0, CORRECT_ADVANTAGE, -1.0)

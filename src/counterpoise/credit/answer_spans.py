@@ -1,14 +1,14 @@
 r"""Which tokens of a response hold its boxed answer.
 
     tokens     so  x  =  \boxed  {  1  2  }  .
-    reasoning  <------>                             mark = 3
-    marker               <------>                   start = 5
-    content                         <--->           end = 7
-    brace                                 |         close = 8
+    reasoning  <------>                             box_start = 3
+    marker               <------>                   content_start = 5
+    content                         <--->           content_end = 7
+    brace                                 |         box_end = 8
 
-A token that holds a character of the content is content, whatever else it holds. Tokens are read
-one by one: a character that tokens cut in two shows as U+FFFD, which moves no brace. No balanced
-box, or nothing in it: there is no answer.
+A token that holds a character of the content counts as content, whatever else it holds. Tokens are
+decoded one by one: a character split between two tokens shows as U+FFFD, which moves no brace.
+Without a balanced, non-empty box there is no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.transfer import to_device
@@ -31,53 +31,61 @@ from counterpoise.verify.math.boxed import boxes
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Places in the response, in tokens.
+class AnswerSpan:
+    """Token positions of a boxed answer within the response.
 
     Example:
-        Answer(mark=3, start=5, end=7, close=8)
+        AnswerSpan(box_start=3, content_start=5, content_end=7, box_end=8)
     """
 
-    mark: int  # the first token of the box; what comes before is reasoning
-    start: int  # the first token of the content
-    end: int  # one past its last
-    close: int  # one past the token with the closing brace
+    box_start: int  # the first token of the box; everything before it is reasoning
+    content_start: int  # the first token of the content
+    content_end: int  # one past its last
+    box_end: int  # one past the token with the closing brace
 
 
-def answers(view: View, *, first: bool = False) -> list[Answer | None]:
-    """Of every row: the box that the verifier reads, the last, or the first one."""
+def locate_answers(view: CreditView, *, first_box: bool = False) -> list[AnswerSpan | None]:
+    """The answer of every row: its last box, which the verifier reads, or its first box."""
     if any(row.content.turns for row in view.rows):
         raise PoiseError(
-            "grail, oar_g and oar_p look at one answer of one response, not at an episode: "
-            "set credit.weights to another, or task.environment=none"
+            "grail, oar_g and oar_p need one answer in one response, not an episode: choose "
+            "another credit.weights, or set task.environment=none"
         )
     responses = [row.content.response_tokens for row in view.rows]
-    return [locate(pieces, first=first) for pieces in split_into_pieces(view.policy, responses)]
+    return [
+        locate_answer(pieces, first_box=first_box)
+        for pieces in split_into_pieces(view.policy, responses)
+    ]
 
 
-def places(spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device) -> Tensor:
-    """Every place of the spans [start, end), span after span: [n]."""
-    start_B, end_B = np.array(spans, dtype=np.int64).T
-    lengths_B = end_B - start_B
-    shift_B = start_B - (np.cumsum(lengths_B) - lengths_B)
-    return to_device(np.arange(lengths_B.sum()) + np.repeat(shift_B, lengths_B), device)
+def span_indices(
+    spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device
+) -> Tensor:
+    """All indices of the spans [start, end), span after span: [n]."""
+    start_S, end_S = np.array(spans, dtype=np.int64).T
+    length_S = end_S - start_S
+    shift_S = start_S - (np.cumsum(length_S) - length_S)
+    return to_device(np.arange(length_S.sum()) + np.repeat(shift_S, length_S), device)
 
 
-def locate(pieces: Sequence[str], *, first: bool = False) -> Answer | None:
-    """The answer of a response given as the texts of its tokens."""
+def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSpan | None:
+    """The answer of a response that is given as the texts of its tokens."""
     text = "".join(pieces)
-    found = boxes(text)
-    if not found:
+    candidates = boxes(text)
+    if not candidates:
         return None
-    box = min(found) if first else max(found)
+    box = min(candidates) if first_box else max(candidates)
     content = text[box.start : box.end]
     start = box.start + len(content) - len(content.lstrip())
     end = box.start + len(content.rstrip())
     if start >= end:
         return None
+    # Characters -> tokens: the token of a character is the first whose text ends after it.
     ends_T = list(accumulate(map(len, pieces)))
 
     def token_at(character: int) -> int:
         return bisect_right(ends_T, character)
 
-    return Answer(token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1)
+    return AnswerSpan(
+        token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1
+    )

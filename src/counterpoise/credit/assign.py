@@ -1,4 +1,4 @@
-"""Groups -> rows: the advantage of each rollout, and the weights of its tokens.
+"""Groups become rows: the advantage of each rollout, and the weights of its tokens.
 
 A_{i,t} = A_i * w_{i,t}
 """
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.config import RunConfig
-from counterpoise.credit.reward_mixtures import Mixture
-from counterpoise.credit.view import Reader, View
+from counterpoise.credit.reward_mixtures import RewardMixture
+from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats, Group, Row
 from counterpoise.variants import ADVANTAGES, TOKEN_WEIGHTS
 
 UNIFORM = "uniform"
-VERIFIED = Mixture()  # the verifier's reward alone
+VERIFIER_ONLY = RewardMixture()  # no extra rewards
 
 
 def assign(
@@ -29,73 +29,84 @@ def assign(
     advantage: str,
     weights: str = UNIFORM,
     settings: Sequence[str] = (),
-    reader: Reader | None = None,
-    mixture: Mixture = VERIFIED,
+    reader: PolicyReader | None = None,
+    mixture: RewardMixture = VERIFIER_ONLY,
 ) -> list[list[Row]]:
     """Rows of every group, in the order they were sampled.
 
-    `settings` are the weighting's own, as "name=value"; `reader` is who computes what it asks for;
-    `mixture` says which rewards count.
+    `settings` are those of the token weighting, as "name=value"; `reader` computes the policy's
+    log-probabilities for it; `mixture` says which rewards count.
     """
-    ADVANTAGES.load(advantage)  # an unknown name is a fault also where there is no group
+    ADVANTAGES.load(advantage)  # an unknown name fails even without groups
     weights_of = TOKEN_WEIGHTS.load(weights)
-    given = read_settings(weights, weights_of, settings)
+    weighting_settings = parse_settings(weights, weights_of, settings)
     rows = [_rows(group, mixture.advantages(group, advantage)) for group in groups]
-    return rows if weights == UNIFORM else weighed(rows, weights_of, given, reader)
+    return (
+        rows
+        if weights == UNIFORM
+        else with_token_weights(rows, weights_of, weighting_settings, reader)
+    )
 
 
-def weighed(
+def with_token_weights(
     rows: Sequence[Sequence[Row]],
     weights_of: Callable[..., Sequence[Floats] | None],
     settings: Mapping[str, Any],
-    reader: Reader | None,
+    reader: PolicyReader | None,
 ) -> list[list[Row]]:
-    """The rows of every group, those with signal with weights on their tokens."""
-    signal = [row for group in rows for row in group if row.sign]
-    view = View(signal, reader)
-    found = weights_of(view, **settings)
-    if reader and view.known is not None:
-        reader.scores.update((r.name, x_T) for r, x_T in zip(signal, view.known, strict=True))
-    if found is None:
+    """The rows of every group, with token weights on those that have an advantage."""
+    signal_rows = [row for group in rows for row in group if row.sign]
+    view = CreditView(signal_rows, reader)
+    weights = weights_of(view, **settings)
+    # The update needs the same log-probabilities: if the weighting made the pass, keep them.
+    if reader and view.logprobs_if_read is not None:
+        reader.scores.update(
+            (r.name, x_T) for r, x_T in zip(signal_rows, view.logprobs_if_read, strict=True)
+        )
+    if weights is None:
         return [list(group) for group in rows]
-    weights = {row.name: w_T for row, w_T in zip(signal, found, strict=True)}
-    return [[replace(row, weights_T=weights.get(row.name)) for row in group] for group in rows]
+    weights_by_name = {row.name: w_T for row, w_T in zip(signal_rows, weights, strict=True)}
+    return [
+        [replace(row, weights_T=weights_by_name.get(row.name)) for row in group] for group in rows
+    ]
 
 
-TRUTH = {"true": True, "false": False}
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+BOOLEANS = {"true": True, "false": False}
+KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
-def read_settings(
+def parse_settings(
     name: str, method: Callable[..., Any], settings: Sequence[str], option: str = "credit.settings"
 ) -> dict[str, Any]:
-    """["share=0.3"] -> {"share": 0.3}: keyword arguments of a method, in their own types."""
-    known = {
-        p.name: p.default
-        for p in inspect.signature(method).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
+    """["share=0.3"] -> {"share": 0.3}: keyword arguments of `method`, converted to their types."""
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for text in settings:
-        key, equals, value = (part.strip() for part in text.partition("="))
+        key, equals, value = (piece.strip() for piece in text.partition("="))
         if not equals:
             raise PoiseError(f"{option}: '{text}' is not name=value")
-        if key not in known:
-            if not known:
+        if key not in defaults:
+            if not defaults:
                 raise PoiseError(f"{option}: '{name}' has no settings")
-            raise PoiseError(f"{option}: {unknown(f'setting of {name}', key, known)}")
-        kind = type(known[key])
+            raise PoiseError(f"{option}: {unknown(f'setting of {name}', key, defaults)}")
+        value_type = type(defaults[key])
         try:
-            found[key] = TRUTH[value.lower()] if kind is bool else kind(value)
+            parsed[key] = BOOLEANS[value.lower()] if value_type is bool else value_type(value)
         except (KeyError, ValueError):
-            raise PoiseError(f"{option}: {key} is {KINDS[kind]}, not '{value}'") from None
-    return found
+            raise PoiseError(
+                f"{option}: {key} is {KIND_NAMES[value_type]}, not '{value}'"
+            ) from None
+    return parsed
 
 
 def check_settings(config: RunConfig) -> None:
     """Raise where credit.settings are not settings of credit.weights."""
     name = config.credit.weights
-    read_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
+    parse_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
 
 
 def _rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:

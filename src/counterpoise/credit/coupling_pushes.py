@@ -1,14 +1,15 @@
-"""How the tokens of a batch push each other through the output layer: eq. 9 by whose they are.
+"""How strongly the tokens of a batch push each other through the output layer (eq. 9).
 
     push_j(S) = sum_{k in S} c_k K_jk,     K_jk = <h_j, h_k> <r_j, r_k>,     r = e_o - pi
 
-for S the token itself, its row, its group and the whole batch, each contained in the next, and the
-pushers of each set by the sign of their c: [N, 2]. What remains between two sets is their
-difference: `batch - row` is what the other rollouts do to a token.
+S is the token itself, its row, its group or the whole batch; each set contains the previous one.
+Pushes are summed separately over tokens k with positive and with negative c: [N, 2]. The
+difference of two sets is what lies between them: `by_batch - by_row` is what the other rollouts do
+to a token.
 
-Sums over sets are the microscope's (`microscope/coupling.py` has the cost): no [N, N] is formed,
-and of [N, V] a chunk at a time. At temperature T every push has a factor 1 / T^2, which is left
-out: the methods that use this compare pushes.
+The sums over sets are those of the microscope (`microscope/coupling.py` explains the cost): no
+[N, N] matrix is formed, and [N, V] only a chunk at a time. At temperature T every push has a factor
+1 / T^2, which is left out because the methods that use it only compare pushes.
 """
 
 from __future__ import annotations
@@ -21,75 +22,91 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.model.coupling_sums import CouplingSums
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
 from counterpoise.types import Floats, Row
 
-Pushes = NDArray[np.float32]  # [N, 2]: by tokens with c > 0, by those with c < 0
+SignedPushes = NDArray[np.float32]  # [N, 2]: from tokens with c > 0, from those with c < 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushed:
-    """Every response token of the view, row after row; the token itself is in every set.
+class TokenPushes:
+    """Pushes on every response token of the view, row after row.
+
+    Every set includes the token itself.
 
     Example:
-        seen = pushed(view, [row.advantage for row in view.rows])
-        (seen.batch - seen.row).sum(axis=1)      # [N], by the other rollouts
-        (seen.group - seen.own)[:, 0]            # [N], by positive tokens of the group
+        pushes = sum_pushes(view, [row.advantage for row in view.rows])
+        (pushes.by_batch - pushes.by_row).sum(axis=1)      # [N], from the other rollouts
+        (pushes.by_group - pushes.by_token)[:, 0]          # [N], from positive tokens of the group
     """
 
-    own: Pushes
-    row: Pushes
-    group: Pushes
-    batch: Pushes  # 0 unless asked for: it is what costs most
-    rounding: float  # of two of them, relative to the larger: a difference below is none
+    by_token: SignedPushes
+    by_row: SignedPushes
+    by_group: SignedPushes
+    by_batch: SignedPushes  # 0 unless `include_batch`: the most expensive set
+    rounding: float  # relative: a difference of two sets below it counts as 0
 
 
 @torch.no_grad()
-def pushed(view: View, coefficients_R: Sequence[float], *, batch: bool = False) -> Pushed:
-    """`coefficients_R`: the c of every row, that of all its tokens. At least one row is needed."""
+def sum_pushes(
+    view: CreditView, coefficients_R: Sequence[float], *, include_batch: bool = False
+) -> TokenPushes:
+    """Sum the pushes on every token over its row, its group and, if asked for, the whole batch.
+
+    `coefficients_R` holds the c that all tokens of a row share. The view needs at least one row.
+    """
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
-    number: dict[str, int] = {}
-    group_R = np.array([number.setdefault(row.group, len(number)) for row in view.rows])
+    group_numbers: dict[str, int] = {}
+    group_R = np.array(
+        [group_numbers.setdefault(row.group, len(group_numbers)) for row in view.rows]
+    )
     group_N = group_R[row_N].astype(np.int64)
+    # One flat token axis over all rows; row and group numbers are the keys of the sets.
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
-    walk = CouplingSums(errors(view), c_N)
-    everything = walk.signed_matrix(walk.chunks(np.arange(len(row_N)))) if batch else None
-    own, by_any = walk.zeros(), walk.zeros()
+    sums = CouplingSums(view_residuals(view), c_N)
+    batch_matrix = sums.signed_matrix(sums.chunks(np.arange(len(row_N)))) if include_batch else None
+    by_token, by_batch = sums.zeros(), sums.zeros()
 
-    def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
-        own[places] = walk.A_N2[places] * squares[..., None]
-        if everything is not None:
-            by_any[places] = walk.apply_matrix(everything, R, H)
+    def spread(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
+        by_token[indices] = sums.A_N2[indices] * squares[..., None]
+        if batch_matrix is not None:
+            by_batch[indices] = sums.apply_matrix(batch_matrix, R, H)
 
-    groups = walk.lay_out_sets(
-        group_N, 4 * walk.break_even_size // 3 + walk.row_width
-    )  # a kernel gives both sums
-    by_group, by_row = walk.sums_within(groups, (group_N, row_N), spread)
-    if groups.large_sets:  # no kernel was made from which rows could be taken
-        rows = walk.lay_out_sets(row_N, walk.break_even_size, np.concatenate(groups.large_sets))
-        by_row += walk.sums_within(rows, (row_N,))[0]
-    found = torch.stack((own, by_row + own, by_group + own, by_any))[:, :-1] * walk.advantage_scale
-    rounding = 2e-3 if walk.residuals.precision in HALF_DTYPES else 1e-6
-    of_own, of_row, of_group, of_batch = found.float().cpu().numpy()
-    return Pushed(of_own, of_row, of_group, of_batch, rounding)
+    # One kernel gives the sums of both group and row, so it pays off for somewhat larger sets.
+    group_sets = sums.lay_out_sets(group_N, 4 * sums.break_even_size // 3 + sums.row_width)
+    by_group, by_row = sums.sums_within(group_sets, (group_N, row_N), spread)
+    if group_sets.large_sets:  # these had no kernel, so their row sums are missing
+        row_sets = sums.lay_out_sets(
+            row_N, sums.break_even_size, np.concatenate(group_sets.large_sets)
+        )
+        by_row += sums.sums_within(row_sets, (row_N,))[0]
+    pushes = (
+        torch.stack((by_token, by_row + by_token, by_group + by_token, by_batch))[:, :-1]
+        * sums.advantage_scale
+    )
+    # Sums over nested sets differ by rounding alone where nothing lies between them.
+    rounding = 2e-3 if sums.residuals.precision in HALF_DTYPES else 1e-6
+    pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch = pushes.float().cpu().numpy()
+    return TokenPushes(pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch, rounding)
 
 
-def errors(view: View) -> Residuals:
-    """r of every token as it was drawn: at the sampling temperature; half precision on a GPU."""
+def view_residuals(view: CreditView) -> Residuals:
+    """Residuals r of every response token at the sampling temperature; half precision on a GPU."""
     W, hidden = view.policy.decoder.unembedding.detach(), torch.cat(view.hidden)
-    assert view.reader is not None, "who has a policy has a reader"
+    assert view.reader is not None, "a view with a policy has a reader"
     if view.reader.temperature != 1:
         W = wide(W) / view.reader.temperature
     tokens = np.concatenate([row.content.response_tokens for row in view.rows])
+    # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
     half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
     precision = torch.float16 if half else None
     return Residuals(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
 
 
-def split(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:
-    """Flat tokens -> per row [T]."""
+def split_tokens(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:
+    """Split a flat array over all tokens into one array [T] per row."""
     ends = np.cumsum([row.num_tokens for row in rows])[:-1]
     return np.split(values_N.astype(np.float32), ends)

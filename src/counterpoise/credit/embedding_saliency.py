@@ -1,15 +1,15 @@
-"""How an outcome depends on the tokens that came before it: dJ/de_t, e_t the embedding of token t.
+"""How an outcome depends on earlier tokens: dJ/de_t, with e_t the embedding of token t.
 
     J = sum of the rows' objectives        one forward and one backward for all rows of a pass
 
-No row sees another's response, so dJ/de_t is the gradient of t's own row. Nothing is computed that
-J does not need: no gradient of a weight, a third of a training step's matrix products; no backward
-through prompts, whose keys and values are constants, computed once for all their responses;
-responses only as far as the objective looks; of the last layer only what the objective looks at,
-and the keys and values of the rest. Only one number a token is kept.
+No row attends to another's response, so dJ/de_t is the gradient of t's own row. Nothing is computed
+that J does not need: no weight gradients, a third of a training step's matrix products; no backward
+through prompts, whose keys and values are constants computed once for all their responses;
+responses only up to the last token of the objective; in the last layer only the objective's
+positions, plus keys and values of the rest. Only one number per token is kept.
 
-On a GPU in half precision prompts and whole layers stay in: there the packed pass of a training
-step, captured both ways (`update/graphs/passes.py`), is the quicker one.
+On a GPU in half precision prompts and whole layers are included: there the packed pass of a
+training step, captured as CUDA graphs both ways (`update/graphs/passes.py`), is faster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from counterpoise.credit.answer_spans import places
-from counterpoise.credit.masked_copies import Copy, Originals, Span
-from counterpoise.credit.view import View
+from counterpoise.credit.answer_spans import span_indices
+from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
+from counterpoise.credit.view import CreditView
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
@@ -35,97 +35,100 @@ from counterpoise.model.scoring import micro_batches
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 
-AT_ONCE = 1024  # tokens side by side on a CPU: larger products gain less than padding costs
+MAX_CPU_TOKENS = 1024  # of a pass on a CPU: larger products gain less than padding costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
-    """Some rows as the policy read them. n: the tokens their objectives look at, row after row."""
+class ObjectiveInputs:
+    """The policy's reading of some rows. n: the tokens of their objectives, row after row."""
 
-    rows: Sequence[int]  # of the view
+    rows: Sequence[int]  # indices in the view
     spans: Sequence[Span]  # of each row, among the n
-    hidden_n: Tensor  # [n, D], what the distribution of each token is computed from
+    hidden_n: Tensor  # [n, D], hidden states that predict the tokens
     targets_n: Tensor  # the tokens themselves
 
 
-Objective = Callable[[Pass], Tensor]  # -> J, or any scalar with its gradient
+Objective = Callable[[ObjectiveInputs], Tensor]  # -> J, or any scalar with its gradient
 Measure = Callable[[Tensor, Tensor], Tensor]  # (dJ/de [n, D], e [n, D]) -> [n]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noise:
-    """What is added to the embeddings of a row's first inputs."""
+class EmbeddingNoise:
+    """Noise to add to the embeddings of each row's first inputs."""
 
     values_nD: Tensor
-    spans: Mapping[int, Span]  # of each row of the view, among the n
+    spans: Mapping[int, Span]  # by row of the view, among the n
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """One row, cut after what its objective looks at."""
+class TruncatedRow:
+    """A row cut after the last token of its objective."""
 
-    name: int  # of the view
+    view_index: int
     row: Row
-    start: int  # the first token it looks at, 1 at least: the first one hangs on none before it
+    objective_start: int  # at least 1: token 0 depends on no earlier response token
 
     @property
     def num_inputs(self) -> int:
-        """The last token is looked at by nobody."""
+        """Number of input tokens; nothing attends to the last token, so it is not run."""
         return self.row.num_tokens - 1
 
     @property
-    def places(self) -> Span:
-        """Where these tokens are predicted, among the inputs."""
-        return self.start - 1, self.num_inputs
+    def predictor_span(self) -> Span:
+        """Positions among the inputs that predict the objective's tokens."""
+        return self.objective_start - 1, self.num_inputs
 
 
-def saliency(
-    view: View,
-    asked: Mapping[int, Span],
+def token_saliency(
+    view: CreditView,
+    objective_spans: Mapping[int, Span],
     objective: Objective,
     measure: Measure,
-    noise: Noise | None = None,
+    noise: EmbeddingNoise | None = None,
 ) -> Iterator[tuple[int, Floats]]:
-    """(row, [T]): `measure` of every token that is an input of the row's objective, else 0.
+    """Yield (row, [T]): `measure` of every token that is an input of the row's objective, else 0.
 
-    `asked` names the rows, and the tokens of each that the objective looks at. Rows come pass by
-    pass; all passes are under way when the first does.
+    `objective_spans` maps rows to the tokens of their objective. Rows arrive pass by pass; all
+    passes have been launched when the first row arrives.
     """
     policy, reader = view.policy, view.reader
     assert reader is not None
-    taken = [
-        Asked(i, cut(view.rows[i], end), max(1, start))
-        for i, (start, end) in asked.items()
+    truncated_rows = [
+        TruncatedRow(i, truncate_row(view.rows[i], end), max(1, start))
+        for i, (start, end) in objective_spans.items()
         if end > 1
     ]
-    rows = [one.row for one in taken]
+    rows = [truncated.row for truncated in truncated_rows]
 
-    def runs(some: Sequence[Asked], micro_tokens: int) -> Iterator[tuple[list[Asked], Run]]:
+    def runs(
+        batch_rows: Sequence[TruncatedRow], micro_tokens: int
+    ) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
         if is_half_on_gpu(policy.decoder.unembedding):
-            return _packed(policy, some, reader.passes)
-        return _after_prompts(policy, some, micro_tokens)
+            return _packed_run(policy, batch_rows, reader.passes)
+        return _runs_after_prompts(policy, batch_rows, micro_tokens)
 
-    def attempt(micro_tokens: int) -> list[tuple[list[Asked], Callable[[], Floats]]]:
-        under_way = []
+    def attempt(micro_tokens: int) -> list[tuple[list[TruncatedRow], Callable[[], Floats]]]:
+        pending = []
         for batch in micro_batches(rows, micro_tokens):
-            for part, run in runs([taken[i] for i in batch], micro_tokens):
-                values_N = _measured(policy, part, run, objective, measure, noise)
-                under_way.append((part, to_host(values_N)))
-        return under_way
+            for pass_rows, run in runs([truncated_rows[i] for i in batch], micro_tokens):
+                values_N = _measure_rows(policy, pass_rows, run, objective, measure, noise)
+                pending.append((pass_rows, to_host(values_N)))
+        return pending
 
-    with weights_fixed(policy.model):
-        under_way = reader.micro.run_rows(attempt, rows) if rows else []
-    for part, values_of in under_way:
-        ends = np.cumsum([one.num_inputs for one in part])
-        for one, values_t in zip(part, np.split(values_of(), ends[:-1]), strict=True):
-            T = view.rows[one.name].num_tokens
-            yield one.name, np.pad(values_t, (0, T - len(values_t)))
-    for i in set(asked) - {one.name for one in taken}:
+    # Without gradients of weights the backward pass is a third of the matrix products.
+    with frozen_weights(policy.model):
+        pending = reader.micro_batch.run_rows(attempt, rows) if rows else []
+    for pass_rows, values_of in pending:
+        ends = np.cumsum([truncated.num_inputs for truncated in pass_rows])
+        for truncated, values_t in zip(pass_rows, np.split(values_of(), ends[:-1]), strict=True):
+            T = view.rows[truncated.view_index].num_tokens
+            yield truncated.view_index, np.pad(values_t, (0, T - len(values_t)))
+    for i in set(objective_spans) - {truncated.view_index for truncated in truncated_rows}:
         yield i, np.zeros(view.rows[i].num_tokens, dtype=np.float32)
 
 
-def cut(row: Row, stop: int) -> Row:
-    """A row that ends after `stop` tokens."""
+def truncate_row(row: Row, stop: int) -> Row:
+    """The row without what follows its first `stop` tokens."""
     content = row.content
     shorter = replace(
         content,
@@ -135,84 +138,108 @@ def cut(row: Row, stop: int) -> Row:
     return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, scored_T=None)
 
 
-Run = Callable[[Tensor], Tensor]  # embeddings of the rows' inputs [N, D] -> hidden states [n, D]
+# Embeddings of the rows' inputs [N, D] -> hidden states [n, D] that predict the objective's tokens.
+RunForward = Callable[[Tensor], Tensor]
 
 
-def _measured(
+def _measure_rows(
     policy: Policy,
-    part: Sequence[Asked],
-    run: Run,
+    pass_rows: Sequence[TruncatedRow],
+    run: RunForward,
     objective: Objective,
     measure: Measure,
-    noise: Noise | None,
+    noise: EmbeddingNoise | None,
 ) -> Tensor:
-    """Of every input, row after row: [N], where the policy is."""
-    inputs = [one.row.content.response_tokens[:-1] for one in part]
+    """`measure` of every input, row after row: [N], on the policy's device."""
+    inputs = [truncated.row.content.response_tokens[:-1] for truncated in pass_rows]
     with torch.no_grad():
         flat_N = to_device(np.concatenate(inputs), policy.device, np.int64)
         embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
         leaf_N = embedded_N.clone()
         if noise is not None:
-            spans = [noise.spans[one.name] for one in part]
+            spans = [noise.spans[truncated.view_index] for truncated in pass_rows]
             starts = np.cumsum([0, *map(len, inputs[:-1])]).tolist()
-            first = [(at, at + e - s) for at, (s, e) in zip(starts, spans, strict=True)]
-            more = noise.values_nD[places(spans, policy.device)].to(leaf_N.dtype)
-            leaf_N.index_add_(0, places(first, policy.device), more)
-    seen = [one.row.content.response_tokens[one.start :] for one in part]
-    bounds = np.cumsum([0, *map(len, seen)]).tolist()
+            noisy_spans = [
+                (row_start, row_start + e - s)
+                for row_start, (s, e) in zip(starts, spans, strict=True)
+            ]
+            noise_nD = noise.values_nD[span_indices(spans, policy.device)].to(leaf_N.dtype)
+            leaf_N.index_add_(0, span_indices(noisy_spans, policy.device), noise_nD)
+    targets = [
+        truncated.row.content.response_tokens[truncated.objective_start :]
+        for truncated in pass_rows
+    ]
+    bounds = np.cumsum([0, *map(len, targets)]).tolist()
+    # The leaf is the only tensor that requires a gradient: weights and prompts are constants.
     with torch.enable_grad():
         hidden_n = run(leaf_N.requires_grad_())
-        targets_n = to_device(np.concatenate(seen), policy.device, np.int64)
-        read = Pass([one.name for one in part], list(pairwise(bounds)), hidden_n, targets_n)
-        (gradient_N,) = torch.autograd.grad(objective(read), leaf_N)
-    wide = torch.promote_types(leaf_N.dtype, torch.float32)
-    return measure(gradient_N.to(wide), embedded_N.to(wide)).float()
+        targets_n = to_device(np.concatenate(targets), policy.device, np.int64)
+        inputs_of_objective = ObjectiveInputs(
+            [truncated.view_index for truncated in pass_rows],
+            list(pairwise(bounds)),
+            hidden_n,
+            targets_n,
+        )
+        (gradient_N,) = torch.autograd.grad(objective(inputs_of_objective), leaf_N)
+    wide_dtype = torch.promote_types(leaf_N.dtype, torch.float32)
+    return measure(gradient_N.to(wide_dtype), embedded_N.to(wide_dtype)).float()
 
 
-def _after_prompts(
-    policy: Policy, asked: Sequence[Asked], micro_tokens: int
-) -> Iterator[tuple[list[Asked], Run]]:
-    """Rows of about one length side by side, after the keys and values of their prompts."""
-    contents = [one.row.content for one in asked]
+def _runs_after_prompts(
+    policy: Policy, truncated_rows: Sequence[TruncatedRow], micro_tokens: int
+) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
+    """Batches of rows of similar length, run after the cached keys and values of their prompts."""
+    contents = [truncated.row.content for truncated in truncated_rows]
     prompts = [content.prompt_tokens for content in contents]
+    # One token per response is enough to cache the prompts: each copy then starts at token 0.
     packing = pack(prompts, [c.response_tokens[:1] for c in contents], policy.device)
     policy.decoder.reserve(packing.longest)
-    originals = Originals(policy, packing)
-    copies = [Copy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
+    originals = OriginalRows(policy, packing)
+    copies = [RowCopy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
     if policy.device.type == "cpu":
-        micro_tokens = min(micro_tokens, AT_ONCE)
-    for batch in originals.batches(copies, micro_tokens):
-        part, some = [asked[i] for i in batch], [copies[i] for i in batch]
+        micro_tokens = min(micro_tokens, MAX_CPU_TOKENS)
+    for batch in originals.copy_batches(copies, micro_tokens):
+        pass_rows, pass_copies = [truncated_rows[i] for i in batch], [copies[i] for i in batch]
 
-        def run(leaf_N: Tensor, part: list[Asked] = part, some: list[Copy] = some) -> Tensor:
-            return originals.run(some, [one.places for one in part], leaf_N)
+        def run(
+            leaf_N: Tensor,
+            pass_rows: list[TruncatedRow] = pass_rows,
+            pass_copies: list[RowCopy] = pass_copies,
+        ) -> Tensor:
+            return originals.run_copies(
+                pass_copies, [truncated.predictor_span for truncated in pass_rows], leaf_N
+            )
 
-        yield part, run
+        yield pass_rows, run
 
 
-def _packed(
-    policy: Policy, asked: Sequence[Asked], passes: ReadingPasses
-) -> Iterator[tuple[list[Asked], Run]]:
-    """All rows as a training step packs them, prompts and all."""
-    rows = [one.row for one in asked]
-    firsts = np.cumsum([0, *(one.num_inputs for one in asked[:-1])]).tolist()
-    spans = zip(firsts, (one.places for one in asked), strict=True)
-    wanted_n = places([(at + start, at + end) for at, (start, end) in spans], policy.device)
+def _packed_run(
+    policy: Policy, truncated_rows: Sequence[TruncatedRow], passes: ReadingPasses
+) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
+    """All rows in one pass, packed with their prompts as a training step packs them."""
+    rows = [truncated.row for truncated in truncated_rows]
+    row_starts = np.cumsum(
+        [0, *(truncated.num_inputs for truncated in truncated_rows[:-1])]
+    ).tolist()
+    spans = zip(row_starts, (truncated.predictor_span for truncated in truncated_rows), strict=True)
+    predictors_n = span_indices(
+        [(row_start + start, row_start + end) for row_start, (start, end) in spans], policy.device
+    )
 
     def run(leaf_N: Tensor) -> Tensor:
-        return passes.states(policy, rows, leaf_N)[wanted_n]
+        return passes.states(policy, rows, leaf_N)[predictors_n]
 
-    yield list(asked), run
+    yield list(truncated_rows), run
 
 
 @contextmanager
-def weights_fixed(model: nn.Module) -> Iterator[None]:
-    """No gradient of a weight is taken inside."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    for p in trained:
-        p.requires_grad_(False)
+def frozen_weights(model: nn.Module) -> Iterator[None]:
+    """Within this context no gradient of a weight is computed."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for p in trained:
-            p.requires_grad_(True)
+        for parameter in trained:
+            parameter.requires_grad_(True)

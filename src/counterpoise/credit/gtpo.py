@@ -1,18 +1,19 @@
-"""GTPO: tokens in conflict are kept where they succeeded, and spared where not. arXiv:2508.03772
+"""GTPO: tokens that right and wrong rollouts share are trained only in right ones. arXiv:2508.03772
 
     w_{i,t} = f_{i,t} b_{i,t} e_i
-    f = 2 in right rollouts, 0 in wrong ones, as long as from the start on every (position, token)
-        occurs in a right and in a wrong rollout of the group; 1 after the first that does not
-    b = the same, positions counted from the end
+    f = 2 in right rollouts, 0 in wrong ones, as long as, counting from the start, every
+        (position, token) occurs in a right and in a wrong rollout of the group; 1 after the first
+        that does not
+    b = the same, with positions counted from the end
     e = (A_i - penalty H_i) / A_i if H_i <= ceiling, else 0;     H_i: mean entropy of the rollout
 
-This is cancellation undone on purpose: of what right and wrong rollouts share, only the push of the
-right ones is left. A token in conflict from both ends counts 2 * 2 = 4 in a right rollout.
+This deliberately undoes cancellation: where right and wrong rollouts share tokens, only the push of
+the right ones remains. A token in conflict from both ends counts 2 * 2 = 4 in a right rollout.
 
 boost 2, penalty 0.1, ceiling 0.7 (about ln 2): the authors' code. It also divides a rollout's loss
-by its number of conflict tokens and has no ratio: that is the business of `update`, and left out.
-With penalty 0 and ceiling inf no policy is needed. A positive A below penalty * H turns its sign:
-the method says so. A group of one sign has no conflicts: f = b = 1.
+by its number of conflict tokens and has no ratio; that would belong to `update` and is left out.
+With penalty 0 and ceiling inf no policy is needed. A positive A below penalty * H flips its sign,
+as the method prescribes. A group of one sign has no conflicts: f = b = 1.
 """
 
 from __future__ import annotations
@@ -22,36 +23,42 @@ from itertools import takewhile
 
 import numpy as np
 
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.types import Floats, Row
 
 
 def weights(
-    view: View, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
+    view: CreditView, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
 ) -> list[Floats]:
-    found = ones(view.rows)
+    """Token weights of every row, from the tokens in conflict and the row's entropy."""
+    row_weights = unit_weights(view.rows)
     for group in view.groups:
         rows = [view.rows[i] for i in group]
-        for step in (1, -1):  # from the start, from the end
-            for i, run in zip(group, runs(rows, step), strict=True):
-                from_here = found[i][::step]  # a view: changes are made in place
-                from_here[:run] *= boost if view.rows[i].sign > 0 else 0
+        for direction in (1, -1):  # from the start, from the end
+            for i, conflict_length in zip(group, conflict_lengths(rows, direction), strict=True):
+                from_here = row_weights[i][::direction]  # a numpy view: changed in place
+                from_here[:conflict_length] *= boost if view.rows[i].sign > 0 else 0
+    # Entropies cost a pass of the policy: skip it where they cannot change anything.
     if penalty or ceiling < np.inf:
-        for row, w_T, entropies_T in zip(view.rows, found, view.entropies, strict=True):
-            w_T *= _by_entropy(row.advantage, float(entropies_T.mean()), penalty, ceiling)
-    return found
+        for row, weights_T, entropies_T in zip(view.rows, row_weights, view.entropies, strict=True):
+            weights_T *= _entropy_factor(row.advantage, float(entropies_T.mean()), penalty, ceiling)
+    return row_weights
 
 
-def runs(rows: Sequence[Row], step: int) -> list[int]:
-    """How many tokens from the start (step 1) or the end (-1) are in conflict, for every row."""
-    responses = [row.content.response_tokens[::step].tolist() for row in rows]
-    right: set[tuple[int, int]] = set()
-    wrong: set[tuple[int, int]] = set()
+def conflict_lengths(rows: Sequence[Row], direction: int) -> list[int]:
+    """Number of leading (direction 1) or trailing (-1) tokens in conflict, for every row."""
+    responses = [row.content.response_tokens[::direction].tolist() for row in rows]
+    in_correct: set[tuple[int, int]] = set()
+    in_wrong: set[tuple[int, int]] = set()
     for row, response in zip(rows, responses, strict=True):
-        (right if row.sign > 0 else wrong).update(enumerate(response))
-    both = right & wrong
-    return [sum(1 for _ in takewhile(both.__contains__, enumerate(r))) for r in responses]
+        (in_correct if row.sign > 0 else in_wrong).update(enumerate(response))
+    in_both = in_correct & in_wrong
+    return [
+        sum(1 for _ in takewhile(in_both.__contains__, enumerate(response)))
+        for response in responses
+    ]
 
 
-def _by_entropy(advantage: float, entropy: float, penalty: float, ceiling: float) -> float:
+def _entropy_factor(advantage: float, entropy: float, penalty: float, ceiling: float) -> float:
+    """e: the entropy penalty as a factor on the advantage."""
     return (advantage - penalty * entropy) / advantage if entropy <= ceiling else 0.0

@@ -1,4 +1,13 @@
-"""Copies of rows with some tokens masked, computed from the first difference on."""
+"""Copies of rows with some tokens masked, computed from the first difference on.
+
+    original   p p p p a b c d e f g        keys and values cached, a prompt's once per group
+    copy 1             . b c d e f          differs from the first token on: all of it is run
+    copy 2                   . e f          from the fourth: `p p p p a b c` is read from the cache
+
+A copy costs as many tokens as it has from its first difference on. On a GPU in half precision a
+kernel reads cached keys and values in place (`model/kernels/copies.py`). Elsewhere they are
+gathered and padded to the longest, so copies of similar length are run together.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import places
+from counterpoise.credit.answer_spans import span_indices
 from counterpoise.model.attention import PackedAttention, gather_rows
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.kernels import is_half_on_gpu
@@ -21,228 +30,262 @@ from counterpoise.model.transfer import to_device
 from counterpoise.sample.kv_cache import RecordingAttention
 from counterpoise.types import Ints
 
-# Copies of a response that differ from some token on, and what their tokens look at.
-#
-#     original   p p p p a b c d e f g        keys and values kept, the prompt's once for its group
-#     copies             . b c d e f          from the first token: everything is computed again
-# . e f          from the fourth: `p p p p a b c` are looked at, not run
-#
-# On a GPU in half precision a kernel reads keys and values where they are
-# (`model/kernels/copies.py`). Elsewhere they are laid side by side, padded to the longest.
-
 Span = tuple[int, int]  # [start, end), tokens of a response
-Lengths = NDArray[np.integer]  # [C]
-Spans = NDArray[np.integer]  # [C, 2], (start, length) each
+LengthArray = NDArray[np.integer]  # [C]
+SpanArray = NDArray[np.integer]  # [C, 2], (start, length) each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
-    """A response that is kept up to a place and goes on otherwise.
+class RowCopy:
+    """A response that agrees with the original up to a position and continues with other tokens.
 
     Example:
-        Copy(row=3, kept=5, tokens=[0, 41, 7])
+        RowCopy(row=3, prefix_length=5, tokens=[0, 41, 7])
     """
 
-    row: int  # of the packing
-    kept: int  # tokens of the response before the first difference
-    tokens: Ints  # what follows instead, at least one
+    row: int  # index in the packing
+    prefix_length: int  # response tokens before the first difference
+    tokens: Ints  # the copy's own tokens after the prefix, at least one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """What originals left behind."""
+class OriginalCache:
+    """Keys and values of the original rows, and where each row's tokens lie in them."""
 
     packing: Packing
     keys: Sequence[Tensor]  # per layer [N, K, d]
     values: Sequence[Tensor]
 
-    def shared(self, copies: Sequence[Copy]) -> tuple[Spans, Spans]:
-        """[C, 2] (start, length) of their prompts and of what they keep, among the N tokens."""
+    def shared_spans(self, copies: Sequence[RowCopy]) -> tuple[SpanArray, SpanArray]:
+        """[C, 2] (start, length) of each copy's prompt and prefix, among the N cached tokens."""
         row_C = np.array([copy.row for copy in copies])
-        first_C = np.array(self.packing.responses)[row_C, 0]
-        kept_C = np.array([copy.kept for copy in copies])
+        response_start_C = np.array(self.packing.responses)[row_C, 0]
+        prefix_C = np.array([copy.prefix_length for copy in copies])
         prompts = np.array(self.packing.prompts)[np.array(self.packing.parents)[row_C]]
-        return prompts, np.stack((first_C, kept_C), axis=1)
+        return prompts, np.stack((response_start_C, prefix_C), axis=1)
 
 
-class FusedCopies:
-    """An `attend` without a backward; in the last layer the queries asked for are the copies' last
-    ones."""
+class FusedCopyAttention:
+    """Attention of copies by a GPU kernel that has no backward pass.
+
+    In the last layer only the requested queries are computed; they must end with the copy.
+    """
 
     def __init__(
-        self, decoder: Decoder, kept: Kept, copies: Sequence[Copy], asked: Sequence[Span]
+        self,
+        decoder: Decoder,
+        cache: OriginalCache,
+        copies: Sequence[RowCopy],
+        query_spans: Sequence[Span],
     ) -> None:
         from counterpoise.model.kernels.copies import make_copy_blocks
 
-        lengths_C, asked_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(asked)
-        assert (asked_C2[:, 1] == lengths_C).all()
-        own, shared = _side_by_side(lengths_C), kept.shared(copies)
-        runs = own, _side_by_side(asked_C2[:, 1] - asked_C2[:, 0])
+        lengths_C, query_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(query_spans)
+        assert (query_C2[:, 1] == lengths_C).all()
+        own_spans, shared_spans = _side_by_side(lengths_C), cache.shared_spans(copies)
+        query_runs = own_spans, _side_by_side(query_C2[:, 1] - query_C2[:, 0])
         group, device = decoder.heads // decoder.kv_heads, decoder.device
-        self.kept = kept
-        self.all, self.asked = (
-            make_copy_blocks(np.concatenate((queries, own, *shared), axis=1), group, device)
-            for queries in runs
+        self.cache = cache
+        self.all_queries, self.last_layer_queries = (
+            make_copy_blocks(
+                np.concatenate((queries, own_spans, *shared_spans), axis=1), group, device
+            )
+            for queries in query_runs
         )
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Imported here because Triton exists only where there is a GPU.
         from counterpoise.model.kernels.copies import attend_copies
 
-        at = self.asked if layer == len(self.kept.keys) - 1 else self.all
-        return attend_copies(q, k, v, self.kept.keys[layer], self.kept.values[layer], at)
+        blocks = self.last_layer_queries if layer == len(self.cache.keys) - 1 else self.all_queries
+        return attend_copies(q, k, v, self.cache.keys[layer], self.cache.values[layer], blocks)
 
 
-def _side_by_side(lengths_C: Lengths) -> Spans:
+def _side_by_side(lengths_C: LengthArray) -> SpanArray:
     return np.stack((np.cumsum(lengths_C) - lengths_C, lengths_C), axis=1)
 
 
-class PaddedCopies:
-    """An `attend` by torch's own attention."""
+class PaddedCopyAttention:
+    """Attention of copies by torch's own kernel, over gathered and padded keys and values."""
 
     def __init__(
-        self, decoder: Decoder, kept: Kept, copies: Sequence[Copy], asked: Sequence[Span]
+        self,
+        decoder: Decoder,
+        cache: OriginalCache,
+        copies: Sequence[RowCopy],
+        query_spans: Sequence[Span],
     ) -> None:
         lengths_C = np.array([len(copy.tokens) for copy in copies])
-        spans = kept.shared(copies)
-        shared_C = spans[0][:, 1] + spans[1][:, 1]
+        shared_spans = cache.shared_spans(copies)
+        shared_C = shared_spans[0][:, 1] + shared_spans[1][:, 1]
         device, S = decoder.device, int(shared_C.max())
-        shared = np.zeros((len(copies), S), dtype=np.int64)
-        for c, parts in enumerate(zip(*spans, strict=True)):
-            where = [np.arange(start, start + length) for start, length in parts]
-            shared[c, : shared_C[c]] = np.concatenate(where)
-        own, _ = _padded(np.zeros_like(lengths_C), lengths_C)
-        self.kept = kept
-        self.shared, self.own = to_device(shared, device), to_device(own, device, np.int64)
-        all_of = [(0, length) for length in lengths_C.tolist()]
-        self.all, self.asked = (
-            _Queries(decoder, some, shared_C, (S, own.shape[1])) for some in (all_of, asked)
+        shared_index = np.zeros((len(copies), S), dtype=np.int64)
+        for copy_number, copy_spans in enumerate(zip(*shared_spans, strict=True)):
+            ranges = [np.arange(start, start + length) for start, length in copy_spans]
+            shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(ranges)
+        own_index, _ = _padded_positions(np.zeros_like(lengths_C), lengths_C)
+        self.cache = cache
+        self.shared_index, self.own_index = (
+            to_device(shared_index, device),
+            to_device(own_index, device, np.int64),
+        )
+        all_spans = [(0, length) for length in lengths_C.tolist()]
+        self.all_queries, self.last_layer_queries = (
+            _PaddedQueries(decoder, spans, shared_C, (S, own_index.shape[1]))
+            for spans in (all_spans, query_spans)
         )
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """In the last layer `q` is that of the places asked for."""
-        by = self.asked if layer == len(self.kept.keys) - 1 else self.all
+        """Attend in one layer; in the last layer `q` holds the requested queries only."""
+        queries = self.last_layer_queries if layer == len(self.cache.keys) - 1 else self.all_queries
 
-        def beside(kept_N: Tensor, own_n: Tensor) -> Tensor:
+        def join_shared_and_own(kept_N: Tensor, own_n: Tensor) -> Tensor:
             """[C, K, S + W, d]"""
-            whole = torch.cat((kept_N[self.shared], gather_rows(own_n, self.own)), dim=1)
-            return whole.transpose(1, 2)
+            joined = torch.cat(
+                (kept_N[self.shared_index], gather_rows(own_n, self.own_index)), dim=1
+            )
+            return joined.transpose(1, 2)
 
-        (C, Q), K = by.places.shape, k.shape[1]
-        folded = gather_rows(q, by.places).view(C, Q, K, -1, q.shape[2])  # a key head's queries
+        (C, Q), K = queries.token_index.shape, k.shape[1]
+        folded = gather_rows(q, queries.token_index).view(
+            C, Q, K, -1, q.shape[2]
+        )  # queries by key head
         out = F.scaled_dot_product_attention(
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
-            beside(self.kept.keys[layer], k),
-            beside(self.kept.values[layer], v),
-            attn_mask=by.mask,
+            join_shared_and_own(self.cache.keys[layer], k),
+            join_shared_and_own(self.cache.values[layer], v),
+            attn_mask=queries.mask,
         )
-        split = out.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
-        return split.reshape(C * Q, q.shape[1], -1).index_select(0, by.back_n)
+        unfolded = out.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
+        return unfolded.reshape(C * Q, q.shape[1], -1).index_select(0, queries.unpadded_n)
 
 
-class _Queries:
-    """Tokens of every copy that look, padded with its last."""
+class _PaddedQueries:
+    """Query tokens of every copy, padded with the copy's last query, and their attention mask."""
 
     def __init__(
-        self, decoder: Decoder, spans: Sequence[Span], shared_C: np.ndarray, seen: tuple[int, int]
+        self,
+        decoder: Decoder,
+        spans: Sequence[Span],
+        shared_C: np.ndarray,
+        key_lengths: tuple[int, int],
     ) -> None:
-        """`seen`: what is shared, and a copy's own tokens, at most."""
-        S, W = seen
-        first_C, counts_C = np.array(spans)[:, 0], np.array([end - start for start, end in spans])
-        places, at = _padded(first_C, counts_C)
-        sees_shared = np.arange(S) < shared_C[:, None, None]
-        sees = np.concatenate(
-            (np.broadcast_to(sees_shared, (*at.shape, S)), np.arange(W) <= at[..., None]), axis=2
+        """`key_lengths`: the largest number of shared tokens, and of tokens of a copy's own."""
+        S, W = key_lengths
+        start_C, counts_C = np.array(spans)[:, 0], np.array([end - start for start, end in spans])
+        token_index, position = _padded_positions(start_C, counts_C)
+        # A query sees all shared tokens of its copy, and the copy's own tokens up to itself.
+        visible_shared = np.arange(S) < shared_C[:, None, None]
+        visible = np.concatenate(
+            (
+                np.broadcast_to(visible_shared, (*position.shape, S)),
+                np.arange(W) <= position[..., None],
+            ),
+            axis=2,
         )
-        real = np.arange(at.shape[1]) < counts_C[:, None]
+        is_real = np.arange(position.shape[1]) < counts_C[:, None]
         device = decoder.device
-        self.places = to_device(places, device, np.int64)
-        self.back_n = to_device(np.flatnonzero(real), device, np.int64)
-        clear = torch.zeros((), dtype=decoder.dtype, device=device)
-        mask = torch.where(to_device(sees, device), clear, -torch.inf)[:, None]
+        self.token_index = to_device(token_index, device, np.int64)
+        self.unpadded_n = to_device(np.flatnonzero(is_real), device, np.int64)
+        zero = torch.zeros((), dtype=decoder.dtype, device=device)
+        mask = torch.where(to_device(visible, device), zero, -torch.inf)[:, None]
         self.mask = mask.repeat(1, 1, decoder.heads // decoder.kv_heads, 1)  # [C, 1, g Q, S + W]
 
 
-def _padded(first_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Per copy `counts` tokens from its `first` on, padded with the last: [C, Q] each of their
-    places when they alone lie side by side, and within the copy."""
-    nth = np.minimum(np.arange(counts_C.max()), counts_C[:, None] - 1)
-    return (np.cumsum(counts_C) - counts_C)[:, None] + nth, first_C[:, None] + nth
+def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of `counts` queries per copy, starting at its `start`, padded with the last one.
+
+    Returns [C, Q] twice: the index when only these queries lie side by side, and the index within
+    the copy.
+    """
+    offset = np.minimum(np.arange(counts_C.max()), counts_C[:, None] - 1)
+    return (np.cumsum(counts_C) - counts_C)[:, None] + offset, start_C[:, None] + offset
 
 
-# Rows computed once, and copies of them from their first difference on (`credit/masked_copies.py`).
-#
-# A copy costs as many tokens as it has from its first difference on. Where attention pads, copies
-# of about one length are run side by side.
-
-LARGER = 8  # than a pass that is differentiated: without padding, of what is run nothing is kept
-UNEVEN = 1.15  # length of a copy beside the mean of those it would be padded with
-LOOKED_AT = 8  # padded tokens that copies may look at, for each token of a pass
+COPY_PASS_FACTOR = (
+    8  # tokens of a pass without padding over those of a training pass: no activations stay
+)
+MAX_LENGTH_RATIO = 1.15  # of a copy to the mean of those it would be padded with
+MAX_KEYS_FACTOR = 8  # padded keys of a pass, for each of its tokens
 
 
-class Originals:
-    """Packed rows, computed once; copies look at their keys and values."""
+class OriginalRows:
+    """Packed rows, computed once, whose keys and values are reused by every copy."""
 
     @torch.no_grad()
     def __init__(self, policy: Policy, packing: Packing) -> None:
         self.policy, self.packing = policy, packing
         recorded = RecordingAttention(PackedAttention(packing))
         self.hidden_N = policy.decoder(packing.tokens_N, packing.positions_N, recorded)
-        self.kept = Kept(packing, recorded.keys, recorded.values)
-        self.pads = not is_half_on_gpu(self.hidden_N)
+        self.cache = OriginalCache(packing, recorded.keys, recorded.values)
+        self.pads_attention = not is_half_on_gpu(self.hidden_N)
 
-    def batches(self, copies: Sequence[Copy], micro_tokens: int) -> Iterator[list[int]]:
-        """Copies of each pass: at least one, else as many as fit. Where attention pads, the
-        shortest first."""
-        runs = [len(copy.tokens) for copy in copies]
-        wholes = (self._shared(copies) + runs).tolist()
+    def copy_batches(self, copies: Sequence[RowCopy], micro_tokens: int) -> Iterator[list[int]]:
+        """Indices of the copies of each pass: at least one, otherwise as many as fit.
+
+        Where attention pads, the shortest copies come first.
+        """
+        run_lengths = [len(copy.tokens) for copy in copies]
+        total_lengths = (self._shared_lengths(copies) + run_lengths).tolist()
         order = list(range(len(copies)))
-        if self.pads:
-            order.sort(key=lambda i: runs[i])
+        if self.pads_attention:
+            order.sort(key=lambda i: run_lengths[i])
         batch: list[int] = []
         tokens = longest = 0
         for i in order:
-            run, whole = runs[i], wholes[i]
-            full = tokens + run > (micro_tokens if self.pads else LARGER * micro_tokens)
-            if self.pads:
-                full |= (len(batch) + 1) * max(longest, whole) > LOOKED_AT * micro_tokens
-                many = tokens > micro_tokens / 8
-                full |= many and run > UNEVEN * tokens / len(batch)
-            if batch and full:
+            run_length, total_length = run_lengths[i], total_lengths[i]
+            is_full = tokens + run_length > (
+                micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
+            )
+            # With padding, also bound the padded keys and the waste by copies of unequal length.
+            if self.pads_attention:
+                is_full |= (len(batch) + 1) * max(
+                    longest, total_length
+                ) > MAX_KEYS_FACTOR * micro_tokens
+                enough_tokens = tokens > micro_tokens / 8
+                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * tokens / len(batch)
+            if batch and is_full:
                 yield batch
                 batch, tokens, longest = [], 0, 0
             batch.append(i)
-            tokens, longest = tokens + run, max(longest, whole)
+            tokens, longest = tokens + run_length, max(longest, total_length)
         if batch:
             yield batch
 
-    def run(
-        self, copies: Sequence[Copy], asked: Sequence[Span], embedded_n: Tensor | None = None
+    def run_copies(
+        self,
+        copies: Sequence[RowCopy],
+        query_spans: Sequence[Span],
+        embedded_n: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states at the places `asked` for among a copy's tokens, copy after copy: [n, D].
+        """Hidden states [n, D] at the `query_spans` of each copy's own tokens, copy after copy.
 
-        `embedded_n` stands in for the embeddings of the copies' tokens, with a gradient: to it
-        alone, since originals are constants.
+        `embedded_n` replaces the embeddings of the copies' tokens. The gradient flows to it alone,
+        because the originals are constants.
         """
+        # Copies lie side by side on one token axis; positions continue after prompt and prefix.
         lengths = np.array([len(copy.tokens) for copy in copies])
-        begins = self._shared(copies)  # positions
+        first_positions = self._shared_lengths(copies)
         starts = np.cumsum(lengths) - lengths
-        within = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-        wanted = np.array(asked) + starts[:, None]
+        offset = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+        flat_spans = np.array(query_spans) + starts[:, None]
         decoder, device = self.policy.decoder, self.policy.device
-        decoder.reserve(int((begins + lengths).max()))
-        fused = embedded_n is None and not self.pads
-        way: type[FusedCopies | PaddedCopies] = FusedCopies if fused else PaddedCopies
-        attend = way(decoder, self.kept, copies, asked)
+        decoder.reserve(int((first_positions + lengths).max()))
+        is_fused = embedded_n is None and not self.pads_attention
+        attention_type: type[FusedCopyAttention | PaddedCopyAttention] = (
+            FusedCopyAttention if is_fused else PaddedCopyAttention
+        )
+        attend = attention_type(decoder, self.cache, copies, query_spans)
         with torch.set_grad_enabled(embedded_n is not None):
             return decoder(
                 to_device(np.concatenate([copy.tokens for copy in copies]), device, np.int64),
-                to_device(np.repeat(begins, lengths) + within, device, np.int64),
+                to_device(np.repeat(first_positions, lengths) + offset, device, np.int64),
                 attend,
                 embedded_N=embedded_n,
-                output_indices_n=places(wanted, device),
+                output_indices_n=span_indices(flat_spans, device),
             )
 
-    def _shared(self, copies: Sequence[Copy]) -> NDArray[np.integer]:
-        """Tokens that each looks at and does not run."""
-        prompts, kept = self.kept.shared(copies)
-        return prompts[:, 1] + kept[:, 1]
+    def _shared_lengths(self, copies: Sequence[RowCopy]) -> NDArray[np.integer]:
+        """Number of tokens that each copy reads from the cache: prompt and prefix."""
+        prompts, prefixes = self.cache.shared_spans(copies)
+        return prompts[:, 1] + prefixes[:, 1]

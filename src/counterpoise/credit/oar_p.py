@@ -1,19 +1,19 @@
-"""OAR-P: how much the answer moves when a token is taken away.
+"""OAR-P: weight tokens by how much masking them changes the answer.
 
-    P0 clean, P_t with token t replaced by padding     I_t = KL(P0 || P_t)
+    P0 unmasked, P_t with token t replaced by padding     I_t = KL(P0 || P_t)
     w = bi-level reshaping of I (credit/bilevel.py)
 
-What P is, and what reasoning: credit/outcome.py. compare=answer_joint: I_t = log p(answer) clean -
-masked, not below 0.
+credit/outcome.py defines P and the reasoning tokens. compare=answer_joint: I_t = log p(answer)
+unmasked minus masked, not below 0.
 
-As published it is a forward pass for every token. Here a masked response is computed from the mask
-on only, which halves that. Where it would still take more than `passes` forward passes of the
-rollout, half of them mask single tokens, from the answer backwards: there a copy costs least, and
-there answers are found to hang. The others mask spans of what is left, whose importance is shared
-by their tokens. `passes = 0` masks every token by itself.
+As published, it takes one forward pass per token. Here a masked response is computed only from the
+mask on, which halves the cost. If that would still exceed `passes` forward passes of the rollout,
+half of the budget masks single tokens, from the answer backwards: a copy is cheapest there, and
+that is where answers were found to depend on single tokens. The other half masks spans of the
+remaining tokens, which share the importance of their span. `passes = 0` masks every token alone.
 
 arXiv:2601.07408; compare = last is that of the authors' README, the paper's own was not found. 7
-passes, and spans, are chosen here. A model without padding is given its end token.
+passes, and spans, are chosen here. A model without a padding token uses its end token.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import Answer, places
-from counterpoise.credit.bilevel import BOOST, QUANTILE
-from counterpoise.credit.divergence import divergence, mean_states
-from counterpoise.credit.embedding_saliency import cut
-from counterpoise.credit.masked_copies import Copy, Originals, Span
-from counterpoise.credit.outcome import check, judged, reasoned, weighed
-from counterpoise.credit.view import View
+from counterpoise.credit.answer_spans import AnswerSpan, span_indices
+from counterpoise.credit.bilevel import DEFAULT_BOOST, DEFAULT_QUANTILE
+from counterpoise.credit.divergence import kl_divergence, mean_states
+from counterpoise.credit.embedding_saliency import truncate_row
+from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
+from counterpoise.credit.outcome import (
+    check_settings,
+    outcome_span,
+    rows_with_reasoning,
+    weights_from_importance,
+)
+from counterpoise.credit.view import CreditView
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, pack_rows
@@ -42,132 +47,170 @@ from counterpoise.types import Floats, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One row: whose answer is looked at, and what is masked."""
+class MaskedRow:
+    """A row whose outcome is compared with and without masked spans of its reasoning."""
 
-    row: Row  # cut after the tokens that are judged
-    judged: Span
-    masked: Sequence[Span]  # the reasoning, in parts
+    row: Row  # cut after the outcome tokens
+    outcome_span: Span
+    mask_spans: Sequence[Span]  # of the reasoning, masked one at a time
 
     def predictors(self, first: int) -> Span:
-        """Where the judged tokens are predicted, when token 0 of the response is at `first`."""
-        start, end = self.judged
+        """Positions that predict the outcome tokens if token 0 of the response is at `first`."""
+        start, end = self.outcome_span
         return first + start - 1, first + end - 1
 
 
 def weights(
-    view: View,
+    view: CreditView,
     *,
     compare: str = "last",
     passes: float = 7.0,
-    quantile: float = QUANTILE,
-    boost: float = BOOST,
+    quantile: float = DEFAULT_QUANTILE,
+    boost: float = DEFAULT_BOOST,
 ) -> list[Floats]:
-    check(compare, quantile, boost)
-    boxes = reasoned(view)
-    return weighed(view, boxes, importance(view, boxes, compare, passes), quantile, boost)
+    """Token weights of every row, by masking its reasoning."""
+    check_settings(compare, quantile, boost)
+    boxes = rows_with_reasoning(view)
+    return weights_from_importance(
+        view, boxes, masking_importance(view, boxes, compare, passes), quantile, boost
+    )
 
 
-def importance(
-    view: View, boxes: dict[int, Answer], compare: str, passes: float
+def masking_importance(
+    view: CreditView, boxes: dict[int, AnswerSpan], compare: str, passes: float
 ) -> Iterator[tuple[int, Floats]]:
-    """(row, I of its reasoning tokens)"""
+    """Yield (row, I of its reasoning tokens)."""
     policy, reader = view.policy, view.reader
     assert reader is not None
-    shared_by = {i: len(group) for group in view.groups for i in group}
-    asked: list[Asked] = []
+    group_size = {i: len(group) for group in view.groups for i in group}
+    masked_rows: list[MaskedRow] = []
     for i, box in boxes.items():
-        row, (start, end) = view.rows[i], judged(box, compare)
-        # of a forward pass of the batch: a prompt is run once for its rows
-        tokens = row.num_tokens + len(row.content.prompt_tokens) / shared_by[i]
-        masked = spans_of(box.mark, end - 1, (passes - 1) * tokens if passes else np.inf)
-        asked.append(Asked(cut(row, end), (start, end), masked))
-    rows = [one.row for one in asked]
+        row, (start, end) = view.rows[i], outcome_span(box, compare)
+        # Tokens of a row in a forward pass of the batch: a prompt is run once for all its rows.
+        tokens = row.num_tokens + len(row.content.prompt_tokens) / group_size[i]
+        mask_spans = choose_mask_spans(
+            box.box_start, end - 1, (passes - 1) * tokens if passes else np.inf
+        )
+        masked_rows.append(MaskedRow(truncate_row(row, end), (start, end), mask_spans))
+    rows = [masked_row.row for masked_row in masked_rows]
 
     def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:
-        under_way = []
-        for batch in micro_batches(rows, 2 * micro_tokens):  # of these only keys and values stay
-            values = _of_spans(policy, [asked[i] for i in batch], compare, micro_tokens)
-            under_way.append((batch, to_host(values.float())))
-        return under_way
+        pending = []
+        for batch in micro_batches(rows, 2 * micro_tokens):  # only keys and values stay
+            values = _span_importance(
+                policy, [masked_rows[i] for i in batch], compare, micro_tokens
+            )
+            pending.append((batch, to_host(values.float())))
+        return pending
 
-    names = list(boxes)
-    for batch, values_of in reader.micro.run_rows(attempt, rows) if rows else []:
-        ends = np.cumsum([len(asked[i].masked) for i in batch])
+    view_indices = list(boxes)
+    for batch, values_of in reader.micro_batch.run_rows(attempt, rows) if rows else []:
+        ends = np.cumsum([len(masked_rows[i].mask_spans) for i in batch])
         for i, values_K in zip(batch, np.split(values_of(), ends[:-1]), strict=True):
-            lengths_K = np.array([end - start for start, end in asked[i].masked])
-            yield names[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
+            lengths_K = np.array([end - start for start, end in masked_rows[i].mask_spans])
+            yield view_indices[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
 
 
-def spans_of(reasoning: int, inputs: int, budget: float) -> list[Span]:
-    """What is masked together, for `budget` tokens or, if that is too little, as few as possible.
+def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
+    """Spans to mask together at a cost of at most `budget` tokens, or as few as possible.
 
     A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
-    tokens, from the last one backwards; what is left masks spans of what is left.
+    tokens, from the last one backwards; the rest masks spans of the remaining tokens.
     """
-    costs = inputs - np.arange(reasoning)[::-1]  # of single tokens, the last one first
+    costs = inputs - np.arange(reasoning)[::-1]  # of masking single tokens, the last one first
     if costs.sum() <= budget:
         return list(pairwise(range(reasoning + 1)))
-    singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
-    budget -= costs[:singles].sum()
-    rest = reasoning - singles
-    few = min(rest, max(1, int((budget - rest / 2) / (inputs - rest / 2)) + 1))  # or too many
-    while few > 1 and (inputs - _bounds(rest, few)[:-1]).sum() > budget:
-        few -= 1
-    bounds = _bounds(rest, few).tolist()
-    return [*pairwise(bounds), *((t, t + 1) for t in range(rest, reasoning))]
+    num_singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
+    budget -= costs[:num_singles].sum()
+    remaining = reasoning - num_singles
+    # A span costs about inputs - remaining / 2 tokens: start from an upper bound of their number.
+    bound = int((budget - remaining / 2) / (inputs - remaining / 2)) + 1
+    num_spans = min(remaining, max(1, bound))
+    while num_spans > 1 and (inputs - _even_bounds(remaining, num_spans)[:-1]).sum() > budget:
+        num_spans -= 1
+    bounds = _even_bounds(remaining, num_spans).tolist()
+    return [*pairwise(bounds), *((t, t + 1) for t in range(remaining, reasoning))]
 
 
-def _bounds(tokens: int, parts: int) -> NDArray[np.int64]:
-    """Parts whose lengths differ by one at most."""
+def _even_bounds(tokens: int, parts: int) -> NDArray[np.int64]:
+    """Bounds of `parts` spans whose lengths differ by at most one."""
     return np.arange(parts + 1) * tokens // parts
 
 
 @torch.no_grad()
-def _of_spans(policy: Policy, asked: Sequence[Asked], compare: str, micro_tokens: int) -> Tensor:
-    """I of each span, row after row."""
-    originals = Originals(policy, pack_rows(policy, [one.row for one in asked]))
-    copies = [copy for r, one in enumerate(asked) for copy in _masked(policy, r, one)]
-    read = _scores if compare == "answer_joint" else _states
-    firsts = [first for first, _ in originals.packing.responses]
-    predictors = [one.predictors(first) for one, first in zip(asked, firsts, strict=True)]
-    clean_R = read(policy, originals.hidden_N[places(predictors, policy.device)], asked)
-    walked: list[int] = []
+def _span_importance(
+    policy: Policy, masked_rows: Sequence[MaskedRow], compare: str, micro_tokens: int
+) -> Tensor:
+    """I of each masked span, row after row."""
+    originals = OriginalRows(
+        policy, pack_rows(policy, [masked_row.row for masked_row in masked_rows])
+    )
+    copies = [
+        copy
+        for row_number, masked_row in enumerate(masked_rows)
+        for copy in _masked_copies(policy, row_number, masked_row)
+    ]
+    summarise = _outcome_logprobs if compare == "answer_joint" else _mean_outcome_states
+    response_starts = [response_start for response_start, _ in originals.packing.responses]
+    predictors = [
+        masked_row.predictors(response_start)
+        for masked_row, response_start in zip(masked_rows, response_starts, strict=True)
+    ]
+    clean_R = summarise(
+        policy, originals.hidden_N[span_indices(predictors, policy.device)], masked_rows
+    )
+    # Batches reorder the copies by length: remember the order to undo it at the end.
+    order: list[int] = []
     values: list[Tensor] = []
-    for batch in originals.batches(copies, micro_tokens):
-        some = [copies[i] for i in batch]
-        hidden_n = originals.run(some, [asked[c.row].predictors(-c.kept) for c in some])
-        moved = read(policy, hidden_n, [asked[copy.row] for copy in some])
-        clean = clean_R[to_device(np.array([copy.row for copy in some]), policy.device)]
+    for batch in originals.copy_batches(copies, micro_tokens):
+        batch_copies = [copies[i] for i in batch]
+        hidden_n = originals.run_copies(
+            batch_copies, [masked_rows[c.row].predictors(-c.prefix_length) for c in batch_copies]
+        )
+        masked = summarise(policy, hidden_n, [masked_rows[copy.row] for copy in batch_copies])
+        clean = clean_R[to_device(np.array([copy.row for copy in batch_copies]), policy.device)]
         if compare == "answer_joint":
-            values.append((clean - moved).clamp(min=0).double())
+            values.append((clean - masked).clamp(min=0).double())
         else:
-            values.append(divergence(clean, moved, policy.decoder.unembedding))
-        walked += batch
-    return torch.cat(values)[to_device(np.argsort(walked), policy.device)]
+            values.append(kl_divergence(clean, masked, policy.decoder.unembedding))
+        order += batch
+    return torch.cat(values)[to_device(np.argsort(order), policy.device)]
 
 
-def _masked(policy: Policy, r: int, one: Asked) -> Iterator[Copy]:
-    """A copy of the row for each span, with padding in the span's place."""
+def _masked_copies(policy: Policy, row_number: int, masked_row: MaskedRow) -> Iterator[RowCopy]:
+    """A copy of the row for each span, with padding in place of the span."""
     padding = policy.decoder.config.pad_token_id
-    tokens = one.row.content.response_tokens[:-1]
-    for start, end in one.masked:
-        rest = tokens[start:].copy()
-        rest[: end - start] = policy.end_tokens[0] if padding is None else padding
-        yield Copy(r, start, rest)
+    tokens = masked_row.row.content.response_tokens[:-1]
+    for start, end in masked_row.mask_spans:
+        suffix = tokens[start:].copy()
+        suffix[: end - start] = policy.end_tokens[0] if padding is None else padding
+        yield RowCopy(row_number, start, suffix)
 
 
-def _states(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
-    """The mean hidden state at the judged tokens: [R, D]."""
-    ends = np.cumsum([0, *(end - start for start, end in (one.judged for one in asked))])
+def _mean_outcome_states(
+    policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]
+) -> Tensor:
+    """The mean hidden state at the outcome tokens of each row: [R, D]."""
+    ends = np.cumsum(
+        [
+            0,
+            *(
+                end - start
+                for start, end in (masked_row.outcome_span for masked_row in masked_rows)
+            ),
+        ]
+    )
     return mean_states(hidden_n, list(pairwise(ends.tolist())))
 
 
-def _scores(policy: Policy, hidden_n: Tensor, asked: Sequence[Asked]) -> Tensor:
-    """The log-probability of the judged tokens together: [R]."""
-    tokens = [one.row.content.response_tokens[slice(*one.judged)] for one in asked]
+def _outcome_logprobs(policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]) -> Tensor:
+    """The joint log-probability of the outcome tokens of each row: [R]."""
+    tokens = [
+        masked_row.row.content.response_tokens[slice(*masked_row.outcome_span)]
+        for masked_row in masked_rows
+    ]
     targets_n = to_device(np.concatenate(tokens), policy.device, np.int64)
     logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)
-    of_n = np.repeat(np.arange(len(asked)), [len(t) for t in tokens])
-    sums = logprobs_n.new_zeros(len(asked))
-    return sums.index_add(0, to_device(of_n, policy.device), logprobs_n)
+    row_n = np.repeat(np.arange(len(masked_rows)), [len(row_tokens) for row_tokens in tokens])
+    sums = logprobs_n.new_zeros(len(masked_rows))
+    return sums.index_add(0, to_device(row_n, policy.device), logprobs_n)

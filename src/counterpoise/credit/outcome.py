@@ -1,56 +1,59 @@
-"""What OAR takes for a rollout's outcome, and what it makes of how much a token matters to it.
+"""OAR's definition of a rollout's outcome, shared by its two variants (oar_g, oar_p).
 
     last           P = softmax of the logits at the answer's first token
-    answer_mean    P = softmax of the mean logits at its tokens
-    answer_joint   the log-probability of its tokens
+    answer_mean    P = softmax of the mean logits at the answer's tokens
+    answer_joint   the log-probability of the answer's tokens
 
-The answer is the last box; reasoning is what comes before it. Only reasoning is weighed
-(credit/bilevel.py): other tokens get 1, and so do all of a rollout without a box or reasoning.
+The answer is the content of the last box; reasoning is everything before the box. Only reasoning
+tokens are weighted (credit/bilevel.py): others get 1, as do all tokens of a rollout without a box
+or without reasoning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from counterpoise.credit.answer_spans import Answer, answers
-from counterpoise.credit.bilevel import reshape
+from counterpoise.credit.answer_spans import AnswerSpan, locate_answers
+from counterpoise.credit.bilevel import reshape_importance
 from counterpoise.credit.masked_copies import Span
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.types import Floats
 
-COMPARE = ("answer_mean", "last", "answer_joint")
+COMPARISONS = ("answer_mean", "last", "answer_joint")
 
 
-def check(compare: str, quantile: float, boost: float) -> None:
-    if compare not in COMPARE:
-        raise unknown("comparison of answers", compare, COMPARE)
+def check_settings(compare: str, quantile: float, boost: float) -> None:
+    """Raise unless the settings that both OAR variants share are valid."""
+    if compare not in COMPARISONS:
+        raise unknown("comparison of answers", compare, COMPARISONS)
     if not 0 <= quantile <= 1 or not boost >= 0:
         raise PoiseError(
             f"quantile must be 0 to 1 and boost 0 or above: not {quantile:g} and {boost:g}"
         )
 
 
-def reasoned(view: View) -> dict[int, Answer]:
-    """The rows that have an answer and reasoning before it."""
-    return {i: box for i, box in enumerate(answers(view)) if box and box.mark}
+def rows_with_reasoning(view: CreditView) -> dict[int, AnswerSpan]:
+    """Boxes of the rows that have an answer and reasoning before it, by row."""
+    return {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
 
 
-def judged(box: Answer, compare: str) -> Span:
+def outcome_span(box: AnswerSpan, compare: str) -> Span:
     """The tokens at which outcomes are compared."""
-    return box.start, box.start + 1 if compare == "last" else box.end
+    return box.content_start, box.content_start + 1 if compare == "last" else box.content_end
 
 
-def weighed(
-    view: View,
-    boxes: Mapping[int, Answer],
+def weights_from_importance(
+    view: CreditView,
+    boxes: Mapping[int, AnswerSpan],
     importances: Iterable[tuple[int, Floats]],
     quantile: float,
     boost: float,
 ) -> list[Floats]:
-    """Weights of every row by (row, I of its tokens from the first on)."""
-    found = ones(view.rows)
+    """Token weights of every row from pairs (row, I of its tokens from the first one on)."""
+    # Answer tokens and rollouts without an importance keep a weight of 1.
+    row_weights = unit_weights(view.rows)
     for i, importance_T in importances:
-        reasoning = slice(boxes[i].mark)
-        found[i][reasoning] = reshape(importance_T[reasoning], quantile, boost)
-    return found
+        reasoning = slice(boxes[i].box_start)
+        row_weights[i][reasoning] = reshape_importance(importance_T[reasoning], quantile, boost)
+    return row_weights

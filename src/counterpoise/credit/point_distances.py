@@ -1,20 +1,21 @@
-"""How far apart clouds of points are, by the L2 distances C between their points.
+"""Distances between clouds of points, from the L2 distances C between their points.
 
-    transport  <P, C>,  P the plan of least <P, C> + eps KL(P | a b^T) with marginals a and b
-    sides      mean over x of min_y C_xy, and mean over y of min_x C_xy; half their sum is the
-               chamfer distance
-    means      mean of C_xy, of which an MMD is made: with the kernel -|x - y| its square is
-               2 mean(x, y) - mean(x, x) - mean(y, y), the energy distance
+    transport_cost    <P, C>,  P the plan of least <P, C> + eps KL(P | a b^T) with marginals a, b
+    chamfer_sides     mean over x of min_y C_xy, and mean over y of min_x C_xy; half their sum is
+                      the chamfer distance
+    mean_distances    mean of C_xy, from which an MMD is computed: with the kernel -|x - y| its
+                      square is 2 mean(x, y) - mean(x, x) - mean(y, y), the energy distance
 
-All take B pairs at once. `transport` takes clouds, [B, n, m]. The other two take the distances of
-sequences, [B, T, U], and compare every span of one with every span of the other: overlapping spans
-share C. A sequence shorter than T goes on with its last point, which changes no least; `shares`
-keep what it goes on with out of the means, and spans that begin beyond its own are to be ignored.
+All take B pairs at once. `transport_cost` takes clouds, [B, n, m]. The other two take the distances
+between sequences, [B, T, U], and compare every span of one with every span of the other, because
+overlapping spans share C. A sequence shorter than T is padded with its last point, which changes no
+minimum; `span_token_shares` keeps the padding out of the means, and spans that start beyond the
+sequence are to be ignored.
 
-The plan is diag(u) K diag(v), K = exp(-C / eps), by Sinkhorn's iterations, which scale rows and
-columns in turn. What of C belongs to a row or a column alone is taken out of K first, so that each
-has an entry of 1; the pairs whose u or v still leave float32 are done again in logarithms, at ten
-times the cost: no blur is too small.
+The plan is diag(u) K diag(v), K = exp(-C / eps), found by Sinkhorn's iterations, which scale rows
+and columns in turn. Row and column minima of C are subtracted before the exponential so that every
+row and column of K has an entry of 1. Pairs whose u or v still leave the range of float32 are
+computed again in the log domain, at ten times the cost, so no blur is too small.
 """
 
 from __future__ import annotations
@@ -24,71 +25,83 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def transport(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
-    """[B]; masses a [B, n] and b [B, m] sum to 1, those of padding are 0.
+def transport_cost(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
+    """Entropic transport cost <P, C> of every pair: [B].
 
-    The columns' marginals are exact, the rows' as good as the iterations make them.
+    Masses a [B, n] and b [B, m] sum to 1; padding has mass 0. Column marginals are exact, row
+    marginals as accurate as the number of iterations makes them.
     """
-    rest = C - C.amin(dim=2, keepdim=True)
-    in_column = rest.amin(dim=1, keepdim=True)
-    K = (rest - in_column).div_(-eps).exp_()
-    v = (b[:, None, :] * (in_column / -eps).exp()).mT  # the plan begins as a b^T exp(-C / eps)
+    reduced_C = C - C.amin(dim=2, keepdim=True)
+    column_minimum = reduced_C.amin(dim=1, keepdim=True)
+    K = (reduced_C - column_minimum).div_(-eps).exp_()
+    v = (b[:, None, :] * (column_minimum / -eps).exp()).mT  # first plan: a b^T exp(-C / eps)
     for _ in range(iterations):
         u = a[:, :, None] / (K @ v)
         v = b[:, :, None] / (K.mT @ u)
-    d = (K * C @ v).mul_(u).sum(dim=(1, 2))
-    lost = ~d.isfinite()
-    if lost.any():
-        d[lost] = _in_logarithms(C[lost], a[lost], b[lost], eps, iterations)
-    return d
+    cost_B = (K * C @ v).mul_(u).sum(dim=(1, 2))
+    overflowed = ~cost_B.isfinite()
+    if overflowed.any():
+        cost_B[overflowed] = _log_domain_transport_cost(
+            C[overflowed], a[overflowed], b[overflowed], eps, iterations
+        )
+    return cost_B
 
 
-def _in_logarithms(C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int) -> Tensor:
+def _log_domain_transport_cost(
+    C: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int
+) -> Tensor:
+    """The same cost by Sinkhorn iterations on log u and log v, which cannot overflow."""
     log_a, log_b = a.log()[:, :, None], b.log()[:, None, :]
-    nearness = C / -eps
+    log_K = C / -eps
     g = log_b
     for _ in range(iterations):
-        f = log_a - torch.logsumexp(nearness + g, dim=2, keepdim=True)
-        g = log_b - torch.logsumexp(nearness + f, dim=1, keepdim=True)
-    plan = (nearness + f + g).exp_()
+        f = log_a - torch.logsumexp(log_K + g, dim=2, keepdim=True)
+        g = log_b - torch.logsumexp(log_K + f, dim=1, keepdim=True)
+    plan = (log_K + f + g).exp_()
     return (plan * C).sum(dim=(1, 2))
 
 
-# -- all spans of two sequences ------------------------------------------------------------------
+# -- every span of one sequence with every span of another ---------------------------------------
 
 
-def starts(length: int, width: int, stride: int) -> range:
-    """Where the spans of a sequence begin; the last one ends with it, and may be shorter.
+def span_starts(length: int, width: int, stride: int) -> range:
+    """Start positions of the spans of a sequence; the last span ends with it and may be shorter.
 
     Example:
-        >>> list(starts(160, 100, 25)), list(starts(7, 100, 25))
+        >>> list(span_starts(160, 100, 25)), list(span_starts(7, 100, 25))
         ([0, 25, 50, 75], [0])
     """
     return range(0, max(1, length - width + stride), stride)
 
 
-def shares(lengths_B: Tensor, longest: int, width: int, stride: int) -> Tensor:
-    """[B, T, K]: of span k, 1 / its length at its tokens, 0 elsewhere."""
-    at_T = torch.arange(longest, device=lengths_B.device)
-    start_K = torch.tensor(starts(longest, width, stride), device=lengths_B.device)
-    offset = at_T[:, None] - start_K
-    inside = (offset >= 0) & (offset < width) & (at_T < lengths_B[:, None])[:, :, None]
+def span_token_shares(lengths_B: Tensor, longest: int, width: int, stride: int) -> Tensor:
+    """[B, T, K]: 1 / length of span k at the tokens inside it, 0 elsewhere."""
+    token_T = torch.arange(longest, device=lengths_B.device)
+    start_K = torch.tensor(span_starts(longest, width, stride), device=lengths_B.device)
+    offset = token_T[:, None] - start_K
+    inside = (offset >= 0) & (offset < width) & (token_T < lengths_B[:, None])[:, :, None]
     return inside / inside.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def sides(C: Tensor, x: Tensor, y: Tensor, width: int, stride: int) -> tuple[Tensor, Tensor]:
-    """From x and from y, each [B, K, L]; x [B, T, K] and y [B, U, L] are the shares."""
+def chamfer_sides(
+    C: Tensor, x: Tensor, y: Tensor, width: int, stride: int
+) -> tuple[Tensor, Tensor]:
+    """Mean nearest distance from x and from y, each [B, K, L].
+
+    x [B, T, K] and y [B, U, L] are the token shares of the spans.
+    """
+    # Minima over spans are max-pools of -C, which torch computes for all spans at once.
     near = -C
-    from_x = x.mT @ most_of_spans(near, width, stride)
-    from_y = most_of_spans(near.mT, width, stride).mT @ y
+    from_x = x.mT @ span_maxima(near, width, stride)
+    from_y = span_maxima(near.mT, width, stride).mT @ y
     return from_x.neg_(), from_y.neg_()
 
 
-def means(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """[B, K, L], by the shares as above."""
+def mean_distances(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Mean distance between every pair of spans [B, K, L]; x and y as in `chamfer_sides`."""
     return x.mT @ (C @ y)
 
 
-def most_of_spans(x: Tensor, width: int, stride: int) -> Tensor:
-    """[B, R, T] -> [B, R, K]: the largest of every span."""
+def span_maxima(x: Tensor, width: int, stride: int) -> Tensor:
+    """[B, R, T] -> [B, R, K]: the largest value in every span."""
     return F.max_pool1d(x, min(width, x.shape[2]), stride, ceil_mode=True)

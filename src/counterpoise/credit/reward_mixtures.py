@@ -1,4 +1,4 @@
-"""Several rewards -> one advantage per rollout."""
+"""Combining several rewards of a rollout into one advantage: which rewards, weighted how."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from counterpoise.types import Group
 from counterpoise.variants import ADVANTAGES, MIXTURES
 from counterpoise.verify.extra_rewards import shares_of
 
-# Several rewards of a rollout -> one advantage: which rewards, with which shares, mixed how.
-
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """The verifier's reward with the share 1, and further ones.
+class RewardMixture:
+    """The verifier's reward with share 1, and extra rewards with shares of their own.
 
     Example:
-        Mixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
+        RewardMixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
     """
 
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
     def advantages(self, group: Group, credit: str) -> NDArray[np.float64]:
+        """Advantages of the group's rollouts by the named advantage function."""
         advantages_of = ADVANTAGES.load(credit)
-        found: NDArray[np.float64]
+        advantages_G: NDArray[np.float64]
         if not self.shares:
-            found = advantages_of(group.rewards_G)
-            return found
+            advantages_G = advantages_of(group.rewards_G)
+            return advantages_G
         rewards_KG = np.stack(
-            [group.rewards_G, *(further_rewards(group, name) for name in self.shares)]
+            [group.rewards_G, *(extra_rewards(group, name) for name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
-        found = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
-        return found
+        advantages_G = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
+        return advantages_G
 
 
-def mixture_of(config: RunConfig) -> Mixture:
-    return Mixture(config.credit.mixture, shares_of(config.verify.also))
+def configured_mixture(config: RunConfig) -> RewardMixture:
+    """The mixture that a run's options describe."""
+    return RewardMixture(config.credit.mixture, shares_of(config.verify.also))
 
 
-def further_rewards(group: Group, name: str) -> NDArray[np.float64]:
-    """[G], in the order of the rollouts."""
+def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:
+    """Values of the extra reward `name` [G], in the order of the rollouts."""
     if any(name not in rollout.further for rollout in group.rollouts):
         raise PoiseError(
-            f"group '{group.key}' has no reward '{name}': sample anew, or leave it out of "
-            "verify.also"
+            f"group '{group.key}' has no reward '{name}': sample it again, or remove the reward "
+            "from verify.also"
         )
     return np.array([rollout.further[name] for rollout in group.rollouts], dtype=np.float64)
 
@@ -60,37 +60,38 @@ Array = NDArray[np.float64]
 EPSILON = np.finfo(np.float64).eps
 
 
-def summed(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
     """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
 
-    What reward shaping means (DAPO's overlong punishment, arXiv:2503.14476). Within a group the
-    reward that varies most has the last word. Rewards that cancel sum to exactly 0, not to the
-    rounding that is left of them: 0.3 - 3 * 0.1 is no signal.
+    This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
+    the reward that varies most dominates. Rewards that cancel sum to exactly 0 rather than to a
+    rounding error: 0.3 - 3 * 0.1 is no signal.
     """
     total_G = shares_K @ rewards_KG
     rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(rewards_KG))
     return credit(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
-NOTHING = 1e-4  # of its parts: what the epsilons beside the stds leave of +1 and -1
+CANCELLED_SHARE = (
+    1e-4  # of the components' size: what is left of +1 and -1 by the epsilons next to the stds
+)
 
 
-def decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
-    """A = sum_k share_k credit(r_k) / sum_k share_k: every reward normalised in its group, then
-    mixed.
+def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+    """A = sum_k share_k credit(r_k) / sum_k share_k: normalise each reward, then mix.
 
-    CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), GN the
-    z-score of `credit.name=grpo`, which is one further reward with the share 1. A reward's scale
-    and offset drop out, so none drowns another, and one that is equal in the whole group leaves the
-    others as they are. With credits that sum to zero in a group the mixture does too. A rollout
-    whose parts cancel has no signal: exactly 0, not the rounding that is left of them (chosen
-    here).
+    CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
+    GN the z-score of `credit.name=grpo`; that is one extra reward with share 1. A reward's scale
+    and offset drop out, so no reward drowns another, and one that is equal in the whole group
+    leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
+    the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
+    error (chosen here).
 
-    Left out of CRPO: style rewards are first standardised by running statistics of their role,
+    Not taken from CRPO: it first standardises style rewards by running statistics of their role,
     which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a
     rollout.
     """
     advantages_KG = np.stack([credit(rewards_G) for rewards_G in rewards_KG])
-    mixture: Array = shares_K @ advantages_KG / shares_K.sum()
-    parts_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
-    return np.where(np.abs(mixture) < NOTHING * parts_G, 0.0, mixture)
+    mixture_G: Array = shares_K @ advantages_KG / shares_K.sum()
+    size_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
+    return np.where(np.abs(mixture_G) < CANCELLED_SHARE * size_G, 0.0, mixture_G)

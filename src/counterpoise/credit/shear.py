@@ -1,25 +1,26 @@
-"""SHEAR: credit where right and wrong reasoning part, by hidden states. arXiv:2604.23318
+"""SHEAR: credit goes where the hidden states of right and wrong rollouts diverge. arXiv:2604.23318
 
-    S_k   = `width` tokens of a rollout, the next span `stride` further on; P_k their hidden states
-    d_k   = min over spans l of rollouts of the other outcome in the group of  dist(P_k, P_l)
+    S_k   = `width` tokens of a rollout, the next span starting `stride` later; P_k their states
+    d_k   = min over spans l of the group's rollouts with the other outcome of  dist(P_k, P_l)
     w_t   = max_{k: t in S_k} d_k / n,                n = mean |h| over the tokens of the group
 
-What a rollout of the other outcome also thinks has w near 0: shared beginnings fall out. Not
-normalised to a mean of 1, as in the paper. The hidden states are those before the unembedding.
+Reasoning that a rollout of the other outcome shares has w near 0, so common beginnings drop out.
+Weights are not normalised to a mean of 1, as in the paper. Hidden states are those before the
+unembedding.
 
-distance  wasserstein (the paper's; by Sinkhorn), chamfer or mmd, which its ablation puts within 0.2
-          points. The kernel of its MMD was not found: here -|x - y|, which needs no bandwidth
-          (`credit/point_distances.py`).
+distance  wasserstein (the paper's; by Sinkhorn), chamfer or mmd; the paper's ablation puts them
+          within 0.2 points. The kernel of its MMD was not found: here -|x - y|, which needs no
+          bandwidth (`credit/point_distances.py`).
 width 100, stride 25: the paper's. The last span ends with the rollout; a short rollout is one span.
-blur      eps / n. Found is only that eps ln 100 is about 20.8, in a unit that models do not share;
-          0.05, and 50 iterations: chosen here. W_eps is <P, C>, without the entropy.
+blur      eps / n. All that was found is that eps ln 100 is about 20.8, in units that differ between
+          models; 0.05 and 50 iterations are chosen here. W_eps is <P, C>, without the entropy.
 No rollout of the other outcome: 1.
 
-The minimum is searched with a bound. No mass can go nearer than to its nearest point, so neither
-side of the chamfer distance exceeds <P, C>: only pairs of spans for which both lie below the best
-found so far are handed to Sinkhorn. Pairs of rows, for the bound, and pairs of spans are worked on
-as many at a time as fit `MEMORY`, whichever groups they are of: on a GPU a pair costs less than the
-launch of its kernels.
+The minimum is searched with a bound. No mass can travel less than the distance to its nearest
+point, so neither side of the chamfer distance exceeds <P, C>: only pairs of spans for which both
+are below the best cost so far go to Sinkhorn. Pairs of rows (for the bound) and pairs of spans are
+batched across groups, as many as fit `PAIR_MEMORY`, because on a GPU one pair takes less time than
+launching its kernels.
 """
 
 from __future__ import annotations
@@ -33,40 +34,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit import point_distances
-from counterpoise.credit.coupling_pushes import split
-from counterpoise.credit.view import View, ones
+from counterpoise.credit.coupling_pushes import split_tokens
+from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
 
-DISTANCES = ("wasserstein", "chamfer", "mmd")
-MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of the pairs that are in work
-DIRECT = 25  # points: up to here cdist subtracts them, beyond it multiplies matrices, less exactly
+DISTANCE_NAMES = ("wasserstein", "chamfer", "mmd")
+PAIR_MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes for the pairs of one batch
+EXACT_CDIST_POINTS = 25  # up to here cdist subtracts points; beyond, it uses less exact products
 
-Numbers = NDArray[np.int64]
+IndexArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans:
-    """S spans over the N tokens of the view, in units of n of their group."""
+class HiddenSpans:
+    """S spans over the N tokens of the view, with hidden states scaled by the n of their group."""
 
     flat_N: Tensor  # [N, D], hidden states
-    begin_R: Numbers  # of a row's tokens among the N
-    length_R: Numbers
-    unit_R: Tensor  # n
-    first_R: Numbers  # a row's first span
-    count_R: Numbers  # and how many
-    row_S: Tensor  # whose a span is
-    places: Tensor  # [S, w] among the N tokens, padded with the span's last
+    start_R: IndexArray  # a row's first token among the N
+    length_R: IndexArray
+    scale_R: Tensor  # n of the row's group
+    first_span_R: IndexArray  # a row's first span
+    num_spans_R: IndexArray
+    row_S: Tensor  # the row of a span
+    token_index: Tensor  # [S, w] among the N tokens, padded with the span's last token
     mass: Tensor  # [S, w], 1 / length, 0 for padding
 
-    def points(self, rows_B: Tensor, places: Tensor) -> Tensor:
-        """[B, w, D], in float32."""
-        return self.flat_N[places].float().div_(self.unit_R[rows_B, None, None])
+    def points(self, rows_B: Tensor, token_index: Tensor) -> Tensor:
+        """Scaled hidden states [B, w, D] at `token_index` [B, w], in float32."""
+        return self.flat_N[token_index].float().div_(self.scale_R[rows_B, None, None])
 
 
 @torch.no_grad()
 def weights(
-    view: View,
+    view: CreditView,
     *,
     distance: str = "wasserstein",
     width: int = 100,
@@ -74,62 +75,69 @@ def weights(
     blur: float = 0.05,
     iterations: int = 50,
 ) -> list[Floats]:
-    if distance not in DISTANCES:
-        raise PoiseError(f"shear: distance is one of {', '.join(DISTANCES)}, not '{distance}'")
+    """Token weights of every row, by the distance of its spans to the other outcome."""
+    if distance not in DISTANCE_NAMES:
+        raise PoiseError(f"shear: distance is one of {', '.join(DISTANCE_NAMES)}, not '{distance}'")
     if not 1 <= stride <= width or blur <= 0 or iterations < 1:
         raise PoiseError(
-            "shear: stride must be 1 to width, blur above 0 and iterations 1 or more: "
+            "shear: set stride to 1 up to width, blur above 0 and iterations to 1 or more, "
             f"not {stride}, {blur:g} and {iterations} with a width of {width}"
         )
-    opposed = [
+    opposed_rows = [
         (i, j)
         for group in view.groups
         for i in group
         for j in group
         if view.rows[i].sign > 0 > view.rows[j].sign
     ]
-    if not opposed:
-        return ones(view.rows)
-    spans = cut(view, width, stride)
-    pairs, values = between_rows(spans, np.array(opposed), distance, width, stride)
+    if not opposed_rows:
+        return unit_weights(view.rows)
+    spans = cut_spans(view, width, stride)
+    pairs, distances = opposed_span_distances(
+        spans, np.array(opposed_rows), distance, width, stride
+    )
     if distance == "wasserstein":
-        values = by_plan(spans, pairs, values, blur, iterations)
-    d_S = nearest(len(spans.mass), pairs, values)
-    d_S = torch.where(d_S.isinf(), 1.0, d_S)  # nobody to compare with
+        distances = nearest_transport_costs(spans, pairs, distances, blur, iterations)
+    distance_S = nearest_distances(len(spans.mass), pairs, distances)
+    distance_S = torch.where(distance_S.isinf(), 1.0, distance_S)  # no rollout of the other outcome
+    # A token takes the largest distance of the spans that contain it; padding is left out.
     inside = spans.mass > 0
-    w_N = torch.zeros(sum(row.num_tokens for row in view.rows), device=d_S.device)
-    w_N.scatter_reduce_(0, spans.places[inside], d_S[:, None].expand_as(inside)[inside], "amax")
-    return split(w_N.cpu().numpy(), view.rows)
+    weights_N = torch.zeros(sum(row.num_tokens for row in view.rows), device=distance_S.device)
+    weights_N.scatter_reduce_(
+        0, spans.token_index[inside], distance_S[:, None].expand_as(inside)[inside], "amax"
+    )
+    return split_tokens(weights_N.cpu().numpy(), view.rows)
 
 
-def cut(view: View, width: int, stride: int) -> Spans:
+def cut_spans(view: CreditView, width: int, stride: int) -> HiddenSpans:
+    """Cut every row into overlapping spans."""
     length_R = np.array([row.num_tokens for row in view.rows])
-    begin_R = np.cumsum(length_R) - length_R
-    starts = [point_distances.starts(length, width, stride) for length in length_R.tolist()]
-    count_R = np.array([len(of) for of in starts])
-    row_S = np.repeat(np.arange(len(starts)), count_R)
-    first_S = begin_R[row_S] + np.concatenate(starts)
-    last_S = np.minimum(first_S + width, (begin_R + length_R)[row_S]) - 1
-    places = first_S[:, None] + np.arange(int((last_S - first_S).max()) + 1)
-    mass = (places <= last_S[:, None]) / (last_S - first_S + 1)[:, None]
+    start_R = np.cumsum(length_R) - length_R
+    starts = [point_distances.span_starts(length, width, stride) for length in length_R.tolist()]
+    num_spans_R = np.array([len(row_starts) for row_starts in starts])
+    row_S = np.repeat(np.arange(len(starts)), num_spans_R)
+    start_S = start_R[row_S] + np.concatenate(starts)
+    final_S = np.minimum(start_S + width, (start_R + length_R)[row_S]) - 1
+    token_index = start_S[:, None] + np.arange(int((final_S - start_S).max()) + 1)
+    mass = (token_index <= final_S[:, None]) / (final_S - start_S + 1)[:, None]
     flat_N = torch.cat(view.hidden)
-    here = flat_N.device
-    return Spans(
-        flat_N,
-        begin_R,
-        length_R,
-        torch.from_numpy(units(view, flat_N, length_R)).to(here),
-        np.cumsum(count_R) - count_R,
-        count_R,
-        torch.from_numpy(row_S).to(here),
-        torch.from_numpy(np.minimum(places, last_S[:, None])).to(here),
-        torch.from_numpy(mass.astype(np.float32)).to(here),
+    device = flat_N.device
+    return HiddenSpans(
+        flat_N=flat_N,
+        start_R=start_R,
+        length_R=length_R,
+        scale_R=torch.from_numpy(group_scales(view, flat_N, length_R)).to(device),
+        first_span_R=np.cumsum(num_spans_R) - num_spans_R,
+        num_spans_R=num_spans_R,
+        row_S=torch.from_numpy(row_S).to(device),
+        token_index=torch.from_numpy(np.minimum(token_index, final_S[:, None])).to(device),
+        mass=torch.from_numpy(mass.astype(np.float32)).to(device),
     )
 
 
-def units(view: View, flat_N: Tensor, length_R: Numbers) -> Floats:
-    """[R], n of a row's group."""
-    norm_N = torch.linalg.vector_norm(flat_N, dim=1, dtype=torch.float32).double().cpu().numpy()
+def group_scales(view: CreditView, hidden_N: Tensor, length_R: IndexArray) -> Floats:
+    """n of each row's group: [R]."""
+    norm_N = torch.linalg.vector_norm(hidden_N, dim=1, dtype=torch.float32).double().cpu().numpy()
     group_R = np.empty(len(length_R), dtype=np.int64)
     for number, group in enumerate(view.groups):
         group_R[group] = number
@@ -138,100 +146,131 @@ def units(view: View, flat_N: Tensor, length_R: Numbers) -> Floats:
     return np.maximum(means, 1e-30).astype(np.float32)[group_R]
 
 
-def between_rows(
-    spans: Spans, opposed: Numbers, distance: str, width: int, stride: int
+def opposed_span_distances(
+    spans: HiddenSpans, opposed: IndexArray, distance: str, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
-    """Pairs of spans [P, 2] of opposed rows and their distance [P]; its bound for wasserstein."""
-    pairs, values = of_pairs(spans, opposed, distance, width, stride)
+    """Pairs of spans [P, 2] of opposed rows and their distance [P], or its bound if wasserstein."""
+    pairs, distances = span_pair_distances(spans, opposed, distance, width, stride)
     if distance == "mmd":
+        # The energy distance also needs the mean distance within each span.
         rows = np.unique(opposed)
-        twice, within = of_pairs(spans, np.stack((rows, rows), axis=1), distance, width, stride)
-        itself = twice[:, 0] == twice[:, 1]
-        within_S = values.new_zeros(len(spans.mass))
-        within_S[twice[itself, 0]] = within[itself]
-        values = (2 * values - within_S[pairs].sum(dim=1)).clamp(min=0).sqrt()
-    return pairs, values
+        own_pairs, own_means = span_pair_distances(
+            spans, np.stack((rows, rows), axis=1), distance, width, stride
+        )
+        same_span = own_pairs[:, 0] == own_pairs[:, 1]
+        own_mean_S = distances.new_zeros(len(spans.mass))
+        own_mean_S[own_pairs[same_span, 0]] = own_means[same_span]
+        distances = (2 * distances - own_mean_S[pairs].sum(dim=1)).clamp(min=0).sqrt()
+    return pairs, distances
 
 
-def of_pairs(
-    spans: Spans, rows: Numbers, distance: str, width: int, stride: int
+def span_pair_distances(
+    spans: HiddenSpans, rows: IndexArray, distance: str, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
-    """The same of any pairs of rows [B, 2], for mmd the means of which it is made."""
+    """The same for any pairs of rows [B, 2]; for mmd the mean distances it is computed from."""
     pairs, values = [], []
-    for part in batches(spans, rows):
-        one, other = part.T
-        (x, in_x), (y, in_y) = (laid_out(spans, side, width, stride) for side in (one, other))
+    for batch in row_pair_batches(spans, rows):
+        left_rows, right_rows = batch.T
+        (x, shares_x), (y, shares_y) = (
+            padded_row_points(spans, side, width, stride) for side in (left_rows, right_rows)
+        )
         C = torch.cdist(x, y)
         if distance == "mmd":
-            found = point_distances.means(C, in_x, in_y)
+            distance_BKL = point_distances.mean_distances(C, shares_x, shares_y)
         else:
-            from_x, from_y = point_distances.sides(C, in_x, in_y, width, stride)
-            found = (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
-        at_K, at_L = (np.arange(n) for n in found.shape[1:])
-        in_K = at_K < spans.count_R[one, None]
-        in_L = at_L < spans.count_R[other, None]
-        real = in_K[:, :, None] & in_L[:, None, :]
-        n, first, second = real.nonzero()
+            from_x, from_y = point_distances.chamfer_sides(C, shares_x, shares_y, width, stride)
+            distance_BKL = (
+                (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
+            )
+        span_K, span_L = (np.arange(size) for size in distance_BKL.shape[1:])
+        exists_K = span_K < spans.num_spans_R[left_rows, None]
+        exists_L = span_L < spans.num_spans_R[right_rows, None]
+        # Rows are padded to the longest of the batch: spans beyond a row's own are dropped.
+        exists = exists_K[:, :, None] & exists_L[:, None, :]
+        pair, left_span, right_span = exists.nonzero()
         pairs.append(
-            np.stack((spans.first_R[one[n]] + first, spans.first_R[other[n]] + second), axis=1)
+            np.stack(
+                (
+                    spans.first_span_R[left_rows[pair]] + left_span,
+                    spans.first_span_R[right_rows[pair]] + right_span,
+                ),
+                axis=1,
+            )
         )
-        values.append(found.flatten()[torch.from_numpy(np.flatnonzero(real)).to(found.device)])
+        values.append(
+            distance_BKL.flatten()[torch.from_numpy(np.flatnonzero(exists)).to(distance_BKL.device)]
+        )
     return torch.from_numpy(np.concatenate(pairs)).to(spans.flat_N.device), torch.cat(values)
 
 
-def batches(spans: Spans, rows: Numbers) -> Iterator[Numbers]:
-    """Pairs of rows of like length together, as many as fit."""
+def row_pair_batches(spans: HiddenSpans, rows: IndexArray) -> Iterator[IndexArray]:
+    """Pairs of rows in batches of similar length, as many as fit in memory."""
     longest_B = spans.length_R[rows].max(axis=1)
     order = np.argsort(-longest_B, kind="stable")
     rows, longest_B = rows[order], longest_B[order]
-    D, at = spans.flat_N.shape[1], 0
-    while at < len(rows):
-        T = int(longest_B[at])
-        end = at + max(1, MEMORY[spans.flat_N.device.type] // (4 * T * (6 * D + 6 * T)))
-        if T > DIRECT:
-            end = min(end, int((longest_B > DIRECT).sum()))
-        yield rows[at:end]
-        at = end
+    D, start = spans.flat_N.shape[1], 0
+    while start < len(rows):
+        T = int(longest_B[start])
+        end = start + max(1, PAIR_MEMORY[spans.flat_N.device.type] // (4 * T * (6 * D + 6 * T)))
+        # cdist changes its method with the size: a batch must not mix pairs from both sides, or a
+        # distance would depend on which pairs are computed together.
+        if T > EXACT_CDIST_POINTS:
+            end = min(end, int((longest_B > EXACT_CDIST_POINTS).sum()))
+        yield rows[start:end]
+        start = end
 
 
-def laid_out(spans: Spans, rows: Numbers, width: int, stride: int) -> tuple[Tensor, Tensor]:
-    """Points [B, T, D] of whole rows, the last one repeated, and the shares of their spans."""
-    length_B, here = spans.length_R[rows], spans.flat_N.device
+def padded_row_points(
+    spans: HiddenSpans, rows: IndexArray, width: int, stride: int
+) -> tuple[Tensor, Tensor]:
+    """Points [B, T, D] of whole rows, padded with the last, and the token shares of their spans."""
+    length_B, device = spans.length_R[rows], spans.flat_N.device
     T = int(length_B.max())
-    places = spans.begin_R[rows, None] + np.minimum(np.arange(T), length_B[:, None] - 1)
-    points = spans.points(torch.from_numpy(rows).to(here), torch.from_numpy(places).to(here))
-    return points, point_distances.shares(torch.from_numpy(length_B).to(here), T, width, stride)
+    token_index = spans.start_R[rows, None] + np.minimum(np.arange(T), length_B[:, None] - 1)
+    points = spans.points(
+        torch.from_numpy(rows).to(device), torch.from_numpy(token_index).to(device)
+    )
+    return points, point_distances.span_token_shares(
+        torch.from_numpy(length_B).to(device), T, width, stride
+    )
 
 
-def by_plan(spans: Spans, pairs: Tensor, bound: Tensor, blur: float, iterations: int) -> Tensor:
-    """[P], <P, C> of the pairs that can be nearest, inf for the others."""
-    d = torch.full_like(bound, torch.inf)
-    best = nearest(len(spans.mass), pairs, bound)
+def nearest_transport_costs(
+    spans: HiddenSpans, pairs: Tensor, bound: Tensor, blur: float, iterations: int
+) -> Tensor:
+    """<P, C> [P] of the pairs that can be nearest, inf for the others."""
+    costs = torch.full_like(bound, torch.inf)
+    best = nearest_distances(len(spans.mass), pairs, bound)
+    # Pairs with a span's smallest bound give good costs early; the others are computed only where
+    # their bound does not rule them out already.
     likely = (bound[:, None] == best[pairs]).any(dim=1)
-    d[likely] = planned(spans, pairs[likely], blur, iterations)
-    best = nearest(len(spans.mass), pairs, d)
-    open_ = (bound[:, None] < best[pairs]).any(dim=1) & ~likely
-    d[open_] = planned(spans, pairs[open_], blur, iterations)
-    return d
+    costs[likely] = transport_costs(spans, pairs[likely], blur, iterations)
+    best = nearest_distances(len(spans.mass), pairs, costs)
+    undecided = (bound[:, None] < best[pairs]).any(dim=1) & ~likely
+    costs[undecided] = transport_costs(spans, pairs[undecided], blur, iterations)
+    return costs
 
 
-def planned(spans: Spans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
-    """[P], some pairs at a time."""
+def transport_costs(spans: HiddenSpans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
+    """<P, C> of every pair [P], a few pairs at a time."""
     w, D = spans.mass.shape[1], spans.flat_N.shape[1]
-    half = MEMORY[pairs.device.type] // 8  # numbers, for points and for plans
-    found = []
-    for part in pairs.split(max(1, half // (4 * w * w))):
-        apart = []
-        for few in part.split(max(1, half // (2 * w * D))):
-            x, y = (spans.points(spans.row_S[of], spans.places[of]) for of in few.unbind(dim=1))
-            apart.append(torch.cdist(x, y))
-        a, b = spans.mass[part].unbind(dim=1)
-        found.append(point_distances.transport(torch.cat(apart), a, b, blur, iterations))
-    return torch.cat(found)
+    budget = PAIR_MEMORY[pairs.device.type] // 8  # float32 numbers for points, as many for plans
+    costs = []
+    for plan_pairs in pairs.split(max(1, budget // (4 * w * w))):
+        distances = []
+        for point_pairs in plan_pairs.split(max(1, budget // (2 * w * D))):
+            x, y = (
+                spans.points(spans.row_S[span_side], spans.token_index[span_side])
+                for span_side in point_pairs.unbind(dim=1)
+            )
+            distances.append(torch.cdist(x, y))
+        a, b = spans.mass[plan_pairs].unbind(dim=1)
+        costs.append(point_distances.transport_cost(torch.cat(distances), a, b, blur, iterations))
+    return torch.cat(costs)
 
 
-def nearest(num_spans: int, pairs: Tensor, values: Tensor) -> Tensor:
-    """[S], the least of every span, on either side; inf where it has none."""
+def nearest_distances(num_spans: int, pairs: Tensor, values: Tensor) -> Tensor:
+    """Smallest distance of every span [S], on either side of a pair; inf without any pair."""
     best = values.new_full((num_spans,), torch.inf)
     for side in pairs.unbind(dim=1):
         best.scatter_reduce_(0, side, values, "amin")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 
 
-def weights(view: View) -> None:
+def weights(view: CreditView) -> None:
     """None stands for all ones; other methods return one float32 array [T] per row."""
     return

@@ -1,8 +1,8 @@
-"""What a weighting of tokens may look at: rows, and what the policy that drew them makes of them.
+"""What a token weighting can see: the rows with signal, and the policy's reading of them.
 
-Everything that costs a pass is computed when it is first asked for, once, and for rows with signal
-only: a row without an advantage gives nothing to weigh. A host framework that keeps the policy to
-itself gives none; a weighting that asks for it is then refused by name.
+Anything that costs a forward pass is computed on first use, once, and only for rows with signal: a
+row without an advantage has nothing to weight. A host framework that does not expose its policy
+provides no reader; a weighting that needs one then fails with `NoPolicyError`.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from counterpoise.types import Floats, Ints, Row
 
 
 class NoPolicyError(PoiseError):
-    """A weighting asked for a policy where there is none."""
+    """A token weighting needs the policy where none is available."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
-    """Who reads the rows: the policy as it sampled them, and when."""
+class PolicyReader:
+    """The policy as it sampled the rows, and how to run passes over them."""
 
     policy: Policy
     temperature: float = 1.0
-    micro: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
+    micro_batch: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
-    passes: ReadingPasses = EAGER_READING  # how they are run
+    passes: ReadingPasses = EAGER_READING  # how passes are run
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
-    """By the rows' names, what a weighting had read of them: the update asks for the same."""
+    """Log-probabilities [T] by row name that a weighting has computed; the update reuses them."""
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """Rows with signal, the rows of a group side by side. A weighting returns weights for each.
+class CreditView:
+    """Rows with signal, those of a group next to each other. A weighting returns weights for each.
 
     Example:
-        def weights(view: View, *, share: float = 0.2) -> list[Floats]:
+        def weights(view: CreditView, *, share: float = 0.2) -> list[Floats]:
             edge = np.quantile(np.concatenate(view.entropies), 1 - share)
             return [(entropies_T >= edge).astype(np.float32) for entropies_T in view.entropies]
     """
 
     rows: Sequence[Row]
-    reader: Reader | None = None
+    reader: PolicyReader | None = None
 
     @cached_property
     def groups(self) -> list[list[int]]:
-        """Positions of the rows of each group."""
-        found: dict[str, list[int]] = {}
+        """Row indices of each group."""
+        members: dict[str, list[int]] = {}
         for i, row in enumerate(self.rows):
-            found.setdefault(row.group, []).append(i)
-        return list(found.values())
+            members.setdefault(row.group, []).append(i)
+        return list(members.values())
 
     @property
     def policy(self) -> Policy:
@@ -67,59 +67,62 @@ class View:
 
     @property
     def entropies(self) -> list[Floats]:
-        """Per row [T], of the whole distribution, in nats."""
+        """Per row [T]: entropy of the whole next-token distribution, in nats."""
         return self._read.entropies
 
     @property
     def logprobs(self) -> list[Floats]:
-        """Per row [T], by the trainer."""
+        """Per row [T]: log-probabilities by the trainer."""
         return self._read.logprobs
 
     @property
     def hidden(self) -> list[Tensor]:
-        """Per row [T, D], the input of the unembedding, on the policy's device."""
+        """Per row [T, D]: the input of the unembedding, on the policy's device."""
         return self._read.hidden
 
-    def begin(self) -> None:
-        """Have the rows read. A GPU does it while the host goes on, until its numbers are asked."""
+    def start_reading(self) -> None:
+        """Start the pass over the rows; a GPU runs it while the host continues."""
         _ = self._read
 
     @property
-    def known(self) -> list[Floats] | None:
-        """`logprobs`, if a pass was made for whatever was asked; None: there was none."""
+    def logprobs_if_read(self) -> list[Floats] | None:
+        """`logprobs` if a pass has been made for any property; None if there was none."""
         return self._read.logprobs if "_read" in vars(self) else None
 
-    def logprobs_after(self, prompts: Sequence[Ints]) -> list[Floats]:
-        """Per row [T], had the prompt of row i been `prompts[i]`: what a hint would change."""
+    def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
+        """Per row [T]: log-probabilities if the prompt of row i were `prompts[i]`."""
         reader = self._reader
-        moved = [
+        rows = [
             replace(row, rollout=replace(row.content, prompt_tokens=prompt))
             for row, prompt in zip(self.rows, prompts, strict=True)
         ]
-        # passes take the rows of a group to share a prompt: those of one that differ part ways
-        number: dict[bytes, int] = {}
-        told = [
-            replace(row, group=f"{row.group}/{number.setdefault(prompt.tobytes(), len(number))}")
-            for row, prompt in zip(moved, prompts, strict=True)
+        # A pass assumes that the rows of a group share a prompt, so rows whose new prompts differ
+        # must not stay in one group.
+        numbers: dict[bytes, int] = {}
+        regrouped = [
+            replace(row, group=f"{row.group}/{numbers.setdefault(prompt.tobytes(), len(numbers))}")
+            for row, prompt in zip(rows, prompts, strict=True)
         ]
         return score_logprobs(
-            reader.policy, told, reader.temperature, reader.micro, reader.passes.read
+            reader.policy, regrouped, reader.temperature, reader.micro_batch, reader.passes.read
         )
 
     @property
-    def _reader(self) -> Reader:
+    def _reader(self) -> PolicyReader:
         if self.reader is None:
-            raise NoPolicyError("these token weights need the policy, which this engine keeps")
+            raise NoPolicyError(
+                "these token weights need the policy, which this engine does not expose"
+            )
         return self.reader
 
     @cached_property
     def _read(self) -> TokenScores:
         reader = self._reader
         return score_tokens(
-            reader.policy, self.rows, reader.temperature, reader.micro, reader.passes.read
+            reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read
         )
 
 
-def ones(rows: Sequence[Row]) -> list[Floats]:
-    """What a weighting falls back to."""
+def unit_weights(rows: Sequence[Row]) -> list[Floats]:
+    """Weights of 1 for every token: the fallback of a weighting."""
     return [np.ones(row.num_tokens, dtype=np.float32) for row in rows]

@@ -118,12 +118,12 @@ class Monitor:
         self._step = step
         return self if any(self._wanted(row) for row in rows) else None
 
-    def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
         """Decompose with the weights the gradient was taken at."""
         with self._stopwatch.running(policy.device), torch.no_grad():
             self._open = self._look(policy, [rows[i] for i in result.rows], result)
 
-    def after(self, policy: Policy) -> None:
+    def after_update(self, policy: Policy) -> None:
         """One forward pass in the layout of the step's own."""
         assert self._open is not None, "before() comes first"
         with self._stopwatch.running(policy.device):

@@ -140,9 +140,9 @@ def memory(config: RunConfig) -> list[str]:
     width = 4 if single else 2
     training = (16 if single else 20) * shape.parameters
     if config.credit.rule != "off":
-        from counterpoise.update.rules.bind import reads_first_weights
+        from counterpoise.update.rules.bind import reads_initial_weights
 
-        training += width * shape.parameters * reads_first_weights(config.credit)
+        training += width * shape.parameters * reads_initial_weights(config.credit)
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
     if not single:
         heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim

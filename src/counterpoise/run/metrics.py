@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.batch.describe import Description
+from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepView
 from counterpoise.microscope.monitor_records import columns, numbers, pushes
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
-from counterpoise.update.importance import mismatch
+from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
 
 
@@ -53,7 +53,7 @@ class Iteration:
     credited: Sequence[Sequence[Row]]  # rows of every group
     batch: Sequence[Row]  # rows of the update; empty while reward balance waits
     plan: BatchPlan | None
-    description: Description | None
+    description: PlanDescription | None
     results: Sequence[StepResult]
     views: Sequence[StepView]  # of the monitor, one for each step that it looked at
     rounds: int = 1  # of sampling
@@ -90,7 +90,7 @@ def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[
         "rows_without_signal": sum(not row.sign for rows in made.credited for row in rows),
         **_of_plan(made.description),
         **_of_update(made.results),
-        **mismatch(made.batch, made.results, made.number),
+        **sampler_mismatch(made.batch, made.results, made.number),
         **numbers(made.views),
         **clock.laps,
         "iteration_seconds": clock.total(),
@@ -153,7 +153,7 @@ def without_a_step(records: Sequence[Mapping[str, Any]]) -> str:
     return f"no optimizer step was taken: {why}"
 
 
-def _of_plan(description: Description | None) -> dict[str, Any]:
+def _of_plan(description: PlanDescription | None) -> dict[str, Any]:
     names = (
         "positive_share",
         "split_groups",

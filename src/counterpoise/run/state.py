@@ -32,10 +32,10 @@ from counterpoise.store.resume import (
 )
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Prompt, Row
-from counterpoise.update.graphs.passes import passes_of
+from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
-from counterpoise.update.rules.bind import reference_of
+from counterpoise.update.rules.bind import copy_initial_weights
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ def new_state(policy: Policy, config: RunConfig) -> State:
         _buffer(config),
         MicroBatch(options.micro_tokens),
         MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
-        passes_of(options),
-        reference=reference_of(policy, config.credit),
+        choose_passes(options),
+        reference=copy_initial_weights(policy, config.credit),
     )
 
 

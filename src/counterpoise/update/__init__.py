@@ -1,1 +1,1 @@
-"""Stage 5: plan -> gradient -> new policy."""
+"""Stage 5, update: the rows of a plan become gradients, optimizer steps and a new policy."""

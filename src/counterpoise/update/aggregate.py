@@ -1,7 +1,7 @@
 """Token losses -> one number: L = sum_i c_i sum_t L_{i,t}. An aggregation is its coefficients c_i.
 
-They come from all rows of the optimizer step, taken from the plan, never from a micro-batch: that
-is why the gradient does not depend on how a step is cut for memory.
+They are computed from all rows of the optimizer step, never from a micro-batch: that is why the
+gradient does not depend on how a step is cut to fit in memory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def group_token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.flo
 
 
 def sequence_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
-    """c_i = 1 / (rows * L_i): the original GRPO; long responses are diluted, and sum_i A_i c_i L_i
-    cancels while sum_i A_i c_i does not."""
+    """c_i = 1 / (rows * L_i): the original GRPO, which dilutes long responses.
+
+    sum_i A_i c_i L_i cancels, but sum_i A_i c_i does not.
+    """
     return np.array([1.0 / (len(rows) * row.num_tokens) for row in rows])
 
 

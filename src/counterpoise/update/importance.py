@@ -1,17 +1,17 @@
-"""Weights for tokens drawn by a sampler that is not quite the trainer: w = min(ratio, C).
+"""Weights for tokens drawn by a sampler that differs slightly from the trainer: w = min(ratio, C).
 
     token       ratio_t = rho_t                    rho_t = pi_old(o_t) / mu(o_t)
     sequence    ratio_t = prod_s rho_s             one number for all tokens of a response
     off         ratio_t = 1
 
 pi_old is the policy that sampled, as the trainer computes it; mu is the same weights as the sampler
-computes them, a little off with another engine or precision. Token losses times w average over
-pi_old in place of mu, as far as the cap C allows: it bounds what a single token may weigh. `token`
-leaves out that the tokens before were drawn by mu as well; `sequence` does not, but its ratio
-spreads with the length of the response. No gradient flows through w. Where old log-probabilities
-are the sampler's own, the surrogate's ratio corrects already.
+computes them, slightly off with another engine or precision. Token losses times w average over
+pi_old instead of mu, as far as the cap C allows: it bounds the weight of a single token. `token`
+ignores that the earlier tokens were drawn by mu as well; `sequence` does not, but its ratio varies
+more with longer responses. No gradient flows through w. Where the old log-probabilities are the
+sampler's own, the surrogate's ratio corrects already.
 
-C = 2; in use are 1.5 to 5 for tokens and 2 to 10 for sequences (verl's rollout correction).
+C = 2; common values are 1.5 to 5 for tokens and 2 to 10 for sequences (verl's rollout correction).
 Truncated importance sampling: Ionides 2008, J. Comput. Graph. Stat. 17(2).
 """
 
@@ -27,49 +27,52 @@ from counterpoise.types import Row, StepResult
 
 
 def off(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
+    """No correction: a ratio of 1."""
     return torch.ones_like(log_ratio_M)
 
 
 def token(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
+    """The ratio of each token by itself."""
     return log_ratio_M.exp()
 
 
 def sequence(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
+    """The product of a response's token ratios, for each of its tokens."""
     sums_R = torch.zeros(num_rows, dtype=log_ratio_M.dtype, device=log_ratio_M.device)
     return sums_R.index_add_(0, row_M, log_ratio_M).exp()[row_M]
 
 
-# How far the sampler is from the trainer at the same weights, over the tokens of an update.
-#
-#     d_t = log pi_old(o_t) - log mu(o_t)        mu: the sampler
-#
-#     sampler_mismatch        mean |d_t|
-#     sampler_mismatch_max    max |d_t|
-#     sampler_ratio_std       standard deviation of exp(d_t), the importance ratio
-#
-# No pass is made for it: rows of later steps were scored before the update, and those of the first
-# step that were sampled in this iteration are computed by the very weights that sampled them. Where
-# old log-probabilities are the sampler's own, only the latter are known.
-
-
-def mismatch(
-    batch: Sequence[Row], results: Sequence[StepResult], now: int
+def sampler_mismatch(
+    batch: Sequence[Row], results: Sequence[StepResult], iteration: int
 ) -> dict[str, float | None]:
-    """For metrics.jsonl; None where nothing was updated."""
-    first = next((result for result in results if result.rows), None)
+    """How far the sampler is from the trainer at the same weights, over the tokens of an update.
+
+        d_t = log pi_old(o_t) - log mu(o_t)        mu: the sampler
+
+        sampler_mismatch        mean |d_t|
+        sampler_mismatch_max    max |d_t|
+        sampler_ratio_std       standard deviation of exp(d_t), the importance ratio
+
+    For metrics.jsonl; None where nothing was updated. It costs no pass: rows of later steps were
+    scored before the update, and those of the first step that were sampled in this iteration are
+    computed by the very weights that sampled them. Where old log-probabilities are the sampler's
+    own, only the latter are known.
+    """
+    # Only the first step that trained rows ran at the weights that sampled them.
+    first_result = next((result for result in results if result.rows), None)
     differences = []
     for result in results:
         for i, logprobs_T in zip(result.rows, result.logprobs, strict=True):
             row = batch[i]
-            fresh = result is first and row.born == now
-            by_trainer_T = logprobs_T if fresh and row.scored_T is None else row.scored_T
+            is_fresh = result is first_result and row.born == iteration
+            by_trainer_T = logprobs_T if is_fresh and row.scored_T is None else row.scored_T
             if by_trainer_T is not None:
                 differences.append(by_trainer_T - row.content.sampled_logprobs)
-    d = np.concatenate(differences).astype(np.float64) if differences else np.empty(0)
-    d = d[np.isfinite(d)]
-    known = len(d) > 0
+    difference_N = np.concatenate(differences).astype(np.float64) if differences else np.empty(0)
+    difference_N = difference_N[np.isfinite(difference_N)]
+    has_tokens = len(difference_N) > 0
     return {
-        "sampler_mismatch": float(np.abs(d).mean()) if known else None,
-        "sampler_mismatch_max": float(np.abs(d).max()) if known else None,
-        "sampler_ratio_std": float(np.exp(d).std()) if known else None,
+        "sampler_mismatch": float(np.abs(difference_N).mean()) if has_tokens else None,
+        "sampler_mismatch_max": float(np.abs(difference_N).max()) if has_tokens else None,
+        "sampler_ratio_std": float(np.exp(difference_N).std()) if has_tokens else None,
     }

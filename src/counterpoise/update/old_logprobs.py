@@ -3,18 +3,18 @@
     rho_t = pi(o_t) / pi_old(o_t)        pi_old: the policy that sampled the row, by the trainer
 
 While the weights are those that sampled a row, pi_old is pi. So the rows of a batch's first step
-take them from the step's own pass: rho is 1, exactly, and its gradient that of log pi. Only what
-is trained after the weights have changed must be scored before: the rows of the later steps and
-those that stay in the buffer. They are scored just before the first step, so
+take their old log-probabilities from the step's own pass: rho is exactly 1, and its gradient that
+of log pi. Only rows that are trained after the weights have changed must be scored before: those of
+the later steps and those that stay in the buffer. They are scored just before the first step, so
 
-    a row without scores was sampled by the weights as they are
+    a row without scores was sampled by the current weights
 
 holds at any time, also for rows that waited in the buffer while no step was taken.
 
-A weighting of tokens that had the rows read in this iteration has made the same pass already: its
-log-probabilities are taken. On a GPU in half precision too: what its kernels make of a row does not
-depend on the rows beside it. Measured on an H200, bit for bit, over steps of any composer and
-length, captured or not. On a CPU it does, so there half precision scores every step in its own
+If a token weighting has read the rows in this iteration, it has made the same pass already, and its
+log-probabilities are reused. On a GPU in half precision too: there the result for a row does not
+depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any composer
+and length, captured or not). On a CPU it does, so there half precision scores every step in its own
 layout.
 """
 
@@ -25,19 +25,20 @@ from dataclasses import replace
 
 import torch
 
+from counterpoise.credit.view import PolicyReader
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
+from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Floats, Row
-from counterpoise.update.passes import EAGER, Passes
 
 Scores = Mapping[tuple[str, int], Floats]  # log-probabilities [T] by the names of rows
-NONE: Scores = {}
+NO_SCORES: Scores = {}
 
 
-def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
-    """The first step that changes the weights: those before it have no signal."""
+def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
+    """The first step that changes the weights: earlier ones have no signal."""
     for s, step in enumerate(plan.steps):
         if any(batch[i].sign for i in step):
             return s
@@ -45,49 +46,50 @@ def first_step(batch: Sequence[Row], plan: BatchPlan) -> int:
 
 
 def score_before_update(
-    policy: Policy,
-    batch: Sequence[Row],
-    plan: BatchPlan,
-    waiting: Sequence[Row],
-    temperature: float,
-    micro: MicroBatch,
-    passes: Passes = EAGER,
-    known: Scores = NONE,
+    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
 ) -> tuple[list[Row], list[Row]]:
-    """The batch and the waiting rows, with scores wherever the update would come too soon.
+    """The batch and the waiting rows, scored where the update would change the weights first.
 
-    Every step is scored apart, in the layout of its own pass: rounding then does much the same to
-    both sides of a ratio. `known` are scores of rows by the weights as they are.
+    Every step is scored separately, in the layout of its own pass, so that rounding affects both
+    sides of a ratio in much the same way. `reader.scores` are log-probabilities that a token
+    weighting has already computed by the current weights.
     """
-    half = policy.decoder.dtype in (torch.bfloat16, torch.float16)
-    if half and not is_half_on_gpu(policy.decoder.unembedding):
-        known = NONE
+    decoder = reader.policy.decoder
+    # On a CPU, half precision rounds a row differently beside other rows: no reuse there.
+    is_half = decoder.dtype in (torch.bfloat16, torch.float16)
+    known = NO_SCORES if is_half and not is_half_on_gpu(decoder.unembedding) else reader.scores
+
+    def scored(rows: Sequence[Row]) -> list[Row]:
+        rows = [with_known_scores(row, known) for row in rows]
+        return score_missing(
+            reader.policy, rows, reader.temperature, reader.micro_batch, reader.passes
+        )
+
+    # The rows of the first updating step are scored by the step's own pass.
     scored_batch = list(batch)
-    for step in plan.steps[first_step(batch, plan) + 1 :]:
-        rows = [with_known(batch[i], known) for i in step]
-        for i, row in zip(step, scored(policy, rows, temperature, micro, passes), strict=True):
+    for step in plan.steps[first_updating_step(batch, plan) + 1 :]:
+        for i, row in zip(step, scored([batch[i] for i in step]), strict=True):
             scored_batch[i] = row
-    left = [with_known(row, known) for row in waiting]
-    return scored_batch, scored(policy, left, temperature, micro, passes)
+    return scored_batch, scored(waiting)
 
 
-def with_known(row: Row, known: Scores) -> Row:
-    """A row keeps the scores it has."""
-    found = known.get(row.name)
-    return row if found is None or row.scored_T is not None else replace(row, scored_T=found)
+def with_known_scores(row: Row, known: Scores) -> Row:
+    """The row with its known scores; a row keeps scores that it has."""
+    scores_T = known.get(row.name)
+    return row if scores_T is None or row.scored_T is not None else replace(row, scored_T=scores_T)
 
 
-def scored(
+def score_missing(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
     micro: int | MicroBatch,
-    passes: Passes = EAGER,
+    passes: ReadingPasses = EAGER_READING,
 ) -> list[Row]:
-    """The rows, those with signal and without scores scored by the policy as it is."""
-    wanted = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
-    done = list(rows)
-    found = score_logprobs(policy, [rows[i] for i in wanted], temperature, micro, passes.read)
-    for i, logprobs_T in zip(wanted, found, strict=True):
-        done[i] = replace(rows[i], scored_T=logprobs_T)
-    return done
+    """The rows; those with signal and without scores are scored by the current policy."""
+    unscored = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
+    scored_rows = list(rows)
+    logprobs = score_logprobs(policy, [rows[i] for i in unscored], temperature, micro, passes.read)
+    for i, logprobs_T in zip(unscored, logprobs, strict=True):
+        scored_rows[i] = replace(rows[i], scored_T=logprobs_T)
+    return scored_rows

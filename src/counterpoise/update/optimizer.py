@@ -1,11 +1,12 @@
-"""AdamW or SGD over float32 copies where the weights are half precision.
+"""AdamW or SGD, with float32 master copies of half-precision weights.
 
-A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so half
-precision weights are trained through float32 masters; wider weights are their own. The gradients
-of several passes add up in the masters too: a sum in bfloat16 loses what is below 1/256 of it.
+A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so
+half-precision weights are trained through float32 masters; wider weights are their own masters. The
+gradients of several passes are also summed in the masters: a sum in bfloat16 loses anything below
+1/256 of it.
 
-All parameters are handled by one call each (torch's multi-tensor functions): a model has hundreds,
-and on a GPU a loop over them is a queue of kernels too small to fill it.
+All parameters are handled by one multi-tensor call of torch each: a model has hundreds, and on a
+GPU a loop over them would queue kernels too small to fill it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from counterpoise.config import UpdateConfig
 
 
 class Optimizer:
-    """One learning-rate schedule, one gradient clip, one place that knows about masters."""
+    """The learning-rate schedule, gradient clipping and master weights of a run."""
 
     def __init__(self, model: nn.Module, config: UpdateConfig) -> None:
         self.config = config
-        self.weights = [p for p in model.parameters() if p.requires_grad]
+        self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.masters: list[Tensor] = [
-            p if p.dtype.itemsize >= 4 else p.detach().float().requires_grad_()
-            for p in self.weights
+            parameter
+            if parameter.dtype.itemsize >= 4
+            else parameter.detach().float().requires_grad_()
+            for parameter in self.weights
         ]
         pairs = zip(self.weights, self.masters, strict=True)
-        self._halves = [(weight, master) for weight, master in pairs if weight is not master]
+        self._half_precision = [
+            (weight, master) for weight, master in pairs if weight is not master
+        ]
         self.fused = bool(self.masters) and all(master.is_cuda for master in self.masters)
         self.inner: torch.optim.Optimizer
         if config.optimizer == "sgd":
@@ -40,7 +45,7 @@ class Optimizer:
                 lr=config.lr,
                 betas=(0.9, config.beta2),
                 weight_decay=config.weight_decay,
-                fused=self.fused or None,  # one kernel that needs no memory of its own
+                fused=self.fused or None,  # a single kernel without temporary memory
             )
         self.steps = 0
 
@@ -49,52 +54,66 @@ class Optimizer:
             weight.grad = master.grad = None
 
     @torch.no_grad()
-    def collect(self) -> None:
-        """Move the gradients of half precision weights to their masters, adding up there.
+    def collect_gradients(self) -> None:
+        """Move the gradients of half-precision weights to their masters, adding to what is there.
 
-        After every pass of several; `grad_norm` and `step` collect what is left.
+        Call it after every pass of several; `grad_norm` and `step` collect what is left.
         """
-        news = [(w, m) for w, m in self._halves if w.grad is not None and m.grad is None]
-        olds = [(w, m) for w, m in self._halves if w.grad is not None and m.grad is not None]
-        for _, master in news:
+        # The first gradient of a master is copied, later ones are added: no buffer of zeros.
+        first_gradients = [
+            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is None
+        ]
+        further_gradients = [
+            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is not None
+        ]
+        for _, master in first_gradients:
             master.grad = torch.empty_like(master)
-        if news:
-            torch._foreach_copy_(_grads(m for _, m in news), _grads(w for w, _ in news))
-        if olds:
-            torch._foreach_add_(_grads(m for _, m in olds), _grads(w for w, _ in olds))
-        for weight, _ in self._halves:
+        if first_gradients:
+            torch._foreach_copy_(
+                _grads(m for _, m in first_gradients), _grads(w for w, _ in first_gradients)
+            )
+        if further_gradients:
+            torch._foreach_add_(
+                _grads(m for _, m in further_gradients), _grads(w for w, _ in further_gradients)
+            )
+        for weight, _ in self._half_precision:
             weight.grad = None
 
     @torch.no_grad()
     def grad_norm(self) -> float:
-        """Euclidean norm of the whole gradient; not finite when any part of it is."""
-        self.collect()
+        """Euclidean norm of the whole gradient; not finite if any part of it is not."""
+        self.collect_gradients()
         grads = _grads(self.masters)
         return float(torch.stack(torch._foreach_norm(grads)).norm()) if grads else 0.0
 
     @torch.no_grad()
-    def step(self, grad_norm: float, share: float = 1.0) -> None:
-        """Clip to `max_grad_norm`, update the weights at `share` of the learning rate."""
-        self.collect()
+    def step(self, grad_norm: float, lr_scale: float = 1.0) -> None:
+        """Clip to `max_grad_norm`, then update at `lr_scale` times the learning rate."""
+        self.collect_gradients()
         limit = self.config.max_grad_norm
         scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
+        # Scale in place: gradients are dropped after the step anyway.
         grads = _grads(self.masters)
         if scale != 1.0 and grads:
             torch._foreach_mul_(grads, scale)
-        rise = self.config.warmup_steps
+        warmup_steps = self.config.warmup_steps
         for group in self.inner.param_groups:
             group["lr"] = (
-                share * self.config.lr * (min(1.0, (self.steps + 1) / rise) if rise else 1.0)
+                lr_scale
+                * self.config.lr
+                * (min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0)
             )
         self.inner.step()
         self.steps += 1
-        if self._halves:
-            torch._foreach_copy_([w for w, _ in self._halves], [m for _, m in self._halves])
+        if self._half_precision:
+            torch._foreach_copy_(
+                [w for w, _ in self._half_precision], [m for _, m in self._half_precision]
+            )
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """Flat tensors by name: what a safetensors file can hold."""
+        """Flat tensors by name, as a safetensors file holds them."""
         tensors = {"steps": torch.tensor(self.steps)}
         for index, (weight, master) in enumerate(zip(self.weights, self.masters, strict=True)):
             if weight is not master:
@@ -104,19 +123,23 @@ class Optimizer:
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
         self.steps = int(tensors["steps"])
         for index, master in enumerate(self.masters):
-            own = {k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")}
-            if "master" in own:
+            parameter_state = {
+                k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")
+            }
+            if "master" in parameter_state:
                 with torch.no_grad():
-                    master.copy_(own.pop("master"))
-            if own:
+                    master.copy_(parameter_state.pop("master"))
+            if parameter_state:
                 self.inner.state[master] = {
-                    name: value.to(self._place(name, master)).clone() for name, value in own.items()
+                    name: value.to(self._device_of(name, master)).clone()
+                    for name, value in parameter_state.items()
                 }
 
-    def _place(self, name: str, master: Tensor) -> torch.device:
-        """torch counts steps on the host, but on the device where its kernel is fused."""
+    def _device_of(self, name: str, master: Tensor) -> torch.device:
+        """torch keeps step counters on the host, except where its kernel is fused."""
         return torch.device("cpu") if name == "step" and not self.fused else master.device
 
 

@@ -3,8 +3,8 @@
     L = sum_m c_m w_m (L_m + D_m)        L_m by the surrogate, c_m the coefficient of the token's
                                          row, w_m its importance weight, D_m an added term or 0
 
-`Feed` holds everything a pass reads, as tensors; `compute` reads nothing else but the weights. So a
-pass can be captured once and fed anew (`update/graphs/passes.py`).
+`PassTensors` holds everything a pass reads; `compute_loss` reads nothing else but the weights. So a
+pass can be captured once and replayed with new inputs (`update/graphs/passes.py`).
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from counterpoise.model.reading_passes import EagerReading, ReadingPasses
 from counterpoise.model.scoring import ForwardOutputs, forward_packed, pack_rows
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
-from counterpoise.update.rules.rule import Term
+from counterpoise.update.rules.rule import LossTerm
 from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Used:
-    """The rows of one pass, and what the step knows of them."""
+class PassInputs:
+    """The rows of one pass, with the step's old log-probabilities, advantages and coefficients."""
 
     rows: Sequence[Row]
-    old: Sequence[Floats | None]  # per row [T]; None: what the pass itself gives
+    old_logprobs: Sequence[Floats | None]  # per row [T]; None: this pass computes them
     advantages: Sequence[Floats]  # per row [T]
     coefficients_R: Floats
-    term: Term | None = None  # what the step's rule adds
+    term: LossTerm | None = None  # added by the step's rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Feed:
-    """What a pass reads. M: response tokens, flat in the order of the rows."""
+class PassTensors:
+    """What a pass reads, as tensors. M: response tokens, flat in the order of the rows."""
 
     packing: Packing
     attend: PackedAttention
     row_M: Tensor
     old_M: Tensor
-    own_M: Tensor  # 1 where the pass itself gives the old log-probability
+    unscored_M: Tensor  # 1 where the pass itself computes the old log-probability
     sampled_M: Tensor  # log-probabilities by the sampler
     advantages_M: Tensor
     coefficients_M: Tensor
@@ -58,117 +58,131 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What a pass leaves behind, besides gradients."""
+class PassOutputs:
+    """What a pass computes besides gradients."""
 
     tokens_3M: Tensor  # log-probabilities, entropies, pulls
-    totals_4: Tensor  # loss, the added term's part of it; clipped tokens, capped weights
+    totals_4: Tensor  # loss, its part by the added term, number of clipped and of capped tokens
     hidden_MD: Tensor
 
 
 class Passes(ReadingPasses, Protocol):
-    """How the passes of an update are run: as they come, or captured."""
+    """How the passes of a step are run: eagerly, or captured as CUDA graphs."""
 
     def gradients(
-        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
-    ) -> Found:
-        """Adds the gradients to the weights' `.grad`."""
+        self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
+    ) -> PassOutputs:
+        """Add the gradients to the weights' `.grad`."""
         ...
 
 
-def feed(policy: Policy, used: Used) -> Feed:
-    packing = pack_rows(policy, used.rows)
-    return fed(policy, packing, PackedAttention(packing), flat(used), len(used.rows))
+def build_tensors(policy: Policy, inputs: PassInputs) -> PassTensors:
+    """Pack the rows and move their arrays to the device."""
+    packing = pack_rows(policy, inputs.rows)
+    return tensors_from_arrays(
+        policy, packing, PackedAttention(packing), flatten_inputs(inputs), len(inputs.rows)
+    )
 
 
-def flat(used: Used) -> dict[str, np.ndarray]:
-    """The token vectors of a feed, by name, in its order."""
-    lengths = [len(advantages_T) for advantages_T in used.advantages]
-    known = [np.zeros(n) if x is None else x for x, n in zip(used.old, lengths, strict=True)]
+def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
+    """The token vectors of `PassTensors` by name, flat over the rows."""
+    lengths = [len(advantages_T) for advantages_T in inputs.advantages]
+    old_logprobs = [
+        np.zeros(n) if x is None else x for x, n in zip(inputs.old_logprobs, lengths, strict=True)
+    ]
     return {
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
-        "old_M": np.concatenate(known),
-        "own_M": np.repeat([x is None for x in used.old], lengths),
-        "sampled_M": np.concatenate([row.content.sampled_logprobs for row in used.rows]),
-        "advantages_M": np.concatenate(used.advantages),
-        "coefficients_M": np.repeat(used.coefficients_R, lengths),
+        "old_M": np.concatenate(old_logprobs),
+        "unscored_M": np.repeat([x is None for x in inputs.old_logprobs], lengths),
+        "sampled_M": np.concatenate([row.content.sampled_logprobs for row in inputs.rows]),
+        "advantages_M": np.concatenate(inputs.advantages),
+        "coefficients_M": np.repeat(inputs.coefficients_R, lengths),
     }
 
 
-def fed(
+def tensors_from_arrays(
     policy: Policy,
     packing: Packing,
     attend: PackedAttention,
     vectors: dict[str, np.ndarray],
     num_rows: int,
-) -> Feed:
+) -> PassTensors:
+    """Move the arrays to the device; row numbers stay integers, the rest follows the policy."""
     dtype = np.float64 if policy.decoder.dtype == torch.float64 else np.float32
     tensors = {
         name: to_device(x, policy.device, None if name == "row_M" else dtype)
         for name, x in vectors.items()
     }
-    return Feed(packing=packing, attend=attend, num_rows=num_rows, **tensors)
+    return PassTensors(packing=packing, attend=attend, num_rows=num_rows, **tensors)
 
 
-def compute(
+def compute_loss(
     policy: Policy,
-    given: Feed,
+    tensors: PassTensors,
     config: UpdateConfig,
     temperature: float,
-    added: Callable[[ForwardOutputs, Tensor], Tensor] | None = None,
-) -> tuple[Found, Tensor, Tensor]:
-    """(what was found, the loss to differentiate, the log-probabilities that carry pulls)
+    added_term: Callable[[ForwardOutputs, Tensor], Tensor] | None = None,
+) -> tuple[PassOutputs, Tensor, Tensor]:
+    """Return outputs, the loss to differentiate, and log-probabilities whose gradient is the pull.
 
-    `added` is a term of the loss [M] by the pass and the old log-probabilities.
+    `added_term` gives a term of the loss [M] from the pass and the old log-probabilities.
     """
-    result = forward_packed(
-        policy, given.packing, given.attend, temperature, checkpointing=config.checkpointing
+    forward = forward_packed(
+        policy, tensors.packing, tensors.attend, temperature, checkpointing=config.checkpointing
     )
-    logprobs, entropies = result.logprobs_M, result.entropies_M
-    old = torch.where(given.own_M > 0, logprobs.detach(), given.old_M)
+    logprobs, entropies = forward.logprobs_M, forward.entropies_M
+    # On-policy rows have no scores yet: their old log-probabilities are those of this pass, without
+    # a gradient, so that the ratio is exactly 1 and its gradient that of log pi.
+    old_logprobs = torch.where(tensors.unscored_M > 0, logprobs.detach(), tensors.old_M)
     outputs = SURROGATES.load(config.surrogate)(
         SurrogateInputs(
             logprobs=logprobs,
-            old_logprobs=old,
-            advantages=given.advantages_M,
-            row=given.row_M,
-            num_rows=given.num_rows,
+            old_logprobs=old_logprobs,
+            advantages=tensors.advantages_M,
+            row=tensors.row_M,
+            num_rows=tensors.num_rows,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
         )
     )
     ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
-        old - given.sampled_M, given.row_M, given.num_rows
+        old_logprobs - tensors.sampled_M, tensors.row_M, tensors.num_rows
     )
     weights = ratio.clamp(max=config.importance_cap)
-    loss = (outputs.loss * weights * given.coefficients_M).sum()
-    more = torch.zeros_like(loss)
-    if added:
-        more = (added(result, old) * weights * given.coefficients_M).sum()
-        loss = loss + more
-    counts = given.coefficients_M != 0
-    clipped, capped = (outputs.clipped & counts).sum(), ((ratio > weights) & counts).sum()
-    found = Found(
+    loss = (outputs.loss * weights * tensors.coefficients_M).sum()
+    added_loss = torch.zeros_like(loss)
+    if added_term:
+        added_loss = (added_term(forward, old_logprobs) * weights * tensors.coefficients_M).sum()
+        loss = loss + added_loss
+    # Filler tokens of a padded pass have a coefficient of 0 and must not be counted.
+    has_loss = tensors.coefficients_M != 0
+    clipped, capped = (outputs.clipped & has_loss).sum(), ((ratio > weights) & has_loss).sum()
+    pass_outputs = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
-        totals_4=torch.stack((loss, more, clipped.to(loss.dtype), capped.to(loss.dtype))).detach(),
-        hidden_MD=result.hidden_M.detach(),
+        totals_4=torch.stack(
+            (loss, added_loss, clipped.to(loss.dtype), capped.to(loss.dtype))
+        ).detach(),
+        hidden_MD=forward.hidden_M.detach(),
     )
-    return found, loss, logprobs
+    return pass_outputs, loss, logprobs
 
 
-class Eager(EagerReading):
-    """Passes that run as they come."""
+class EagerPasses(EagerReading):
+    """Passes that run eagerly, kernel by kernel."""
 
     def gradients(
-        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
-    ) -> Found:
-        added = partial(used.term, used.rows) if used.term else None
-        found, loss, logprobs = compute(policy, feed(policy, used), config, temperature, added)
+        self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
+    ) -> PassOutputs:
+        added = partial(inputs.term, inputs.rows) if inputs.term else None
+        outputs, loss, logprobs = compute_loss(
+            policy, build_tensors(policy, inputs), config, temperature, added
+        )
+        # The pull on a token is minus the loss's gradient by its log-probability.
         logprobs.retain_grad()
         loss.backward()
         assert logprobs.grad is not None
-        found.tokens_3M[2] = -logprobs.grad
-        return found
+        outputs.tokens_3M[2] = -logprobs.grad
+        return outputs
 
 
-EAGER = Eager()
+EAGER = EagerPasses()

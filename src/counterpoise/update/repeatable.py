@@ -1,8 +1,8 @@
-"""Sums in a fixed order: equal work on equal GPUs gives equal gradients, bit by bit.
+"""Sums in a fixed order: equal work on equal GPUs gives equal gradients, bit for bit.
 
 Flash attention and scattered additions otherwise add up in whatever order threads arrive. On a CPU
-nothing changes. torch's switch is on for the gradient alone: it refuses some operations that
-measurements need, and nothing else in a step depends on order.
+nothing changes. torch's deterministic mode is on only while the gradient is computed: it refuses
+some operations that measurements need, and nothing else in a step depends on the order.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import torch
 
 
 @contextmanager
-def repeatable(wanted: bool = True) -> Iterator[None]:
-    if not wanted or not torch.cuda.is_available():
+def repeatable(enabled: bool = True) -> Iterator[None]:
+    """Within this context torch uses deterministic algorithms, if `enabled` and on a GPU."""
+    if not enabled or not torch.cuda.is_available():
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it
     settings: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled()
-    filling = settings.fill_uninitialized_memory
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    filled_memory = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False  # only helps to find faults
+    settings.fill_uninitialized_memory = False  # a debugging aid that costs time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
-        settings.fill_uninitialized_memory = filling
+        torch.use_deterministic_algorithms(was_deterministic)
+        settings.fill_uninitialized_memory = filled_memory

@@ -4,15 +4,15 @@
                                                        aggregation, w_{i,t} = 1 or an importance
                                                        weight, D_{i,t} = 0 or a rule's term
 
-Rows are walked in micro-batches for memory's sake; c_i knows the whole step, so the gradient is
-the same for every way of cutting it.
+Rows are processed in micro-batches to bound memory; c_i is computed over the whole step, so the
+gradient does not depend on the split.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,77 +25,100 @@ from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, score_logprobs, split_by_row
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.passes import EAGER, Found, Passes, Used
+from counterpoise.update.passes import EAGER, Passes, PassInputs, PassOutputs
 from counterpoise.update.repeatable import repeatable
-from counterpoise.update.rules.rule import Rule, Ruled, Term, obeyed
-from counterpoise.update.trajectory import weighed
+from counterpoise.update.rules.rule import LossTerm, RuleEffect, StepRule, apply_rule
+from counterpoise.update.trajectory import with_trajectory_weights
 from counterpoise.variants import AGGREGATIONS
 
 
-class Look(Protocol):
-    """Someone who watches a step: `microscope/monitor.py`."""
+class StepObserver(Protocol):
+    """Something that watches an optimizer step, such as `microscope/monitor.py`."""
 
-    def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None: ...
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None: ...
 
-    def after(self, policy: Policy) -> None: ...
+    def after_update(self, policy: Policy) -> None: ...
 
 
-def accumulate(
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSettings:
+    """How optimizer steps are computed; the same for all steps of an iteration.
+
+    `micro_batch` is the size of a pass, by default `update.micro_tokens`.
+
+    Example:
+        StepSettings(config.update, temperature=1.0, max_new_tokens=1024)
+    """
+
+    update: UpdateConfig
+    temperature: float  # of sampling: the loss uses the same distribution
+    max_new_tokens: int  # a denominator of some aggregations
+    micro_batch: MicroBatch | None = None
+    passes: Passes = EAGER
+
+
+def accumulate_gradient(
     policy: Policy,
     rows: Sequence[Row],
-    config: UpdateConfig,
+    settings: StepSettings,
     *,
-    temperature: float,
-    max_new_tokens: int,
     keep_hidden: bool = False,
     on_policy: bool = False,
-    passes: Passes = EAGER,
     after_pass: Callable[[], None] = lambda: None,
-    term: Term | None = None,
+    term: LossTerm | None = None,
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
 
-    `on_policy`: rows without scores were sampled by the weights as they are, so that this pass
-    gives their old log-probabilities. Nothing waits for the device until the last micro-batch.
+    `on_policy`: rows without scores were sampled by the current weights, so this pass gives their
+    old log-probabilities. Nothing waits for the device until the last micro-batch.
     """
-    coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, max_new_tokens)
+    config = settings.update
+    coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, settings.max_new_tokens)
     advantages = [row.advantages_T for row in rows]
-    signal = [  # without a loss of their own, rows with signal still have a rule's term
+    # All surrogates are linear in the advantage: rows whose advantages are all 0 need no pass. With
+    # a rule's term, rows with signal do, even if every token weight is 0.
+    used_indices = [
         i for i, row in enumerate(rows) if advantages[i].any() or (term is not None and row.sign)
     ]
-    used, advantages = [rows[i] for i in signal], [advantages[i] for i in signal]
-    old = [None if on_policy and row.scored_T is None else row.old_logprobs for row in used]
-    walked = _Walked(used, keep_hidden)
-    for batch in micro_batches(used, config.micro_tokens):
-        part = Used(
-            rows=[used[i] for i in batch],
-            old=[old[i] for i in batch],
+    used_rows, advantages = [rows[i] for i in used_indices], [advantages[i] for i in used_indices]
+    old_logprobs = [
+        None if on_policy and row.scored_T is None else row.old_logprobs for row in used_rows
+    ]
+    totals = _StepTotals(used_rows, keep_hidden)
+    for batch in micro_batches(used_rows, config.micro_tokens):
+        inputs = PassInputs(
+            rows=[used_rows[i] for i in batch],
+            old_logprobs=[old_logprobs[i] for i in batch],
             advantages=[advantages[i] for i in batch],
-            coefficients_R=coefficients_R[[signal[i] for i in batch]],
+            coefficients_R=coefficients_R[[used_indices[i] for i in batch]],
             term=term,
         )
-        found = passes.gradients(policy, part, config, temperature)
+        outputs = settings.passes.gradients(policy, inputs, config, settings.temperature)
         after_pass()
-        walked.add(batch, found)
-    logprobs, entropies, pulls = walked.by_row()
-    loss, added, clipped, capped = walked.sums()
-    tokens_used = max(1, sum(row.num_tokens for row in used))
+        totals.add(batch, outputs)
+    # The first synchronisation with the device: one copy for all micro-batches.
+    logprobs, entropies, pulls = totals.by_row()
+    loss, added, clipped, capped = totals.sums()
+    tokens_used = max(1, sum(row.num_tokens for row in used_rows))
     return StepResult(
-        rows=tuple(signal),
+        rows=tuple(used_indices),
         logprobs=logprobs,
-        old_logprobs=[now if x is None else x for x, now in zip(old, logprobs, strict=True)],
+        old_logprobs=[
+            logprobs_T if old_T is None else old_T
+            for old_T, logprobs_T in zip(old_logprobs, logprobs, strict=True)
+        ],
         advantages=advantages,
         entropies=entropies,
         pulls=pulls,
-        coefficients=coefficients_R[signal].astype(np.float32),
+        coefficients=coefficients_R[used_indices].astype(np.float32),
         loss=loss,
         grad_norm=math.nan,
         clipped_share=clipped / tokens_used,
         tokens=sum(row.num_tokens for row in rows),
-        skipped="" if used else "no signal",
+        skipped="" if used_rows else "no signal",
         capped_share=capped / tokens_used,
         added_loss=added,
-        hidden=[walked.hidden[i] for i in range(len(walked.hidden))],
+        hidden=[totals.hidden[i] for i in range(len(totals.hidden))],
     )
 
 
@@ -103,122 +126,124 @@ def take_step(
     policy: Policy,
     optimizer: Optimizer,
     rows: Sequence[Row],
-    config: UpdateConfig,
+    settings: StepSettings,
     *,
-    temperature: float,
-    max_new_tokens: int,
-    look: Look | None = None,
+    observer: StepObserver | None = None,
     on_policy: bool = False,
-    micro: MicroBatch | None = None,
-    passes: Passes = EAGER,
-    rule: Rule | None = None,
+    rule: StepRule | None = None,
 ) -> StepResult:
-    """`accumulate`, then update, unless there is no signal or something is not finite.
+    """Accumulate the gradient, then update, unless there is no signal or something is not finite.
 
-    `look` sees the step just before the weights change, and again just after. `micro` is the size
-    of a pass, `config.micro_tokens` without it; where memory runs out it is made smaller, and the
-    gradient is taken again from zero, before the optimizer has seen any of it.
+    `observer` is called just before the weights change, and again just after. When memory runs out
+    the micro-batch is made smaller and the gradient is computed again from zero, before the
+    optimizer has seen any of it.
     """
-    micro = micro or MicroBatch(config.micro_tokens)
+    config = settings.update
+    micro_batch = settings.micro_batch or MicroBatch(config.micro_tokens)
     if config.trajectory != "off":
-        rows = _weighed(policy, rows, config, temperature, micro, passes, on_policy=on_policy)
-    ruled = Ruled()
+        rows = _with_trajectory_weights(policy, rows, settings, micro_batch, on_policy=on_policy)
+    # A rule sees the whole step before the first pass, so it cannot depend on the micro-batches.
+    effect = RuleEffect()
     if rule:
-        rows, ruled = obeyed(rows, rule, on_policy=on_policy)
+        rows, effect = apply_rule(rows, rule, on_policy=on_policy)
 
     def gradient(micro_tokens: int) -> StepResult:
         optimizer.zero_grad()
-        return accumulate(
+        return accumulate_gradient(
             policy,
             rows,
-            replace(config, micro_tokens=micro_tokens),
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            keep_hidden=look is not None,
+            replace(settings, update=replace(config, micro_tokens=micro_tokens)),
+            keep_hidden=observer is not None,
             on_policy=on_policy,
-            passes=passes,
-            after_pass=optimizer.collect,
-            term=ruled.term,
+            after_pass=optimizer.collect_gradients,
+            term=effect.term,
         )
 
     try:
         with repeatable(config.repeatable):
-            result = micro.run_rows(gradient, [row for row in rows if row.sign])
-            result = replace(result, chosen_share=ruled.chosen / max(1, result.tokens))
+            result = micro_batch.run_rows(gradient, [row for row in rows if row.sign])
+            result = replace(result, chosen_share=effect.num_chosen / max(1, result.tokens))
     except BaseException:
-        optimizer.zero_grad()  # half a gradient is nobody's
+        optimizer.zero_grad()  # drop what the failed passes accumulated
         raise
-    return _updated(policy, optimizer, rows, result, look)
+    return _update_weights(policy, optimizer, rows, result, observer)
 
 
-def _updated(
+def _update_weights(
     policy: Policy,
     optimizer: Optimizer,
     rows: Sequence[Row],
     result: StepResult,
-    look: Look | None,
+    observer: StepObserver | None,
 ) -> StepResult:
-    """The weights after the gradient that `result` reports; what is not fit for it is skipped."""
+    """Update the weights with the gradient that `result` reports, or skip the step."""
     if result.skipped:
         return replace(result, grad_norm=0.0)
     norm = optimizer.grad_norm()
+    # Moments that have seen a nan never recover, so the optimizer must not see this gradient.
     if not (math.isfinite(result.loss) and math.isfinite(norm)):
         optimizer.zero_grad()
         return replace(result, grad_norm=norm, skipped="not finite", hidden=())
-    if look:
-        look.before(policy, rows, result)
+    if observer:
+        observer.before_update(policy, rows, result)
     optimizer.step(norm)
     optimizer.zero_grad()
-    if look:
-        look.after(policy)
+    if observer:
+        observer.after_update(policy)
     return replace(result, grad_norm=norm, hidden=())
 
 
-def _weighed(
+def _with_trajectory_weights(
     policy: Policy,
     rows: Sequence[Row],
-    config: UpdateConfig,
-    temperature: float,
-    micro: MicroBatch,
-    passes: Passes,
+    settings: StepSettings,
+    micro_batch: MicroBatch,
     *,
     on_policy: bool,
 ) -> list[Row]:
-    """Rows without signal stay as they are: nothing is weighed of them."""
-    signal = [i for i, row in enumerate(rows) if row.sign]
-    used = [rows[i] for i in signal]
-    changed = [r for r, row in enumerate(used) if not on_policy or row.scored_T is not None]
-    found = score_logprobs(policy, [used[r] for r in changed], temperature, micro, passes.read)
-    now: list[Floats | None] = [None] * len(used)
-    for r, logprobs_T in zip(changed, found, strict=True):
-        now[r] = logprobs_T
-    done = list(rows)
-    for i, row in zip(signal, weighed(used, now, config.trajectory), strict=True):
-        done[i] = row
-    return done
+    """The rows with DFPO's trajectory weights; rows without signal stay as they are."""
+    signal_indices = [i for i, row in enumerate(rows) if row.sign]
+    signal_rows = [rows[i] for i in signal_indices]
+    # Rows without scores in an on-policy step were sampled by the current weights: a ratio of 1.
+    changed = [r for r, row in enumerate(signal_rows) if not on_policy or row.scored_T is not None]
+    changed_logprobs = score_logprobs(
+        policy,
+        [signal_rows[r] for r in changed],
+        settings.temperature,
+        micro_batch,
+        settings.passes.read,
+    )
+    current_logprobs: list[Floats | None] = [None] * len(signal_rows)
+    for r, logprobs_T in zip(changed, changed_logprobs, strict=True):
+        current_logprobs[r] = logprobs_T
+    weighted = with_trajectory_weights(signal_rows, current_logprobs, settings.update.trajectory)
+    all_rows = list(rows)
+    for i, row in zip(signal_indices, weighted, strict=True):
+        all_rows[i] = row
+    return all_rows
 
 
-class _Walked:
-    """What the passes of a step leave behind; it stays on the device until the last is done."""
+class _StepTotals:
+    """Outputs of a step's passes, kept on the device until the last pass is done."""
 
     def __init__(self, rows: Sequence[Row], keep_hidden: bool) -> None:
         self.rows = rows
         self.keep_hidden = keep_hidden
         self.hidden: dict[int, Tensor] = {}
-        self._order: list[int] = []  # rows as they were walked
+        self._order: list[int] = []  # rows in the order of the passes
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
         self._totals: list[Tensor] = []  # per pass [4]: as `Found.totals_4`
 
-    def add(self, batch: list[int], found: Found) -> None:
+    def add(self, batch: list[int], outputs: PassOutputs) -> None:
         self._order += batch
-        self._tokens.append(found.tokens_3M)
-        self._totals.append(found.totals_4)
+        self._tokens.append(outputs.tokens_3M)
+        self._totals.append(outputs.totals_4)
         if self.keep_hidden:
-            parts = found.hidden_MD.split([self.rows[i].num_tokens for i in batch])
-            self.hidden.update(zip(batch, parts, strict=True))
+            row_states = outputs.hidden_MD.split([self.rows[i].num_tokens for i in batch])
+            self.hidden.update(zip(batch, row_states, strict=True))
 
     def by_row(self) -> tuple[list[Floats], list[Floats], list[Floats]]:
-        """Log-probabilities, entropies and pulls of every row [T], in one copy."""
+        """Log-probabilities, entropies and pulls of every row [T], in one copy to the host."""
         if not self._tokens:
             return [], [], []
         host = torch.cat(self._tokens, dim=1).cpu()
@@ -226,7 +251,7 @@ class _Walked:
         return logprobs, entropies, pulls
 
     def sums(self) -> tuple[float, float, float, float]:
-        """Loss, the added term's part of it, clipped and capped tokens of all passes."""
+        """Loss, the rule term's part of it, clipped and capped tokens, summed over all passes."""
         totals = torch.stack(self._totals).tolist() if self._totals else [(0.0,) * 4]
         loss, added, clipped, capped = (sum(column) for column in zip(*totals, strict=True))
         return loss, added, clipped, capped

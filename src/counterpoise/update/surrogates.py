@@ -1,5 +1,9 @@
-"""Surrogate losses: log-probabilities, ratios and advantages -> one loss per token. One function,
-one formula."""
+"""Surrogate losses: log-probabilities, ratios and advantages -> one loss per token.
+
+One function, one formula. Averaging over tokens is left to `aggregate.py`. All surrogates are
+linear in the advantage, so a row whose advantages are all zero has neither loss nor gradient, and
+its forward pass is skipped.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-# What every surrogate takes and gives. It is per token; averaging is `aggregate.py`'s business.
-#
-# All surrogates are linear in the advantage, so a row whose advantages are all zero has neither
-# loss nor gradient and its forward pass is spared.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +28,8 @@ class SurrogateInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurrogateOutputs:
+    """The loss of every token, and which tokens the clip silences."""
+
     loss: Tensor  # [M]
     clipped: Tensor  # [M] bool: the clip took this token's gradient away
 
@@ -57,6 +58,7 @@ def gspo(x: SurrogateInputs) -> SurrogateOutputs:
     counts = torch.zeros_like(sums)
     sums.index_add_(0, x.row, log_ratio)
     counts.index_add_(0, x.row, torch.ones_like(log_ratio))
+    # The value is the sequence's ratio, the gradient that of the token: pi / sg[pi] is 1.
     sequence_ratio = torch.exp(sums / counts)[x.row]
     ratio = sequence_ratio * torch.exp(x.logprobs - x.logprobs.detach())
     bounded = ratio.clamp(1 - x.clip_low, 1 + x.clip_high)
@@ -67,8 +69,8 @@ def gspo(x: SurrogateInputs) -> SurrogateOutputs:
 def cispo(x: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -sg[clip(rho_t, 1 - low, 1 + high)] A_t log pi(o_t).
 
-    The weight is clipped, the gradient never: every token keeps pushing, with a bounded step.
-    arXiv:2506.13585
+    The weight is clipped, the gradient never: every token keeps contributing, with a bounded
+    weight. arXiv:2506.13585
     """
     ratio = torch.exp(x.logprobs - x.old_logprobs).detach()
     weight = ratio.clamp(1 - x.clip_low, 1 + x.clip_high)
@@ -88,8 +90,8 @@ def reinforce(x: SurrogateInputs) -> SurrogateOutputs:
 def unclipped(x: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -rho_t A_t,  rho_t = pi(o_t) / pi_old(o_t): the ratio without a clip.
 
-    Unbiased for rows of an older policy, and nothing bounds it: KL-Cov, for one, penalises a few
-    tokens in the clip's place. arXiv:2505.22617
+    Unbiased for rows of an older policy, but nothing bounds it: KL-Cov, for one, penalises a few
+    tokens instead of clipping. arXiv:2505.22617
     """
     ratio = torch.exp(x.logprobs - x.old_logprobs)
     nothing = torch.zeros_like(ratio, dtype=torch.bool)

@@ -1,23 +1,23 @@
-"""Weights of whole rollouts, made such that what a group shares cancels again (DFPO).
+"""Weights of whole rollouts under which the shared content of a group cancels again (DFPO).
 
-    w_i = exp(mean_t log rho_{i,t})        rho = pi / pi_old, by the weights as the step finds them
+    w_i = exp(mean_t log rho_{i,t})        rho = pi / pi_old, by the weights before the step
 
     min_replace    w~_i = min_j w_j                       sum_i A_i w~_i = w~ sum_i A_i = 0
     orthogonal     w~   = w - (A . w / |A|^2) A           sum_i A_i w~_i = 0
     off            w~_i = 1
 
-over the rollouts of a group in the step. A sequence's ratio weighs each rollout otherwise, and a
+over the rollouts of a group in the step. A sequence ratio weights each rollout differently, and a
 clip cuts off one sign: both leave a residual on the tokens that right and wrong rollouts share. So
 the step then is L = -sum_i c A_i w~_i sum_t log pi(o_t), with one c for all rollouts:
 `update.surrogate = "reinforce"`, which has neither ratio nor clip, and `token_mean` or `constant`.
-No gradient flows through w~. At a batch's first step the ratios of rows that these very weights
-sampled are 1; those that waited in the buffer through an update have their own.
+No gradient flows through w~. At a batch's first step the ratios of rows that the current weights
+sampled are 1; rows that waited in the buffer through an update have ratios of their own.
 
 min_replace needs a group whose advantages sum to 0, whole in its step (QB). orthogonal does not,
-and can give a rollout a negative weight; setting those to 0 would bring the residual back.
+but can give a rollout a negative weight; setting those to 0 would bring the residual back.
 
 arXiv:2604.13088, "T1" and "T2", after readers' notes of the paper; the length-normalised ratio is
-one of the two it allows for.
+one of the two it allows.
 """
 
 from __future__ import annotations
@@ -35,38 +35,45 @@ Doubles = NDArray[np.float64]
 
 
 def off(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
+    """No reweighting: w~ = 1."""
     return np.ones_like(ratios_G)
 
 
 def min_replace(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
+    """Every rollout gets the smallest ratio of its group."""
     return np.full_like(ratios_G, ratios_G.min())
 
 
 def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
-    along: Doubles = (
+    """The ratios with their component along the advantages removed."""
+    projected_G: Doubles = (
         ratios_G - (advantages_G @ ratios_G) / (advantages_G @ advantages_G) * advantages_G
     )
-    return along
+    return projected_G
 
 
-def weighed(rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str) -> list[Row]:
-    """The rows of a step with signal, their tokens weighed by w~ on top of what credit gave them.
+def with_trajectory_weights(
+    rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str
+) -> list[Row]:
+    """The rows of a step with signal, their token weights multiplied by w~.
 
-    `logprobs` [T] a row are those of the step's weights; None: these weights sampled the row.
+    `logprobs` [T] of each row are those of the current weights; None: they sampled the row, so its
+    ratio is 1.
     """
-    rule = TRAJECTORY_WEIGHTS.load(name)
+    weights_of = TRAJECTORY_WEIGHTS.load(name)
+    # One ratio per rollout: the mean over tokens keeps it comparable between lengths.
     ratios_R = np.ones(len(rows))
-    for i, (row, now_T) in enumerate(zip(rows, logprobs, strict=True)):
-        if now_T is not None:
-            ratios_R[i] = np.exp(np.mean(now_T - row.old_logprobs, dtype=np.float64))
+    for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):
+        if current_T is not None:
+            ratios_R[i] = np.exp(np.mean(current_T - row.old_logprobs, dtype=np.float64))
     members: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(row.group, []).append(i)
-    done = list(rows)
+    weighted_rows = list(rows)
     for group in members.values():
         advantages_G = np.array([rows[i].advantage for i in group])
-        for i, weight in zip(group, rule(ratios_R[group], advantages_G), strict=True):
+        for i, weight in zip(group, weights_of(ratios_R[group], advantages_G), strict=True):
             ones = np.ones(rows[i].num_tokens, dtype=np.float32)
-            given_T = ones if rows[i].weights_T is None else rows[i].weights_T
-            done[i] = replace(rows[i], weights_T=(weight * given_T).astype(np.float32))
-    return done
+            credit_T = ones if rows[i].weights_T is None else rows[i].weights_T
+            weighted_rows[i] = replace(rows[i], weights_T=(weight * credit_T).astype(np.float32))
+    return weighted_rows

@@ -18,7 +18,7 @@ from counterpoise.hosts.trl import host
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import numbers
 from counterpoise.model.load import EMBEDDED_FOLDER
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
 def parts(runs: list[dict[str, Any]], together: int) -> list[dict[str, list[float]]]:
@@ -171,7 +171,7 @@ def test_balance_needs_a_dataset_with_a_length(tmp_path: Path) -> None:
         (
             {"balance_target": 400},
             r"^no balanced batch in 2 generations: \d+ positive and \d+ negative rollouts wait, "
-            "and it takes 400 with a share of 0.25 of each; lower tau or balance_target",
+            "but a batch takes 400 with a share of 0.25 of each; lower tau or balance_target",
         ),
     ],
 )
@@ -334,13 +334,16 @@ def test_the_microscope_sees_what_the_native_one_sees(tmp_path: Path) -> None:
         if after is None:
             continue
         policy, rows = policy_at(step), rows_of(step)
-        result = accumulate(
-            policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=24, keep_hidden=True
+        result = accumulate_gradient(
+            policy,
+            rows,
+            StepSettings(UpdateConfig(), temperature=1.0, max_new_tokens=24),
+            keep_hidden=True,
         )
         monitor = Monitor(1.0, 20480, ())
-        monitor.before(policy, rows, result)
+        monitor.before_update(policy, rows, result)
         policy.model.load_state_dict(after["weights"], strict=False)
-        monitor.after(policy)
+        monitor.after_update(policy)
         expected = numbers(monitor.views)
         for name in (
             "cancellation",

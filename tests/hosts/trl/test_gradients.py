@@ -13,7 +13,7 @@ import torch
 from hosts.trl.trl_compare import EXACT, distance, launch, needs_trl, policy_at, rounding, rows_of
 
 from counterpoise.credit.assign import assign
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group, Rollout, Row
 from counterpoise.variants import TOKEN_WEIGHTS
@@ -142,7 +142,7 @@ def test_token_weights_are_the_native_ones(
         Group(key, 1, tuple(result[key][k] for k in range(4)))
         for key in sorted(result, key=lambda key: int(key.split(":")[1]))
     ]
-    reader = Reader(policy_at(noted["steps"][0]))
+    reader = PolicyReader(policy_at(noted["steps"][0]))
     rows = [row for group in assign(groups, "grpo", weights, settings, reader) for row in group]
     expected = {(*_tokens(row),): row.advantages_T for row in rows}
     options = [line for item in runs for lines in item["given"] for line in lines]

@@ -18,7 +18,7 @@ from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.hosts.trl import host
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.types import Rollout, Row
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 HERE = Path(__file__).parent
 EXACT = 1e-12  # distance of gradients in float64; measured: up to 3.4e-14
@@ -85,10 +85,12 @@ def gradients(
     policy, config = policy_at(step, dtype), UpdateConfig(clip_high=0.28, aggregate=aggregate)
     exact = step["weights"]["model.norm.weight"].dtype == torch.float64
     with trl_run.in_float64() if exact else nullcontext():
-        accumulate(
-            policy, rows_of(step), config, temperature=1.0, max_new_tokens=24,
+        accumulate_gradient(
+            policy,
+            rows_of(step),
+            StepSettings(config, temperature=1.0, max_new_tokens=24),
             on_policy=step["on_policy"],
-        )  # fmt: skip
+        )
     pairs = []
     for name, weight in policy.model.named_parameters():
         ours, trl_values = weight.grad, step["gradient"][name]

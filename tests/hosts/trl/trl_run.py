@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.task.word_problems import problem
 from counterpoise.trl import PoiseConfig, PoiseGRPOTrainer
@@ -45,7 +45,7 @@ def by_sum(modulus: int) -> Any:
     return reward
 
 
-def ramp(view: View) -> list[Floats]:
+def ramp(view: CreditView) -> list[Floats]:
     """Token weights that are not uniform: from 0.5 to 1.5 along a response."""
     return [np.linspace(0.5, 1.5, row.num_tokens, dtype=np.float32) for row in view.rows]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.batch.compose import check, compose
+from counterpoise.batch.compose import check_plan, compose
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.types import BatchPlan, Row
 
@@ -41,7 +41,7 @@ def test_what_is_executed_is_the_plan(
     placed = [i for i in order if i < len(rows)]
     result = [sorted(placed[i] for i in step) for step in executed.steps]
     assert result == [sorted(step) for step in plan.steps]
-    check([rows[i] for i in placed], executed)  # and so it keeps the rule's promise
+    check_plan([rows[i] for i in placed], executed)  # and so it keeps the rule's promise
 
 
 def by_hand(order: list[int], ranks: int, steps: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ from report.synthetic import PIECES, Page, write_run
 from counterpoise.cli import main
 from counterpoise.cli.token_view import find
 from counterpoise.config.load import load_config
-from counterpoise.credit.view import View
+from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.credit_view.charts import bins
@@ -130,7 +130,7 @@ def test_what_needs_no_policy_loads_none(made_up: Path, monkeypatch: pytest.Monk
     assert found.read_by is None
     assert found.weighed[0].numbers == found.uniform
     assert found.weighed[1].numbers.residual == pytest.approx(1)  # nothing shared cancels
-    view = View(found.rows)
+    view = CreditView(found.rows)
     for i in view.groups[0]:
         assert set(found.weighed[1].weights[i].tolist()) <= {0.0, 1.0, 2.0, 4.0}
 

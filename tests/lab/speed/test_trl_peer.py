@@ -20,7 +20,7 @@ from counterpoise.lab.speed.workload import Work
 from counterpoise.model.load import Policy
 from counterpoise.types import Group, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")
 
@@ -42,7 +42,11 @@ def test_trls_step_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     config = UpdateConfig(lr=0.1, optimizer="sgd", max_grad_norm=0.0)
     optimizer = Optimizer(ours.model, config)
     take_step(
-        ours, optimizer, rows, config, temperature=1.0, max_new_tokens=JOB.length, on_policy=True
+        ours,
+        optimizer,
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=JOB.length),
+        on_policy=True,
     )
     moved, wanted = _weights(ours) - before, _weights(theirs) - before
     # TRL adds 1e-4 to the standard deviation of the rewards, we add 1e-6

@@ -11,7 +11,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import agreement, update, workload
 from counterpoise.lab.speed.workload import LONGEST, SHORTEST, Work
 from counterpoise.model.load import Policy
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
 def test_prompts_have_the_promised_length() -> None:
@@ -51,7 +51,7 @@ def test_the_padded_update_has_our_gradient(architecture: str) -> None:
     """Same rows, same loss: the peer of the benchmark does the same work."""
     policy = tiny.policy(architecture)
     rows, config = tiny.rows(groups=3, size=4, off_policy=0.5), UpdateConfig()
-    accumulate(policy, rows, config, temperature=1.0, max_new_tokens=20)
+    accumulate_gradient(policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=20))
     ours = _gradient(policy)
     update.plain(policy, None, rows, config)
     theirs = _gradient(policy)

@@ -13,17 +13,24 @@ from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
-from counterpoise.update.graphs.padding import bounds, doubled, fill, rounded, tokens_of, values_of
-from counterpoise.update.graphs.passes import Captured
+from counterpoise.update.graphs.padding import (
+    loss_arrays,
+    packing_arrays,
+    pad_rows,
+    round_up_to_power_of_two,
+    round_up_tokens,
+    segment_bounds,
+)
+from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.passes import EAGER, Feed, Used, compute
-from counterpoise.update.step import accumulate
+from counterpoise.update.passes import EAGER, PassInputs, PassTensors, compute_loss
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 
-def used(rows, own: bool = False) -> Used:
-    return Used(
+def used(rows, own: bool = False) -> PassInputs:
+    return PassInputs(
         rows=rows,
-        old=[None if own and i % 2 else row.old_logprobs for i, row in enumerate(rows)],
+        old_logprobs=[None if own and i % 2 else row.old_logprobs for i, row in enumerate(rows)],
         advantages=[row.advantages_T for row in rows],
         coefficients_R=np.linspace(0.01, 0.02, len(rows)).astype(np.float32),
     )
@@ -31,27 +38,27 @@ def used(rows, own: bool = False) -> Used:
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 100, 1000, 16385, 70001])
 def test_sizes_are_little_too_large(n: int) -> None:
-    assert n <= rounded(n) < n + max(512, n / 15)
-    assert rounded(rounded(n)) == rounded(n)
-    assert n <= doubled(n, 128) <= max(128, 2 * n - 1)
+    assert n <= round_up_tokens(n) < n + max(512, n / 15)
+    assert round_up_tokens(round_up_tokens(n)) == round_up_tokens(n)
+    assert n <= round_up_to_power_of_two(n, 128) <= max(128, 2 * n - 1)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_filling_reaches_the_size_exactly(seed: int) -> None:
     rows = tiny.rows(groups=3 + seed, size=4, seed=seed)
-    filled = fill(rows)
+    filled = pad_rows(rows)
     size, packing = filled.size, filled.packing
     assert len(packing.tokens_N) == size.prompt_tokens + size.response_tokens
     assert sum(n for _, n in packing.prompts) == size.prompt_tokens
-    assert filled.kept == sum(row.num_tokens for row in rows)
+    assert filled.num_real_tokens == sum(row.num_tokens for row in rows)
     assert packing.lengths[: len(rows)] == tuple(row.num_tokens for row in rows)
     assert max(n for _, n in (*packing.prompts, *packing.responses)) <= size.longest
-    found = bounds(filled)
+    found = segment_bounds(filled)
     assert found["every"][-1] == len(packing.tokens_N)
     assert found["prompts"][-1] == size.prompt_tokens
     assert found["readers"][-1] == size.response_tokens
     assert max(np.diff(found["readers"])) <= size.longest_reader
-    read = tokens_of(filled) | values_of(filled, used(rows))
+    read = packing_arrays(filled) | loss_arrays(filled, used(rows))
     lengths = {name: len(x) for name, x in read.items()}
     M = size.response_tokens + size.rows
     assert {n for name, n in lengths.items() if name.endswith("_M")} == {M}
@@ -64,7 +71,7 @@ def test_the_filling_is_no_prompt_of_the_rows() -> None:
         replace(row, rollout=replace(row.content, prompt_tokens=prompt))
         for row, prompt in zip(tiny.rows(groups=2, size=1), ([7], long), strict=True)
     ]
-    filled = fill(rows)
+    filled = pad_rows(rows)
     assert filled.size.prompt_tokens == 512
     assert sum(n for _, n in filled.packing.prompts) == 512
     assert len(filled.packing.prompts) == 10
@@ -80,17 +87,17 @@ def test_filling_changes_nothing(surrogate: str, own: bool) -> None:
     expected = EAGER.gradients(policy, given, config, 0.9)
     gradients = [p.grad.clone() for p in policy.model.parameters()]
 
-    filled = fill(rows)
-    tensors = {n: torch.from_numpy(x) for n, x in values_of(filled, given).items()}
-    read = {n: torch.from_numpy(x) for n, x in tokens_of(filled).items()}
+    filled = pad_rows(rows)
+    tensors = {n: torch.from_numpy(x) for n, x in loss_arrays(filled, given).items()}
+    read = {n: torch.from_numpy(x) for n, x in packing_arrays(filled).items()}
     packing = replace(
         filled.packing, predictors_M=read["predictors_M"], targets_M=read["targets_M"]
     )
     policy.decoder.reserve(packing.longest)
-    feed = Feed(packing, PackedAttention(packing), num_rows=filled.size.rows, **tensors)
-    found, loss, logprobs = compute(policy, feed, config, 0.9)
+    feed = PassTensors(packing, PackedAttention(packing), num_rows=filled.size.rows, **tensors)
+    found, loss, logprobs = compute_loss(policy, feed, config, 0.9)
     *again, pulled = torch.autograd.grad(loss, [*policy.model.parameters(), logprobs])
-    M = filled.kept
+    M = filled.num_real_tokens
     torch.testing.assert_close(
         found.tokens_3M[:2, :M], expected.tokens_3M[:2], atol=1e-5, rtol=1e-5
     )
@@ -104,10 +111,16 @@ def test_filling_changes_nothing(surrogate: str, own: bool) -> None:
 def test_on_a_cpu_passes_run_as_they_come() -> None:
     policy, rows = tiny.policy(), tiny.rows()
     config = UpdateConfig()
-    one = accumulate(policy, rows, config, temperature=1.0, max_new_tokens=17)
+    one = accumulate_gradient(
+        policy, rows, StepSettings(config, temperature=1.0, max_new_tokens=17)
+    )
     gradients = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()
-    two = accumulate(policy, rows, config, temperature=1.0, max_new_tokens=17, passes=Captured())
+    two = accumulate_gradient(
+        policy,
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=17, passes=CapturedPasses()),
+    )
     assert one.loss == two.loss
     for left, right in zip(policy.model.parameters(), gradients, strict=True):
         assert torch.equal(left.grad, right)
@@ -118,16 +131,19 @@ def test_on_a_cpu_passes_run_as_they_come() -> None:
 def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
     config = UpdateConfig()
-    captured = Captured()
+    captured = CapturedPasses()
     for turn in range(6):  # two sizes; the very first pass runs as it comes
         rows = tiny.rows(groups=6 + 4 * (turn % 2), size=8, seed=turn, longest=90)
         results = []
         for passes in (EAGER, captured):
             optimizer = Optimizer(policy.model, config)
-            result = accumulate(
-                policy, rows, config, temperature=1.0, max_new_tokens=90, keep_hidden=True,
-                passes=passes, after_pass=optimizer.collect,
-            )  # fmt: skip
+            result = accumulate_gradient(
+                policy,
+                rows,
+                StepSettings(config, temperature=1.0, max_new_tokens=90, passes=passes),
+                keep_hidden=True,
+                after_pass=optimizer.collect_gradients,
+            )
             gradient = torch.cat([master.grad.flatten() for master in optimizer.masters])
             results.append((result, gradient))
             trained = [rows[i] for i in result.rows]
@@ -139,8 +155,8 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
         for left, right in zip(a.logprobs, b.logprobs, strict=True):
             np.testing.assert_allclose(left, right, atol=0.1)
         assert a.loss == pytest.approx(b.loss, abs=1e-3)
-    assert captured._replays is not None  # else all of them ran as they come
-    assert len(captured._replays) >= 3  # gradients and reading, in two sizes
+    assert captured._graphs is not None  # else all of them ran as they come
+    assert len(captured._graphs) >= 3  # gradients and reading, in two sizes
     assert captured.launch_bound > 0  # no capture failed
 
 
@@ -155,15 +171,17 @@ def half_on_gpu(architecture: str, **changes: object) -> Policy:
     return wrap_model(architecture, made.model.to("cuda", torch.bfloat16), made.tokenizer)
 
 
-def agree(policy: Policy, captured: Captured, rows) -> None:
+def agree(policy: Policy, captured: CapturedPasses, rows) -> None:
     """Loss, log-probabilities and every parameter's gradient, captured and as they come."""
     config, results = UpdateConfig(), []
     for passes in (EAGER, captured):
         optimizer = Optimizer(policy.model, config)
-        result = accumulate(
-            policy, rows, config, temperature=1.0, max_new_tokens=90, passes=passes,
-            after_pass=optimizer.collect,
-        )  # fmt: skip
+        result = accumulate_gradient(
+            policy,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=90, passes=passes),
+            after_pass=optimizer.collect_gradients,
+        )
         results.append((result, [master.grad.clone() for master in optimizer.masters]))
     (a, mine), (b, others) = results
     names = [name for name, _ in policy.model.named_parameters()]
@@ -186,11 +204,11 @@ SHAPES_WITH_BIASES = [
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("architecture", "changes"), SHAPES_WITH_BIASES)
 def test_captured_passes_of_models_with_biases(architecture: str, changes: dict) -> None:
-    policy, captured = half_on_gpu(architecture, **changes), Captured()
+    policy, captured = half_on_gpu(architecture, **changes), CapturedPasses()
     for turn in range(4):
         agree(policy, captured, tiny.rows(groups=6, size=8, seed=turn, longest=90))
-    assert captured._replays is not None
-    assert captured._replays.replayed >= 3
+    assert captured._graphs is not None
+    assert captured._graphs.num_replays >= 3
     assert captured.launch_bound > 0
 
 
@@ -201,14 +219,16 @@ def test_old_and_new_log_probabilities_are_the_same_numbers(
     architecture: str, changes: dict
 ) -> None:
     """A pass with gradients rounds as one without: a ratio of unchanged weights is exactly 1."""
-    policy, captured = half_on_gpu(architecture, **changes), Captured()
+    policy, captured = half_on_gpu(architecture, **changes), CapturedPasses()
     rows = tiny.rows(groups=6, size=8, longest=90)
     for passes in (EAGER, captured, captured, captured):
         optimizer = Optimizer(policy.model, UpdateConfig())
-        result = accumulate(
-            policy, rows, UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes,
-            after_pass=optimizer.collect,
-        )  # fmt: skip
+        result = accumulate_gradient(
+            policy,
+            rows,
+            StepSettings(UpdateConfig(), temperature=1.0, max_new_tokens=90, passes=passes),
+            after_pass=optimizer.collect_gradients,
+        )
         scored = score_logprobs(policy, [rows[i] for i in result.rows], 1.0, 20480, passes.read)
         for left, right in zip(result.logprobs, scored, strict=True):
             np.testing.assert_array_equal(left, right)
@@ -218,7 +238,7 @@ def test_old_and_new_log_probabilities_are_the_same_numbers(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_passes_notice_what_moved() -> None:
     """A longer table of angles, a weight with other memory, a weight changed where it lies."""
-    policy, captured = half_on_gpu("llama", mlp_bias=True, head_dim=16), Captured()
+    policy, captured = half_on_gpu("llama", mlp_bias=True, head_dim=16), CapturedPasses()
     weight = policy.decoder.layers[0].mlp.down_proj.weight
 
     def move() -> None:
@@ -240,12 +260,12 @@ def test_captured_passes_notice_what_moved() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_heads_without_a_flash_kernel_run_as_they_come() -> None:
     """Heads of 12 (as those of 100 of a 3 B model): torch's own attention, nothing captured."""
-    policy, captured = half_on_gpu("llama", mlp_bias=True), Captured()
+    policy, captured = half_on_gpu("llama", mlp_bias=True), CapturedPasses()
     assert policy.decoder.head_dim == 12
     rows = tiny.rows(groups=4, size=4, longest=60)
     for _ in range(2):
         agree(policy, captured, rows)
-    assert captured._replays is None
+    assert captured._graphs is None
     found = score_logprobs(policy, rows, 1.0, 20480, captured.read)
     exact = wrap_model("exact", policy.model.float().cpu(), policy.tokenizer)
     for left, right in zip(found, score_logprobs(exact, rows, 1.0, 20480), strict=True):
@@ -274,7 +294,7 @@ def test_states_by_given_embeddings() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_states_and_their_gradient() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
-    captured = Captured()
+    captured = CapturedPasses()
     weights = [p for p in policy.model.parameters() if p.requires_grad]
     for turn in range(6):
         rows = tiny.rows(groups=6 + 4 * (turn % 2), size=8, seed=turn, longest=90)
@@ -293,13 +313,15 @@ def test_captured_states_and_their_gradient() -> None:
         # training passes of the same pool, in between and after
         config = UpdateConfig()
         optimizer = Optimizer(policy.model, config)
-        accumulate(
-            policy, rows, config, temperature=1.0, max_new_tokens=90, passes=captured,
-            after_pass=optimizer.collect,
-        )  # fmt: skip
+        accumulate_gradient(
+            policy,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=90, passes=captured),
+            after_pass=optimizer.collect_gradients,
+        )
         assert all(master.grad is not None for master in optimizer.masters)
-    assert captured._replays is not None
-    assert len(captured._replays) >= 3
+    assert captured._graphs is not None
+    assert len(captured._graphs) >= 3
     assert captured.launch_bound > 0
 
 
@@ -307,7 +329,7 @@ def test_captured_states_and_their_gradient() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nothing_may_be_replayed_between_the_two_ways() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
-    captured, rows = Captured(), tiny.rows(groups=6, size=8, longest=90)
+    captured, rows = CapturedPasses(), tiny.rows(groups=6, size=8, longest=90)
     policy.model.requires_grad_(False)
     for _ in range(2):
         captured.read(policy, rows, 1.0)

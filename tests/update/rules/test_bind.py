@@ -19,10 +19,10 @@ from counterpoise.loop import train
 from counterpoise.run.state import new_state
 from counterpoise.run.watch import Watch
 from counterpoise.store import checkpoint
-from counterpoise.update.graphs.passes import Captured
-from counterpoise.update.rules.bind import Step, bound, reference_of
-from counterpoise.update.rules.rule import Ruled, obeyed
-from counterpoise.update.step import accumulate
+from counterpoise.update.graphs.passes import CapturedPasses
+from counterpoise.update.rules.bind import OptimizerStepView, bind_rule, copy_initial_weights
+from counterpoise.update.rules.rule import RuleEffect, apply_rule
+from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import STEP_RULES
 
 RUN = [
@@ -41,10 +41,10 @@ RULED = {
 def test_a_step_sees_old_log_probabilities_by_the_weights_that_sampled() -> None:
     policy, rows = tiny.policy(), tiny.rows(seed=1)
     rows[0] = replace(rows[0], scored_T=np.full(rows[0].num_tokens, -7.0, np.float32))
-    later = Step(rows, by.reader(policy))
+    later = OptimizerStepView(rows, by.reader(policy))
     for row, old_T in zip(rows, later.old_logprobs, strict=True):
         assert old_T is row.old_logprobs
-    first = Step(rows, by.reader(policy), on_policy=True)
+    first = OptimizerStepView(rows, by.reader(policy), on_policy=True)
     assert (first.old_logprobs[0] == -7).all()  # it waited while the weights changed
     for old_T, now_T in zip(first.old_logprobs[1:], first.logprobs[1:], strict=True):
         assert old_T is now_T
@@ -52,12 +52,12 @@ def test_a_step_sees_old_log_probabilities_by_the_weights_that_sampled() -> None
 
 def test_the_reference_reads_the_first_weights() -> None:
     policy, rows = tiny.policy(), tiny.rows(seed=1)
-    kept = reference_of(policy, CreditConfig(rule="sdpg"))
-    before = Step(rows, by.reader(policy)).logprobs
+    kept = copy_initial_weights(policy, CreditConfig(rule="sdpg"))
+    before = OptimizerStepView(rows, by.reader(policy)).logprobs
     with torch.no_grad():
         for p in policy.model.parameters():
             p.mul_(1.1)
-    step = Step(rows, by.reader(policy, micro=30), reference=kept)
+    step = OptimizerStepView(rows, by.reader(policy, micro=30), reference_weights=kept)
     for first_T, was_T, now_T in zip(step.reference_logprobs(), before, step.logprobs, strict=True):
         np.testing.assert_allclose(first_T, was_T, atol=2e-5)
         assert np.abs(first_T - now_T).max() > 1e-3
@@ -83,8 +83,8 @@ def test_first_weights_are_kept_only_where_they_are_read(
 
 
 def test_without_a_rule_none_is_bound() -> None:
-    assert bound(RunConfig(), by.reader(tiny.policy()), None) is None
-    made = STEP_RULES.load("off")(Step([]))
+    assert bind_rule(RunConfig(), by.reader(tiny.policy()), None) is None
+    made = STEP_RULES.load("off")(OptimizerStepView([]))
     assert made.factors is None
     assert made.term is None
 
@@ -98,11 +98,11 @@ def test_rows_without_signal_are_not_shown_to_a_rule() -> None:
     rows = tiny.rows(groups=2, seed=1)
     rows[2] = replace(rows[2], advantage=0.0)
 
-    def halved(shown: list, *, on_policy: bool) -> Ruled:
+    def halved(shown: list, *, on_policy: bool) -> RuleEffect:
         assert rows[2] not in shown
-        return Ruled(factors=[np.full(row.num_tokens, 0.5, np.float32) for row in shown])
+        return RuleEffect(factors=[np.full(row.num_tokens, 0.5, np.float32) for row in shown])
 
-    done, _ = obeyed(rows, halved, on_policy=False)
+    done, _ = apply_rule(rows, halved, on_policy=False)
     assert done[2] is rows[2]
     for i in (0, 1, 3, 4, 5, 6, 7):
         np.testing.assert_allclose(done[i].advantages_T, 0.5 * rows[i].advantages_T, rtol=1e-6)
@@ -112,11 +112,14 @@ def test_a_step_with_a_term_is_not_captured() -> None:
     """Nothing but the feed would be read anew in a replay."""
     policy, rows = tiny.policy(), by.told(tiny.rows(seed=1))
     config = from_tables({}, ["credit.rule=sdpg", "credit.rule_settings=['alpha=0']"])
-    made = bound(config, by.reader(policy), None).at(0)(rows, on_policy=False)
-    passes = Captured()
-    passes._filled = lambda *_: pytest.fail("asked for a captured pass")  # type: ignore[method-assign]
-    result = accumulate(
-        policy, rows, by.PLAIN, temperature=1.0, max_new_tokens=17, passes=passes, term=made.term
+    made = bind_rule(config, by.reader(policy), None).for_step(0)(rows, on_policy=False)
+    passes = CapturedPasses()
+    passes._pad_if_worthwhile = lambda *_: pytest.fail("asked for a captured pass")  # type: ignore[method-assign]
+    result = accumulate_gradient(
+        policy,
+        rows,
+        StepSettings(by.PLAIN, temperature=1.0, max_new_tokens=17, passes=passes),
+        term=made.term,
     )
     assert result.added_loss > 0
 
@@ -171,11 +174,11 @@ def test_a_rule_is_asked_with_the_weights_of_its_own_step(
     """On policy in a batch's first step, and not in the second."""
     seen = []
 
-    def spy(step: Step) -> Ruled:
+    def spy(step: OptimizerStepView) -> RuleEffect:
         ratios = [a - b for a, b in zip(step.logprobs, step.old_logprobs, strict=True)]
         far = max(float(np.abs(x).max()) for x in ratios)
-        seen.append((step.reader.iteration, step.number, step.on_policy, far))
-        return Ruled()
+        seen.append((step.reader.iteration, step.step_index, step.on_policy, far))
+        return RuleEffect()
 
     monkeypatch.setattr("counterpoise.update.rules.bind.off", spy)
     monkeypatch.setattr("counterpoise.update.rules.bind.OFF", "")

@@ -14,15 +14,15 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.rules.bind import Bound, Step
+from counterpoise.update.rules.bind import BoundRule, OptimizerStepView
 from counterpoise.update.rules.clip_cov import rule
 
 ROWS = tiny.rows(groups=4, size=5, seed=2)
 LOW, HIGH = 0.3, 2.0
 
 
-def bound(policy: Policy, micro: int = 10_000, seed: int = 0, **settings: float) -> Bound:
-    return Bound(rule, settings, by.reader(policy, micro=micro, seed=seed), by.PLAIN, 10, None)
+def bound(policy: Policy, micro: int = 10_000, seed: int = 0, **settings: float) -> BoundRule:
+    return BoundRule(rule, settings, by.reader(policy, micro=micro, seed=seed), by.PLAIN, 10, None)
 
 
 def candidates(policy: Policy, rows: list[Row]) -> set[tuple[int, int]]:
@@ -49,11 +49,11 @@ def left_out(factors: list[np.ndarray]) -> set[tuple[int, int]]:
 
 def test_all_candidates_and_no_others() -> None:
     policy = tiny.policy()
-    made = rule(Step(ROWS, by.reader(policy), by.PLAIN), share=1.0, low=LOW, high=HIGH)
+    made = rule(OptimizerStepView(ROWS, by.reader(policy), by.PLAIN), share=1.0, low=LOW, high=HIGH)
     expected = candidates(policy, ROWS)
     assert 5 < len(expected) < sum(row.num_tokens for row in ROWS) / 2
     assert left_out(made.factors) == expected
-    assert made.chosen == len(expected)
+    assert made.num_chosen == len(expected)
     assert all(set(k_T.tolist()) <= {0, 1} and k_T.dtype == np.float32 for k_T in made.factors)
 
 
@@ -61,10 +61,10 @@ def test_what_the_clip_took_is_no_candidate() -> None:
     """Old log-probabilities far off: nearly everything is clipped, one way or the other."""
     policy = tiny.policy()
     rows = tiny.rows(groups=4, size=5, seed=2, off_policy=3.0)
-    made = rule(Step(rows, by.reader(policy), by.PLAIN), share=1.0, low=LOW, high=HIGH)
+    made = rule(OptimizerStepView(rows, by.reader(policy), by.PLAIN), share=1.0, low=LOW, high=HIGH)
     assert left_out(made.factors) == candidates(policy, rows)
     freer = replace(by.PLAIN, surrogate="reinforce")  # without a clip all of them are free
-    more = rule(Step(rows, by.reader(policy), freer), share=1.0, low=LOW, high=HIGH)
+    more = rule(OptimizerStepView(rows, by.reader(policy), freer), share=1.0, low=LOW, high=HIGH)
     assert left_out(made.factors) < left_out(more.factors)
 
 
@@ -73,21 +73,21 @@ def test_as_many_as_the_share_says_drawn_anew_in_every_step() -> None:
     tokens = sum(row.num_tokens for row in ROWS)
     drawn = []
     for number in (0, 0, 1):
-        step = Step(ROWS, by.reader(policy), by.PLAIN, number)
+        step = OptimizerStepView(ROWS, by.reader(policy), by.PLAIN, number)
         made = rule(step, share=0.03, low=LOW, high=HIGH)
-        assert made.chosen == int(0.03 * tokens)
+        assert made.num_chosen == int(0.03 * tokens)
         drawn.append(left_out(made.factors))
         assert drawn[-1] < candidates(policy, ROWS)
     assert drawn[0] == drawn[1] != drawn[2]
-    one = rule(Step(ROWS, by.reader(policy), by.PLAIN), share=1e-9, low=LOW, high=HIGH)
-    assert one.chosen == 1
+    one = rule(OptimizerStepView(ROWS, by.reader(policy), by.PLAIN), share=1e-9, low=LOW, high=HIGH)
+    assert one.num_chosen == 1
 
 
 @pytest.mark.parametrize("micro", [10_000, 37, 1])
 def test_the_step_is_that_of_the_other_tokens(micro: int) -> None:
     policy = tiny.policy()
     rule_ = bound(policy, micro, share=0.05, low=LOW, high=HIGH)
-    made = rule_.at(0)(ROWS, on_policy=False)
+    made = rule_.for_step(0)(ROWS, on_policy=False)
     loss = torch.zeros(())
     for row, k_T in zip(ROWS, made.factors, strict=True):
         logprobs = by.of_tokens(by.logprobs_TV(policy, row), row)
@@ -99,7 +99,7 @@ def test_the_step_is_that_of_the_other_tokens(micro: int) -> None:
     result, found = by.stepped(policy, ROWS, rule_, replace(by.PLAIN, micro_tokens=micro))
     assert by.relative(found, expected) < 1e-5
     assert result.loss == pytest.approx(float(loss), rel=1e-4)
-    assert result.chosen_share == pytest.approx(made.chosen / sum(r.num_tokens for r in ROWS))
+    assert result.chosen_share == pytest.approx(made.num_chosen / sum(r.num_tokens for r in ROWS))
     assert result.added_loss == 0
 
 
@@ -115,16 +115,16 @@ def test_factors_multiply_what_credit_gave() -> None:
 def test_in_a_first_step_nothing_is_clipped() -> None:
     policy = tiny.policy()
     far = tiny.rows(groups=4, size=5, seed=2, off_policy=3.0)
-    step = Step(far, by.reader(policy), by.PLAIN, on_policy=True)
+    step = OptimizerStepView(far, by.reader(policy), by.PLAIN, on_policy=True)
     assert not step.clipped.any()
-    assert Step(far, by.reader(policy), by.PLAIN).clipped.any()
+    assert OptimizerStepView(far, by.reader(policy), by.PLAIN).clipped.any()
 
 
 def test_no_candidates_leave_the_step_as_it_was() -> None:
     policy = tiny.policy()
-    step = Step(ROWS, by.reader(policy), by.PLAIN)
+    step = OptimizerStepView(ROWS, by.reader(policy), by.PLAIN)
     assert rule(step, low=1e6, high=2e6).factors is None
-    assert rule(Step([])).factors is None
+    assert rule(OptimizerStepView([])).factors is None
     _, expected = by.stepped(policy, ROWS, None)
     _, found = by.stepped(policy, ROWS, bound(policy, low=1e6, high=2e6))
     assert torch.equal(found, expected)
@@ -133,7 +133,7 @@ def test_no_candidates_leave_the_step_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["credit.rule_settings=['share=2']"], "share is above 0 and at most 1, not 2"),
+        (["credit.rule_settings=['share=2']"], "share must be above 0 and at most 1, not 2"),
         (["credit.rule_settings=['low=6']"], "low=6 must be below high=5"),
         (["update.trajectory=orthogonal", "update.surrogate=reinforce"], "no longer cancels"),
     ],

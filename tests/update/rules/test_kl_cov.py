@@ -14,15 +14,15 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.rules.bind import Bound, Step
+from counterpoise.update.rules.bind import BoundRule, OptimizerStepView
 from counterpoise.update.rules.kl_cov import rule
 
 CONFIG = replace(by.PLAIN, surrogate="unclipped")
 SHARE, STRENGTH = 0.1, 0.7
 
 
-def bound(policy: Policy, micro: int = 10_000, **settings: float) -> Bound:
-    return Bound(rule, settings, by.reader(policy, micro=micro), CONFIG, 10, None)
+def bound(policy: Policy, micro: int = 10_000, **settings: float) -> BoundRule:
+    return BoundRule(rule, settings, by.reader(policy, micro=micro), CONFIG, 10, None)
 
 
 def chosen(policy: Policy, rows: list[Row], share: float) -> list[tuple[int, int]]:
@@ -108,23 +108,23 @@ def test_a_first_step_with_rows_that_waited() -> None:
 
 def test_one_token_at_least() -> None:
     policy, rows = tiny.policy(), tiny.rows(groups=1, size=2, seed=1, longest=4)
-    step = Step(rows, by.reader(policy), CONFIG)
+    step = OptimizerStepView(rows, by.reader(policy), CONFIG)
     made = rule(step)
-    assert made.chosen == 1
+    assert made.num_chosen == 1
     assert made.term is not None
     strengths = np.concatenate([made.term.strengths[row.name] for row in rows])
     assert sorted(strengths.tolist())[-2:] == [0, 1]
 
 
 def test_nothing_to_choose_from() -> None:
-    assert rule(Step([])).term is None
+    assert rule(OptimizerStepView([])).term is None
 
 
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
         (["credit.rule=kl_cov"], "set update.surrogate=unclipped"),
-        (["credit.rule=kl_cov", "credit.rule_settings=['share=0']"], "share is above 0"),
+        (["credit.rule=kl_cov", "credit.rule_settings=['share=0']"], "share must be above 0"),
         (["credit.rule=kl_cov", "credit.rule_settings=['strength=-1']"], "0 or above"),
         (["credit.rule=kl_cov", "credit.rule_settings=['shar=1']"], "did you mean 'share'"),
     ],

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.config.load import from_tables
-from counterpoise.credit.hindsight import HINT
+from counterpoise.credit.hindsight import HINT_TEMPLATE
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import forward
 from counterpoise.types import Row
-from counterpoise.update.graphs.passes import Captured
-from counterpoise.update.rules.bind import Bound, Step
-from counterpoise.update.rules.sdpg import REGULARISERS, Drawn, rule, scheduled
+from counterpoise.update.graphs.passes import CapturedPasses
+from counterpoise.update.rules.bind import BoundRule, OptimizerStepView
+from counterpoise.update.rules.sdpg import REGULARISERS, TeacherTerm, rule, scheduled_beta
 
 ROWS = by.told(tiny.rows(groups=3, size=4, seed=3))
 STRONG = {"beta": 0.5, "alpha": 0.2}  # so that neither term drowns beside the other
@@ -39,10 +39,10 @@ def first(policy: Policy) -> nn.Module:
 
 def bound(
     policy: Policy, *, iteration: int = 1, micro: int = 10_000, iterations: int = 10, **settings
-) -> Bound:
+) -> BoundRule:
     reference = {name: p.detach() for name, p in first(policy).named_parameters()}
     reader = by.reader(policy, iteration, micro)
-    return Bound(rule, settings, reader, by.PLAIN, iterations, reference)
+    return BoundRule(rule, settings, reader, by.PLAIN, iterations, reference)
 
 
 def regulariser(name: str, w: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def literal(
         gain = torch.minimum(ratio * row.advantage, ratio.clamp(0.8, 1.28) * row.advantage)
         plain = plain - gain.sum()
         if c.answer and not (right_only and row.advantage <= 0):
-            hint = policy.encode(HINT.format(problem=c.prompt, answer=c.answer))
+            hint = policy.encode(HINT_TEMPLATE.format(problem=c.prompt, answer=c.answer))
             with torch.no_grad():
                 log_q = by.logprobs_TV(policy, row, hint)
             for t in range(row.num_tokens):
@@ -100,7 +100,7 @@ def test_either_term_alone(settings: dict[str, float]) -> None:
     expected = by.gradient(loss, policy)
     given = bound(policy, **settings)
     if not settings["alpha"]:
-        given = replace(given, reference=None)  # none is kept
+        given = replace(given, reference_weights=None)  # none is kept
     result, found = by.stepped(policy, ROWS, given)
     assert by.relative(found, expected) < 1e-5
     assert result.added_loss == pytest.approx(float(added), rel=1e-5)
@@ -177,7 +177,9 @@ def test_on_a_gpu_it_is_near_float32() -> None:
     gradients = []
     for dtype in ("float32", "bfloat16"):
         policy = load_policy(ModelConfig(device="cuda", dtype=dtype))
-        _, found = by.stepped(policy, rows, bound(policy, beta=5.0, alpha=0.5), passes=Captured())
+        _, found = by.stepped(
+            policy, rows, bound(policy, beta=5.0, alpha=0.5), passes=CapturedPasses()
+        )
         gradients.append(found)
     assert by.relative(gradients[1], gradients[0]) < 0.05
 
@@ -186,7 +188,7 @@ def test_a_hint_that_tells_nothing_adds_nothing() -> None:
     """The teacher's prompt is the student's: q is p, and D is 0."""
     policy = tiny.policy()
     prompts = {row.name: row.content.prompt_tokens for row in ROWS}
-    drawn = Drawn(policy, by.TEMPERATURE, 1.0, prompts, 0.0, REGULARISERS["urkl"], {})
+    drawn = TeacherTerm(policy, by.TEMPERATURE, 1.0, prompts, 0.0, REGULARISERS["urkl"], {})
     found = forward(policy, ROWS, by.TEMPERATURE)
     added = drawn(ROWS, found, found.logprobs_M.detach())
     assert float(added.detach().abs().max()) < 1e-5
@@ -210,15 +212,15 @@ def test_the_first_weights_pull_nowhere_at_the_start() -> None:
     ],
 )  # fmt: skip
 def test_the_schedule(k: int, warm: int, decay: int, share: float) -> None:
-    assert scheduled(2e-3, k, 10, warm, decay) == pytest.approx(2e-3 * share)
+    assert scheduled_beta(2e-3, k, 10, warm, decay) == pytest.approx(2e-3 * share)
 
 
 def test_when_beta_has_fallen_to_nothing_no_teacher_is_read() -> None:
     policy = tiny.policy()
-    made = bound(policy, iteration=10, decay=4, alpha=0.0).at(0)(ROWS, on_policy=False)
-    assert made.chosen == 0
+    made = bound(policy, iteration=10, decay=4, alpha=0.0).for_step(0)(ROWS, on_policy=False)
+    assert made.num_chosen == 0
     assert made.term.prompts == {}
-    assert rule(Step([])).term is None
+    assert rule(OptimizerStepView([])).term is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from counterpoise.credit.assign import UNIFORM, read_settings
+from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.variants import (
@@ -145,7 +145,7 @@ class PoiseConfig(GRPOConfig):
 
     def _weights_fault(self) -> str:
         name = self.credit_weights
-        read_settings(name, TOKEN_WEIGHTS.load(name), self.credit_settings, "credit_settings")
+        parse_settings(name, TOKEN_WEIGHTS.load(name), self.credit_settings, "credit_settings")
         if name == UNIFORM:
             return ""
         if self.credit == TRL_CREDIT:

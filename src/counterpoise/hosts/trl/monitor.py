@@ -81,7 +81,7 @@ class StepMonitor:
         if trainer.script_recorder:
             watched = monitor_sampling.first_mixed(rows, WATCHED_GROUPS)
         monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
-        monitor.before(trainer.policy, rows, result)
+        monitor.before_update(trainer.policy, rows, result)
         self._pending_step = (monitor, step, batch_indices, result)
 
     def after_step(self) -> None:
@@ -89,7 +89,7 @@ class StepMonitor:
         if self._pending_step is None:
             return
         (monitor, step, batch_indices, result), self._pending_step = self._pending_step, None
-        monitor.after(self.trainer.policy)
+        monitor.after_update(self.trainer.policy)
         for name, value in numbers(monitor.views).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))

@@ -18,9 +18,9 @@ import numpy as np
 
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.credit.assign import UNIFORM, assign
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl.config import TRL_CREDIT, PoiseConfig
 from counterpoise.hosts.trl.padding import UnpaddedRollout
@@ -72,7 +72,7 @@ class Planner:
         samples: Sequence[UnpaddedRollout],
         rewards_R: Sequence[float],
         generation: int,
-        reader: Reader | None = None,
+        reader: PolicyReader | None = None,
     ) -> None:
         """Add the rollouts of a generation, group after group; NaN means no reward.
 
@@ -90,7 +90,7 @@ class Planner:
         plan = compose(self.options.composer, rows, self.options.optimizer_steps, seed)
         # The decision is pickled to every process: token arrays would make it large.
         bare_rows = tuple(replace(row, rollout=None) for row in rows)
-        description: Any = describe(bare_rows, plan)
+        description: Any = describe_plan(bare_rows, plan)
         plan_metrics = {k: float(v) for k, v in description.items() if isinstance(v, int | float)}
         waiting = self.buffer.state() if self.buffer else []
         keys = frozenset((row.group, row.index) for row in waiting)
@@ -112,7 +112,7 @@ def assign_credit(
     rewards_R: Sequence[float],
     generation: int,
     options: PoiseConfig,
-    reader: Reader | None = None,
+    reader: PolicyReader | None = None,
 ) -> list[list[Row]]:
     """The rows of every group with their advantages.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from counterpoise.batch.describe import describe
-from counterpoise.batch.dropped_rollouts import account
+from counterpoise.batch.describe import describe_plan
+from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.hosts.trl.planner import Decision
 from counterpoise.microscope.monitor import StepView
 from counterpoise.run import metrics
@@ -59,8 +59,8 @@ class OpenIteration:
             credited=credited,
             batch=self.batch,
             plan=plan,
-            description=describe(self.batch, plan) if plan else None,
+            description=describe_plan(self.batch, plan) if plan else None,
             results=results,
             views=views,
-            drops=account([], candidates, self.batch, still_waiting, oldest),
+            drops=find_drops([], candidates, self.batch, still_waiting, oldest),
         )

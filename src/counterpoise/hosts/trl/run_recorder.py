@@ -133,7 +133,7 @@ class RunRecorder(StepMonitor):
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
         elif monitor := self.iteration.monitor and self.iteration.monitor.at(step, rows):
-            monitor.before(self.state.policy, rows, result)
+            monitor.before_update(self.state.policy, rows, result)
             self.iteration.step_monitor = monitor
         # Hidden states are large, and only the monitor needs them.
         self.iteration.results.append(replace(result, hidden=()))
@@ -146,7 +146,7 @@ class RunRecorder(StepMonitor):
             iteration.results[-1] = replace(iteration.results[-1], skipped=self.skip_reason)
         monitor, iteration.step_monitor = iteration.step_monitor, None
         if monitor and self.skip_reason != "no signal":
-            monitor.after(self.state.policy)
+            monitor.after_update(self.state.policy)
             # A skipped step moved nothing: its view would read as a measurement of zero.
             if self.skip_reason:
                 monitor.views.pop()

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from counterpoise.config import RunConfig
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout
@@ -98,10 +98,10 @@ class RunTrainer(PoiseGRPOTrainer):
     def policy(self) -> Policy:
         return self.recorder.state.policy
 
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> PolicyReader | None:
         state, run = self.recorder.state, self.run
         temperature, seed = run.sample.temperature, run.loop.seed
-        return Reader(state.policy, temperature, state.micro, self._generation, seed)
+        return PolicyReader(state.policy, temperature, state.micro, self._generation, seed)
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

@@ -27,7 +27,7 @@ from trl import GRPOTrainer
 
 from counterpoise.batch.buffer import BufferCounts
 from counterpoise.credit.assign import UNIFORM
-from counterpoise.credit.view import Reader
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
@@ -181,7 +181,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
 
     def _explain_imbalance(self) -> str:
         assert self.planner.buffer is not None  # without RB every generation is a batch
-        return self.planner.buffer.lack(
+        return self.planner.buffer.shortage_message(
             f"{self.args.max_refills + 1} generations",
             "lower tau or balance_target, raise max_refills and max_age",
         )
@@ -191,12 +191,12 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """TRL's model as the native engine's policy."""
         return as_native_policy(self)
 
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> PolicyReader | None:
         """What token weights read a generation's rows with, before the rows are trained on."""
         if self.args.credit_weights == UNIFORM:
             return None
         micro = MicroBatch(MICRO_TOKENS)
-        return Reader(self.policy, self.temperature, micro, self._generation, self.args.seed)
+        return PolicyReader(self.policy, self.temperature, micro, self._generation, self.args.seed)
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

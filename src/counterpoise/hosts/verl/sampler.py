@@ -57,7 +57,7 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
                 meta = KVBatchMeta(partition_id=partition_id, keys=list(rows), tags=tags)
                 return meta, {f"poise/{name}": float(value) for name, value in metrics.items()}
         raise PoiseError(
-            self.ledger.buffer.lack(
+            self.ledger.buffer.shortage_message(
                 f"{self.max_refills + 1} rounds",
                 "lower +poise.tau, raise +poise.max_refills and +poise.max_age",
             )

@@ -25,9 +25,9 @@ from verl.trainer.ppo.padding_utils import (
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.workers.utils.padding import response_from_nested
 
-from counterpoise.batch.compose import check as check_plan
+from counterpoise.batch.compose import check_plan as check_plan
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
@@ -206,7 +206,7 @@ class PlannedTrainer:
         rows = queue.composer_rows(batch, data)
         if self.poise.composer != adapter_options.VERL_ORDER:
             check_plan(rows, plan)
-        description: Any = describe(rows, plan)
+        description: Any = describe_plan(rows, plan)
         metrics = {k: float(v) for k, v in description.items() if isinstance(v, int | float)}
         metrics["optimizer_steps"] = float(len(plan.steps))
         metrics["fillers"] = float(len(is_row) - len(rows))

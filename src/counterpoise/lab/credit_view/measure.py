@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.credit.assign import read_settings
-from counterpoise.credit.view import NoPolicyError, Reader, View, ones
+from counterpoise.credit.assign import parse_settings
+from counterpoise.credit.view import CreditView, NoPolicyError, PolicyReader, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.lab.credit_view.selection import Asked
 from counterpoise.lab.credit_view.stored_iteration import Stored
@@ -64,7 +64,7 @@ class Glass:
     stored: Stored
     tell: Tell = lambda message: None
     off: float | None = None  # mean |log p - log p at sampling|, of the policy that reads
-    _view: View | None = None
+    _view: CreditView | None = None
 
     @property
     def policy(self) -> Policy | None:
@@ -73,21 +73,21 @@ class Glass:
 
     def weigh(self, asked: Asked) -> Weighed:
         weights_of = TOKEN_WEIGHTS.load(asked.name)
-        settings = read_settings(asked.name, weights_of, asked.settings)
+        settings = parse_settings(asked.name, weights_of, asked.settings)
         start = time.perf_counter()
         rows = self.stored.rows
         try:
-            found, read = weights_of(View(rows), **settings), False
+            found, read = weights_of(CreditView(rows), **settings), False
         except NoPolicyError:
             view = self._view or self._with_policy(asked.name)
             start = time.perf_counter()
             found, read = weights_of(view, **settings), True
         seconds = time.perf_counter() - start
-        weights = ones(rows) if found is None else list(found)
+        weights = unit_weights(rows) if found is None else list(found)
         check(asked.name, rows, weights)
         return Weighed(asked, weights, numbers(rows, weights), seconds, read)
 
-    def _with_policy(self, name: str) -> View:
+    def _with_policy(self, name: str) -> CreditView:
         stored, config = self.stored, self.stored.config
         if stored.weights is None:
             raise PoiseError(
@@ -97,10 +97,10 @@ class Glass:
         self.tell("loading the model")
         policy = stored.load()
         micro = MicroBatch(config.update.micro_tokens, notify=self.tell)
-        reader = Reader(
+        reader = PolicyReader(
             policy, config.sample.temperature, micro, stored.iteration, config.loop.seed
         )
-        self._view = View(stored.rows, reader)
+        self._view = CreditView(stored.rows, reader)
         self.tell("reading the rollouts")
         self.off = _off(stored.rows, self._view.logprobs)
         return self._view

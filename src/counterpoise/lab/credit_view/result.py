@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.credit.view import ones
+from counterpoise.credit.view import unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.tokens import load_tokenizer
 from counterpoise.lab.credit_view.agreement import agreement
@@ -112,7 +112,7 @@ def look(
     return Result(
         stored,
         weighed,
-        numbers(stored.rows, ones(stored.rows)),
+        numbers(stored.rows, unit_weights(stored.rows)),
         agreement([one.weights for one in weighed]),
         glass.off,
         _vocabulary(path, glass.policy),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.credit.assign import read_settings
+from counterpoise.credit.assign import parse_settings
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
@@ -54,6 +54,6 @@ def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None)
         given += settings
         if not given and own and own.name == name:
             given = list(own.settings)
-        read_settings(name, TOKEN_WEIGHTS.load(name), given, "--settings")
+        parse_settings(name, TOKEN_WEIGHTS.load(name), given, "--settings")
         found.append(Asked(name, tuple(given)))
     return list(dict.fromkeys(found))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.credit.assign import assign
-from counterpoise.credit.reward_mixtures import mixture_of
+from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, ranges
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
@@ -82,7 +82,7 @@ def read_stored(path: Path, iteration: int | None = None, model: str | None = No
     order = sorted(files, key=lambda i: (i - 1 in known, i), reverse=True)
     for at in order if iteration is None else [iteration]:
         groups = [replace(group, iteration=at) for group in read_groups(files[at], NEEDED)]
-        credited = assign(groups, config.credit.name, mixture=mixture_of(config))
+        credited = assign(groups, config.credit.name, mixture=configured_mixture(config))
         rows = [row for group in credited for row in group if row.sign]
         if rows:
             named = replace(config.model, name=model or config.model.name, device="auto")

@@ -30,7 +30,7 @@ from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints, Response, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import accumulate
+from counterpoise.update.step import StepSettings, accumulate_gradient
 
 LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
 ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
@@ -123,10 +123,13 @@ def _gradients(
 def _ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient:
     """As a step takes it: passes add up in the optimizer's float32 masters."""
     optimizer = Optimizer(policy.model, config)
-    accumulate(
-        policy, rows, config, temperature=1.0, max_new_tokens=1, after_pass=optimizer.collect
+    accumulate_gradient(
+        policy,
+        rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=1),
+        after_pass=optimizer.collect_gradients,
     )
-    optimizer.collect()
+    optimizer.collect_gradients()
     masters = zip(policy.model.named_parameters(), optimizer.masters, strict=True)
     grads = {name: master.grad.clone() for (name, _), master in masters if master.grad is not None}
     optimizer.zero_grad()

@@ -27,9 +27,9 @@ from counterpoise.lab.speed.machine_sizes import Setup, UpdateCase
 from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
-from counterpoise.update.graphs.passes import passes_of
+from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 UPDATE_BAR = 0.25  # seconds, 512 rows of 128 tokens of SmolLM2-135M on an H200
 SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,000 tokens
@@ -38,14 +38,16 @@ PEER_TOKENS = 32768  # of one forward of the peer, padding included; halved wher
 
 def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
     """A step, ready to be taken again and again."""
-    optimizer, passes = Optimizer(policy.model, config), passes_of(config)
+    optimizer, passes = Optimizer(policy.model, config), choose_passes(config)
     longest = max(row.num_tokens for row in rows)
 
     def step() -> None:
         result = take_step(
-            policy, optimizer, rows, config, temperature=1.0, max_new_tokens=longest,
-            passes=passes,
-        )  # fmt: skip
+            policy,
+            optimizer,
+            rows,
+            StepSettings(config, temperature=1.0, max_new_tokens=longest, passes=passes),
+        )
         if result.skipped:
             raise AssertionError(f"no update was made: {result.skipped}")
 

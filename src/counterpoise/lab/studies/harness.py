@@ -33,9 +33,9 @@ from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.task.load import load_problems
 from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
-from counterpoise.update.old_logprobs import scored
+from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
@@ -167,7 +167,7 @@ class Lab:
         """Rows with advantages and the trainer's log-probabilities under the loaded model."""
         rows = [row for group in assign(groups, "grpo") for row in group if row.sign]
         temperature, options = self.config.sample.temperature, self.config.update
-        return scored(self.policy, rows, temperature, options.micro_tokens)
+        return score_missing(self.policy, rows, temperature, options.micro_tokens)
 
     # -- updates -------------------------------------------------------------------------------
 
@@ -181,9 +181,11 @@ class Lab:
             self.policy,
             Optimizer(self.policy.model, options),
             rows,
-            options,
-            temperature=self.config.sample.temperature,
-            max_new_tokens=self.config.sample.max_new_tokens,
+            StepSettings(
+                options,
+                temperature=self.config.sample.temperature,
+                max_new_tokens=self.config.sample.max_new_tokens,
+            ),
         )
 
     def unchanged(self) -> AbstractContextManager[None]:

@@ -26,7 +26,7 @@ from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import take_step
+from counterpoise.update.step import StepSettings, take_step
 
 RISING = 0.8  # rank correlation
 
@@ -47,9 +47,11 @@ def measure(lab: Lab) -> Records:
             lab.policy,
             optimizer,
             rows,
-            options,
-            temperature=lab.config.sample.temperature,
-            max_new_tokens=lab.config.sample.max_new_tokens,
+            StepSettings(
+                options,
+                temperature=lab.config.sample.temperature,
+                max_new_tokens=lab.config.sample.max_new_tokens,
+            ),
         )
         made += 1
         share = VALUES_SHARE + (1 - VALUES_SHARE) * made / steps

@@ -111,7 +111,7 @@ def learn(
 
     def gradient(micro_tokens: int) -> float:
         optimizer.zero_grad()
-        return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect)
+        return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect_gradients)
 
     with repeatable():  # a warm-up that is made again is the same start
         loss = micro.run_rows(gradient, rows)

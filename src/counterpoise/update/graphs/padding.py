@@ -1,9 +1,9 @@
-"""Rows of a pass and rows that count for nothing, which fill it up to one of a few sizes.
+"""Pad the rows of a pass with filler rows of zero weight, up to one of a few sizes.
 
-Tokens are rounded up to sixteen steps between powers of two; what costs next to nothing, such as
-the number of sequences, to powers of two, so that few sizes are met. The filling is prompts
-that no row has, none longer than the rows', the last of which is read by responses of zeros; their
-coefficients are 0.
+Token counts are rounded up to sixteen steps between powers of two; sizes that cost next to nothing,
+such as the number of sequences, to powers of two, so that few sizes occur. The filler consists of
+prompts that no row has, none longer than the rows', the last of which is read by responses of
+zeros; their coefficients are 0.
 """
 
 from __future__ import annotations
@@ -18,140 +18,172 @@ import torch
 from counterpoise.model.flash import PackedSegments, find_segments
 from counterpoise.model.packing import Packing, pack, prompt_key
 from counterpoise.types import Ints, Row
-from counterpoise.update.passes import Used, flat
+from counterpoise.update.passes import PassInputs, flatten_inputs
 
-LEAST = 512  # tokens: below, a pass costs its launches whatever its size
-SHORT = 64  # tokens: sequences of the filling may be as long, so that they are few
+MIN_ROUNDING_STEP = 512  # tokens: a smaller pass costs its launches, whatever its size
+MIN_FILLER_LENGTH = 64  # tokens: filler sequences may be this long, so that few are needed
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """What a captured pass has room for."""
+class PassSize:
+    """The capacity of a captured pass."""
 
     prompt_tokens: int
-    response_tokens: int  # as they are read: last tokens left out
+    response_tokens: int  # as inputs, without each row's last token
     prompts: int
     rows: int
-    longest: int  # of prompts and responses
-    longest_reader: int  # responses of one prompt together
+    longest: int  # prompt or response
+    longest_reader: int  # all responses of one prompt together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filled:
-    """Rows of a pass and the filling, packed; `kept` response tokens are the rows' own."""
+class PaddedRows:
+    """Rows of a pass packed with filler; the first `num_real_tokens` response tokens are real."""
 
-    size: Size
+    size: PassSize
     packing: Packing  # on the CPU
     segments: PackedSegments | None  # None: the rows do not suit flash attention
-    kept: int
+    num_real_tokens: int
 
 
-def step_of(n: int) -> int:
-    """What n tokens are rounded up by: a sixteenth of the power of two below, and at least LEAST.
+def rounding_step(n: int) -> int:
+    """What n tokens are rounded up by: a sixteenth of the power of two below, at least the minimum.
 
     Example:
-        >>> [step_of(n) for n in (100, 8192, 16_384, 16_385)]
+        >>> [rounding_step(n) for n in (100, 8192, 16_384, 16_385)]
         [512, 512, 512, 1024]
     """
-    return max(LEAST, 1 << max(0, (n - 1).bit_length() - 5))
+    return max(MIN_ROUNDING_STEP, 1 << max(0, (n - 1).bit_length() - 5))
 
 
-def rounded(n: int) -> int:
-    """
+def round_up_tokens(n: int) -> int:
+    """Round a number of tokens up to a multiple of its rounding step.
+
     Example:
-        >>> [rounded(n) for n in (100, 513, 16_385)]
+        >>> [round_up_tokens(n) for n in (100, 513, 16_385)]
         [512, 1024, 17408]
     """
-    step = step_of(n)
+    step = rounding_step(n)
     return -(-n // step) * step
 
 
-def doubled(n: int, least: int) -> int:
-    """Up to the next power of two: for sizes that cost next to nothing, so that few are met.
+def round_up_to_power_of_two(n: int, least: int) -> int:
+    """The next power of two: for sizes that cost next to nothing, so that few occur.
 
     Example:
-        >>> [doubled(n, 128) for n in (5, 129, 1024)]
+        >>> [round_up_to_power_of_two(n, 128) for n in (5, 129, 1024)]
         [128, 256, 1024]
     """
     return max(least, 1 << (n - 1).bit_length())
 
 
-def fill(rows: Sequence[Row]) -> Filled:
-    """Rows and as much filling as their size asks for."""
+def pad_rows(rows: Sequence[Row]) -> PaddedRows:
+    """Pack the rows with as much filler as their rounded size needs."""
     prompts = [row.content.prompt_tokens for row in rows]
     responses = [row.content.response_tokens for row in rows]
-    distinct = {prompt_key(prompt): len(prompt) for prompt in prompts}
-    prompt_tokens, kept = sum(distinct.values()), sum(row.num_read - 1 for row in rows)
-    longest = max(SHORT, *map(len, prompts), *(row.num_read - 1 for row in rows))
-    more = _others(_cut(rounded(prompt_tokens + 1) - prompt_tokens, longest), distinct)
-    read = [np.zeros(n + 1, dtype=np.int32) for n in _cut(rounded(kept + 1) - kept, longest)]
-    unread = [np.zeros(1, dtype=np.int32)] * (len(more) - 1)  # of one token nothing is read
+    prompt_lengths = {prompt_key(prompt): len(prompt) for prompt in prompts}
+    prompt_tokens = sum(prompt_lengths.values())
+    response_tokens = sum(row.num_read - 1 for row in rows)
+    longest = max(MIN_FILLER_LENGTH, *map(len, prompts), *(row.num_read - 1 for row in rows))
+    filler_prompts = _filler_prompts(
+        _filler_lengths(round_up_tokens(prompt_tokens + 1) - prompt_tokens, longest), prompt_lengths
+    )
+    filler_responses = [
+        np.zeros(n + 1, dtype=np.int32)
+        for n in _filler_lengths(round_up_tokens(response_tokens + 1) - response_tokens, longest)
+    ]
+    # A response of a single token adds no input: the last token of a response is never read.
+    empty_responses = [np.zeros(1, dtype=np.int32)] * (len(filler_prompts) - 1)
+    # Fill prompts and responses separately: all but the last filler prompt have no responses to
+    # read them, and the last one has all the filler responses.
     packing = pack(
-        [*prompts, *more, *[more[-1]] * (len(read) - 1)],
-        [*responses, *unread, *read],
+        [*prompts, *filler_prompts, *[filler_prompts[-1]] * (len(filler_responses) - 1)],
+        [*responses, *empty_responses, *filler_responses],
         torch.device("cpu"),
-        [*(row.content.told for row in rows), *[()] * (len(unread) + len(read))],
+        [
+            *(row.content.told for row in rows),
+            *[()] * (len(empty_responses) + len(filler_responses)),
+        ],
     )
+    # Flash attention also needs the total length of the responses to each prompt.
     readers = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
-    size = Size(
-        prompt_tokens=prompt_tokens + sum(map(len, more)),
-        response_tokens=kept + sum(len(tokens) - 1 for tokens in read),
-        prompts=doubled(len(packing.prompts), 32),
-        rows=doubled(len(packing.lengths), 128),
-        longest=doubled(longest, 128),
-        longest_reader=doubled(max(int(readers.max()), step_of(kept + 1)), 128),
+    size = PassSize(
+        prompt_tokens=prompt_tokens + sum(map(len, filler_prompts)),
+        response_tokens=response_tokens + sum(len(tokens) - 1 for tokens in filler_responses),
+        prompts=round_up_to_power_of_two(len(packing.prompts), 32),
+        rows=round_up_to_power_of_two(len(packing.lengths), 128),
+        longest=round_up_to_power_of_two(longest, 128),
+        longest_reader=round_up_to_power_of_two(
+            max(int(readers.max()), rounding_step(response_tokens + 1)), 128
+        ),
     )
-    return Filled(size, packing, find_segments(packing), sum(map(len, responses)))
+    return PaddedRows(size, packing, find_segments(packing), sum(map(len, responses)))
 
 
-def _others(lengths: Sequence[int], taken: Container[bytes]) -> list[Ints]:
-    """Prompts of these lengths, no two the same and none of the rows': equal ones would be one."""
-    tokens, made = count(), []
+def _filler_prompts(lengths: Sequence[int], taken: Container[bytes]) -> list[Ints]:
+    """Prompts of these lengths, unlike each other and the rows': packing merges equal ones."""
+    tokens, fillers = count(), []
     for n in lengths:
-        same = (np.full(n, token, dtype=np.int32) for token in tokens)
-        made.append(next(prompt for prompt in same if prompt_key(prompt) not in taken))
-    return made
+        candidates = (np.full(n, token, dtype=np.int32) for token in tokens)
+        fillers.append(next(prompt for prompt in candidates if prompt_key(prompt) not in taken))
+    return fillers
 
 
-def _cut(n: int, longest: int) -> list[int]:
+def _filler_lengths(n: int, longest: int) -> list[int]:
+    """Split n filler tokens into sequences of at most `longest`."""
     return [min(longest, n - start) for start in range(0, n, longest)]
 
 
-def tokens_of(filled: Filled) -> dict[str, np.ndarray]:
-    """The packing of this size, by name, and where its sequences end."""
-    size, packing = filled.size, filled.packing
+def packing_arrays(padded: PaddedRows) -> dict[str, np.ndarray]:
+    """The padded packing as arrays by name, and the bounds of its sequences."""
+    size, packing = padded.size, padded.packing
     M = size.response_tokens + size.rows
     return {
         "tokens_N": packing.tokens_N.numpy(),
         "positions_N": packing.positions_N.numpy(),
-        "predictors_M": _up_to(M, packing.predictors_M.numpy(), len(packing.tokens_N) - 1),
-        "targets_M": _up_to(M, packing.targets_M.numpy(), 0),
-        **bounds(filled),
+        "predictors_M": _pad_array(M, packing.predictors_M.numpy(), len(packing.tokens_N) - 1),
+        "targets_M": _pad_array(M, packing.targets_M.numpy(), 0),
+        **segment_bounds(padded),
     }
 
 
-def values_of(filled: Filled, used: Used) -> dict[str, np.ndarray]:
-    """What a pass with gradients reads besides, by name."""
-    size = filled.size
+def loss_arrays(padded: PaddedRows, inputs: PassInputs) -> dict[str, np.ndarray]:
+    """The further arrays that a pass with gradients reads, by name."""
+    size = padded.size
     M = size.response_tokens + size.rows
-    rows = {"row_M": size.rows - 1}
-    found = {name: _up_to(M, x, rows.get(name, 0)) for name, x in flat(used).items()}
-    return {n: x if n in rows else x.astype(np.float32) for n, x in found.items()}
+    # Filler tokens belong to the last row, which is never real; every other filler value is 0.
+    filler_values = {"row_M": size.rows - 1}
+    padded_arrays = {
+        name: _pad_array(M, x, filler_values.get(name, 0))
+        for name, x in flatten_inputs(inputs).items()
+    }
+    return {n: x if n in filler_values else x.astype(np.float32) for n, x in padded_arrays.items()}
 
 
-def bounds(filled: Filled) -> dict[str, np.ndarray]:
-    """Where sequences end, with empty ones after the last."""
-    at, size = filled.segments, filled.size
-    assert at is not None
-    assert at.reader_bounds is not None  # the filling reads its prompt
+def segment_bounds(padded: PaddedRows) -> dict[str, np.ndarray]:
+    """End positions of the sequences, with empty sequences after the last."""
+    flash_segments, size = padded.segments, padded.size
+    assert flash_segments is not None
+    assert flash_segments.reader_bounds is not None  # the filler has responses
     return {
-        "every": _up_to(
-            size.prompts + size.rows + 1, at.all_bounds.numpy(), int(at.all_bounds[-1])
+        "every": _pad_array(
+            size.prompts + size.rows + 1,
+            flash_segments.all_bounds.numpy(),
+            int(flash_segments.all_bounds[-1]),
         ),
-        "prompts": _up_to(size.prompts + 1, at.prompt_bounds.numpy(), int(at.prompt_bounds[-1])),
-        "readers": _up_to(size.prompts + 1, at.reader_bounds.numpy(), int(at.reader_bounds[-1])),
+        "prompts": _pad_array(
+            size.prompts + 1,
+            flash_segments.prompt_bounds.numpy(),
+            int(flash_segments.prompt_bounds[-1]),
+        ),
+        "readers": _pad_array(
+            size.prompts + 1,
+            flash_segments.reader_bounds.numpy(),
+            int(flash_segments.reader_bounds[-1]),
+        ),
     }
 
 
-def _up_to(n: int, x: np.ndarray, filling: int) -> np.ndarray:
+def _pad_array(n: int, x: np.ndarray, filling: int) -> np.ndarray:
+    """Extend x to length n with a constant."""
     return np.concatenate((x, np.full(n - len(x), filling, dtype=x.dtype)))

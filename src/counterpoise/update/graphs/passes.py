@@ -1,13 +1,13 @@
-"""Passes in a few sizes, captured as CUDA graphs and fed anew.
+"""Passes padded to a few sizes, captured as CUDA graphs and replayed with new inputs.
 
-The kernels of a pass over a small model are shorter than the time the host takes to launch them:
-for SmolLM2-135M 50 to 80 ms a pass, and 45 on an H200. So a pass is filled up to one of a few sizes
-(`update/graphs/padding.py`). Passes of one size are then the same work at the same addresses: one
-is captured, and all later ones are replayed (`update/graphs/replay.py`). The very first pass of a
-run is not: it runs as it comes and compiles what all need.
+The kernels of a pass over a small model take less time than the host needs to launch them: for
+SmolLM2-135M 50 to 80 ms a pass, against 45 on an H200. So a pass is padded to one of a few sizes
+(`update/graphs/padding.py`). Passes of one size do the same work at the same addresses: one is
+captured, and all later ones are replayed (`update/graphs/replay.py`). The very first pass of a run
+is neither padded nor captured; it compiles the kernels that all passes need.
 
-Where a layer takes longer than its launches (`LAUNCH_BOUND`) nothing is gained, and a pass runs as
-it comes.
+Where a layer takes longer than its launches (`LAUNCH_BOUND`) capturing gains nothing, and passes
+run eagerly.
 """
 
 from __future__ import annotations
@@ -30,180 +30,217 @@ from counterpoise.model.reading_passes import given_for_responses
 from counterpoise.model.scoring import ForwardOutputs, forward_packed
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Row
-from counterpoise.update.graphs.padding import Filled, Size, fill, tokens_of, values_of
-from counterpoise.update.graphs.replay import Replays, Tensors
+from counterpoise.update.graphs.padding import (
+    PaddedRows,
+    PassSize,
+    loss_arrays,
+    packing_arrays,
+    pad_rows,
+)
+from counterpoise.update.graphs.replay import GraphCache, NamedTensors
 from counterpoise.update.passes import (
     EAGER,
-    Feed,
-    Found,
     Passes,
-    Used,
-    compute,
+    PassInputs,
+    PassOutputs,
+    PassTensors,
+    compute_loss,
 )
 
 Result = TypeVar("Result")
 
-LAUNCH_BOUND = 1.5e12  # FLOP of a layer in a pass, forward and backward
+# FLOP of a layer in a pass, forward and backward, above which capturing gains nothing.
+LAUNCH_BOUND = 1.5e12
 
 
-class Captured:
-    """`Passes` whose gradients must be collected after every one."""
+class CapturedPasses:
+    """`Passes` that replay CUDA graphs; collect the gradients after every single pass."""
 
     def __init__(self) -> None:
         self.launch_bound = LAUNCH_BOUND  # 0 once a capture has failed
         self._compiled: set[Hashable] = set()
-        self._weights: tuple[int, ...] = ()  # where they lay when passes were captured
+        self._weights: tuple[int, ...] = ()  # addresses of the weights in the captured passes
         self._trained: list[Tensor] = []
-        self._gradients: list[Tensor] = []  # of each of them
-        self._replays: Replays | None = None
+        self._gradients: list[Tensor] = []  # of the trained weights, at fixed addresses
+        self._graphs: GraphCache | None = None
 
     def gradients(
-        self, policy: Policy, used: Used, config: UpdateConfig, temperature: float
-    ) -> Found:
-        eager = config.checkpointing or used.term  # a term reads more than a feed holds
-        filled = None if eager else self._filled(policy, used.rows)
-        if filled:
-            work = partial(self._with_gradients, policy, filled.size, config, temperature)
-            values = tokens_of(filled) | values_of(filled, used)
+        self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
+    ) -> PassOutputs:
+        eager = config.checkpointing or inputs.term  # a term reads more than the captured inputs
+        padded = None if eager else self._pad_if_worthwhile(policy, inputs.rows)
+        if padded:
+            work = partial(self._with_gradients, policy, padded.size, config, temperature)
+            values = packing_arrays(padded) | loss_arrays(padded, inputs)
 
-            def use(replays: Replays, key: Hashable) -> Found:
+            def use(graphs: GraphCache, key: Hashable) -> PassOutputs:
                 if not self._trained:
                     self._trained = [p for p in policy.model.parameters() if p.requires_grad]
                     self._gradients = [torch.empty_like(weight) for weight in self._trained]
-                found: Found = replays(key, values, work)
-                return found
+                outputs: PassOutputs = graphs(key, values, work)
+                return outputs
 
-            found = self._replayed(policy, filled, _rule(config, temperature), use)
-            if found:
+            outputs = self._replay(policy, padded, _capture_key(config, temperature), use)
+            # The graph writes gradients to fixed tensors; the next replay overwrites them, so the
+            # optimizer must have collected them by then.
+            if outputs:
                 for weight, gradient in zip(self._trained, self._gradients, strict=True):
                     assert weight.grad is None, "gradients are collected after every pass"
                     weight.grad = gradient
-                M = filled.kept
-                hidden = found.hidden_MD[:M].clone()
-                return Found(found.tokens_3M[:, :M].clone(), found.totals_4.clone(), hidden)
-        return EAGER.gradients(policy, used, config, temperature)
+                M = padded.num_real_tokens
+                hidden = outputs.hidden_MD[:M].clone()
+                return PassOutputs(
+                    outputs.tokens_3M[:, :M].clone(), outputs.totals_4.clone(), hidden
+                )
+        return EAGER.gradients(policy, inputs, config, temperature)
 
     def read(self, policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
-        filled = self._filled(policy, rows)
-        if filled:
-            work = partial(_without_gradients, policy, filled.size, temperature)
+        padded = self._pad_if_worthwhile(policy, rows)
+        if padded:
+            work = partial(_without_gradients, policy, padded.size, temperature)
 
-            def use(replays: Replays, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
-                found: tuple[Tensor, Tensor, Tensor] = replays(key, tokens_of(filled), work)
-                return found
+            def use(graphs: GraphCache, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
+                outputs: tuple[Tensor, Tensor, Tensor] = graphs(key, packing_arrays(padded), work)
+                return outputs
 
-            found = self._replayed(policy, filled, ("read", temperature), use)
-            if found:
-                logprobs, entropies, hidden = (x[: filled.kept].clone() for x in found)
-                lengths = filled.packing.lengths[: len(rows)]
+            outputs = self._replay(policy, padded, ("read", temperature), use)
+            if outputs:
+                logprobs, entropies, hidden = (x[: padded.num_real_tokens].clone() for x in outputs)
+                lengths = padded.packing.lengths[: len(rows)]
                 return ForwardOutputs(logprobs, entropies, hidden, lengths)
         return EAGER.read(policy, rows, temperature)
 
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
-        filled = self._filled(policy, rows)
-        if filled:
-            work = partial(_to_states, policy, filled.size)
-            tokens_N = to_device(filled.packing.tokens_N.numpy(), policy.device)
-            x_ND, kept = given_for_responses(policy, filled.packing, tokens_N, embedded_nD)
+        padded = self._pad_if_worthwhile(policy, rows)
+        if padded:
+            work = partial(_to_states, policy, padded.size)
+            tokens_N = to_device(padded.packing.tokens_N.numpy(), policy.device)
+            x_ND, response_slice = given_for_responses(
+                policy, padded.packing, tokens_N, embedded_nD
+            )
 
-            def use(replays: Replays, key: Hashable) -> Tensor:
-                return replays.differentiable(key, tokens_of(filled), x_ND, work)
+            def use(graphs: GraphCache, key: Hashable) -> Tensor:
+                return graphs.differentiable(key, packing_arrays(padded), x_ND, work)
 
-            found = self._replayed(policy, filled, "states", use)
-            if found is not None:
-                return found[kept]
+            hidden_ND = self._replay(policy, padded, "states", use)
+            if hidden_ND is not None:
+                return hidden_ND[response_slice]
         return EAGER.states(policy, rows, embedded_nD)
 
-    def _filled(self, policy: Policy, rows: Sequence[Row]) -> Filled | None:
-        """None where nothing is gained, or the rows do not suit flash attention."""
+    def _pad_if_worthwhile(self, policy: Policy, rows: Sequence[Row]) -> PaddedRows | None:
+        """Padded rows; None if capturing gains nothing or the rows do not suit flash attention."""
         if not is_half_on_gpu(policy.decoder.unembedding) or not supports_head_dim(
             policy.decoder.head_dim
         ):
             return None
+        # Launches cost the same time per layer whatever its size, so compare the work per layer.
         tokens = sum(row.num_read for row in rows)
         flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
         if flop >= self.launch_bound:
             return None
-        filled = fill(rows)
-        return filled if filled.segments else None
+        padded = pad_rows(rows)
+        return padded if padded.segments else None
 
-    def _replayed(
+    def _replay(
         self,
         policy: Policy,
-        filled: Filled,
-        rule: Hashable,
-        use: Callable[[Replays, Hashable], Result],
+        padded: PaddedRows,
+        kind: Hashable,
+        use: Callable[[GraphCache, Hashable], Result],
     ) -> Result | None:
-        """What the pass finds; None where it is to run as it comes."""
-        if rule not in self._compiled:
-            self._compiled.add(rule)
+        """Outputs of the replayed pass; None where it has to run eagerly."""
+        # The first pass of a kind runs eagerly and compiles its kernels, so capturing need not.
+        if kind not in self._compiled:
+            self._compiled.add(kind)
             return None
-        policy.decoder.reserve(2 * filled.size.longest)
-        at = policy.decoder.tensor_addresses
-        if self._replays is None or at != self._weights:
-            self._replays, self._weights, self._trained = Replays(policy.device), at, []
+        policy.decoder.reserve(2 * padded.size.longest)
+        addresses = policy.decoder.tensor_addresses
+        # Graphs hold addresses: when the weights have moved, every captured pass is invalid.
+        if self._graphs is None or addresses != self._weights:
+            self._graphs, self._weights, self._trained = GraphCache(policy.device), addresses, []
         try:
-            return use(self._replays, (filled.size, rule))
+            return use(self._graphs, (padded.size, kind))
         except torch.OutOfMemoryError:
-            self._replays.forget()
+            self._graphs.clear()
             raise
         except RuntimeError as fault:
-            self._replays.forget()
+            self._graphs.clear()
             self.launch_bound = 0.0
-            warnings.warn(f"passes run as they come, none is captured: {fault}", stacklevel=4)
+            warnings.warn(
+                f"CUDA graph capture failed, so passes run eagerly: {fault}", stacklevel=4
+            )
             return None
 
     def _with_gradients(
-        self, policy: Policy, size: Size, config: UpdateConfig, temperature: float, given: Tensors
-    ) -> Found:
-        packing, attend = _packed(size, given)
-        vectors = {name: given[name] for name in VECTORS}
-        feed = Feed(packing, attend, num_rows=size.rows, **vectors)
-        found, loss, logprobs = compute(policy, feed, config, temperature)
+        self,
+        policy: Policy,
+        size: PassSize,
+        config: UpdateConfig,
+        temperature: float,
+        inputs: NamedTensors,
+    ) -> PassOutputs:
+        """Work to capture: loss and gradients, written to fixed tensors."""
+        packing, attend = _packed(size, inputs)
+        vectors = {name: inputs[name] for name in TOKEN_VECTORS}
+        tensors = PassTensors(packing, attend, num_rows=size.rows, **vectors)
+        outputs, loss, logprobs = compute_loss(policy, tensors, config, temperature)
         *gradients, pulled = torch.autograd.grad(loss, [*self._trained, logprobs])
-        found.tokens_3M[2] = -pulled
+        outputs.tokens_3M[2] = -pulled
         torch._foreach_copy_(self._gradients, gradients)
-        return found
+        return outputs
 
 
-VECTORS = ("row_M", "old_M", "own_M", "sampled_M", "advantages_M", "coefficients_M")  # of a feed
+# Fields of `PassTensors` that are copied in before every replay.
+TOKEN_VECTORS = ("row_M", "old_M", "unscored_M", "sampled_M", "advantages_M", "coefficients_M")
 
 
 def _without_gradients(
-    policy: Policy, size: Size, temperature: float, given: Tensors
+    policy: Policy, size: PassSize, temperature: float, inputs: NamedTensors
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Work to capture: log-probabilities, entropies and hidden states."""
     with torch.no_grad():
-        found = forward_packed(policy, *_packed(size, given), temperature)
-    return found.logprobs_M, found.entropies_M, found.hidden_M
+        outputs = forward_packed(policy, *_packed(size, inputs), temperature)
+    return outputs.logprobs_M, outputs.entropies_M, outputs.hidden_M
 
 
-def _to_states(policy: Policy, size: Size, given: Tensors, x_ND: Tensor) -> Tensor:
-    packing, attend = _packed(size, given)
+def _to_states(policy: Policy, size: PassSize, inputs: NamedTensors, x_ND: Tensor) -> Tensor:
+    """Work to capture: hidden states from given embeddings."""
+    packing, attend = _packed(size, inputs)
     return policy.decoder(packing.tokens_N, packing.positions_N, attend, embedded_N=x_ND)
 
 
-def _packed(size: Size, given: Tensors) -> tuple[Packing, PackedAttention]:
-    """The packing that lies where a captured pass reads it."""
+def _packed(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttention]:
+    """The packing and attention over the tensors that a captured pass reads."""
     packing = Packing(
-        prompts=(), responses=(), parents=(), lengths=(), longest=2 * size.longest,
-        tokens_N=given["tokens_N"], positions_N=given["positions_N"],
-        predictors_M=given["predictors_M"], targets_M=given["targets_M"],
-    )  # fmt: skip
-    at = PackedSegments(
-        prompt_tokens=size.prompt_tokens, all_bounds=given["every"], longest_segment=size.longest,
-        prompt_bounds=given["prompts"], longest_prompt=size.longest,
-        reader_bounds=given["readers"], longest_reader=size.longest_reader,
-    )  # fmt: skip
-    return packing, PackedAttention(packing, at)
+        prompts=(),
+        responses=(),
+        parents=(),
+        lengths=(),
+        longest=2 * size.longest,
+        tokens_N=inputs["tokens_N"],
+        positions_N=inputs["positions_N"],
+        predictors_M=inputs["predictors_M"],
+        targets_M=inputs["targets_M"],
+    )
+    segments = PackedSegments(
+        prompt_tokens=size.prompt_tokens,
+        all_bounds=inputs["every"],
+        longest_segment=size.longest,
+        prompt_bounds=inputs["prompts"],
+        longest_prompt=size.longest,
+        reader_bounds=inputs["readers"],
+        longest_reader=size.longest_reader,
+    )
+    return packing, PackedAttention(packing, segments)
 
 
-def _rule(config: UpdateConfig, temperature: float) -> Hashable:
-    """What a captured pass has taken in besides its rows."""
+def _capture_key(config: UpdateConfig, temperature: float) -> Hashable:
+    """Everything besides its rows that a captured pass depends on."""
     surrogate = config.surrogate, config.clip_low, config.clip_high
     weighing = config.importance, config.importance_cap
     return surrogate, weighing, temperature, torch.are_deterministic_algorithms_enabled()
 
 
-def passes_of(config: UpdateConfig) -> Passes:
-    """The way a run's passes are computed."""
-    return Captured() if config.capture else EAGER
+def choose_passes(config: UpdateConfig) -> Passes:
+    """How a run computes its passes, by its options."""
+    return CapturedPasses() if config.capture else EAGER

@@ -1,10 +1,10 @@
-"""Work on tensors of one shape, captured as CUDA graphs and replayed on other values.
+"""Capture work on tensors of one shape as CUDA graphs and replay it on other values.
 
-A graph repeats kernels at the addresses they were captured with. So what changes from one use to
-the next is copied to where the captured work reads it, and what it finds lies where it wrote it:
-whoever wants to keep that copies it before the next use. All graphs share one pool of memory, which
-is as large as the largest of them needs. Work that is to be differentiated is two graphs; what the
-first leaves for the second lies in the pool, so nothing else may be replayed in between.
+A graph repeats its kernels at the addresses they were captured with. So changing inputs are copied
+to where the captured work reads them, and outputs stay where it wrote them: a caller that wants to
+keep outputs copies them before the next replay. All graphs share one memory pool, which is as large
+as the largest of them needs. Differentiable work is two graphs; the forward graph leaves its
+intermediate results in the pool for the backward graph, so nothing else may be replayed in between.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST = 64  # graphs; a run meets far fewer sizes
+MAX_GRAPHS = 64  # a run uses far fewer sizes
 
-Tensors = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    given: Tensors
-    found: Any
+class CapturedWork:
+    """A captured graph with its input and output tensors."""
+
+    inputs: NamedTensors
+    outputs: Any
     graph: Any  # torch.cuda.CUDAGraph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Differentiable:
-    given: Tensors
+class CapturedForwardBackward:
+    """A pair of captured graphs: y = work(inputs, x), and dx from dy."""
+
+    inputs: NamedTensors
     x: Tensor
     y: Tensor
     dy: Tensor
@@ -40,111 +44,127 @@ class Differentiable:
     backward: Any
 
 
-class Replays:
-    """
+class GraphCache:
+    """Captured work by key: captured on first use, replayed afterwards.
+
     Example:
-        replays = Replays(device)
-        found = replays("double", {"x": x}, lambda given: 2 * given["x"])    # captures, and runs
-        found = replays("double", {"x": y}, lambda given: 2 * given["x"])    # replays
+        graphs = GraphCache(device)
+        doubled = graphs("double", {"x": x}, lambda inputs: 2 * inputs["x"])    # captures, and runs
+        doubled = graphs("double", {"x": y}, lambda inputs: 2 * inputs["x"])    # replays
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._entries: dict[Hashable, Entry] = {}
-        self._differentiable: dict[Hashable, Differentiable] = {}
+        self._entries: dict[Hashable, CapturedWork] = {}
+        self._differentiable: dict[Hashable, CapturedForwardBackward] = {}
         self._pool: Any = None
-        self.replayed = 0  # graphs so far
+        self.num_replays = 0
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._differentiable)
 
     def __call__(
-        self, key: Hashable, values: Mapping[str, np.ndarray], work: Callable[[Tensors], Any]
+        self, key: Hashable, values: Mapping[str, np.ndarray], work: Callable[[NamedTensors], Any]
     ) -> Any:
-        """What `work` finds; it is not called where the key has been met."""
+        """Outputs of `work`, which is called only the first time a key is used."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._capture(values, work)
             self._entries[key] = entry
         else:
-            _feed(entry.given, values)
+            _copy_inputs(entry.inputs, values)
         self.replay(entry.graph)
-        return entry.found
+        return entry.outputs
 
     def differentiable(
         self,
         key: Hashable,
         values: Mapping[str, np.ndarray],
         x: Tensor,
-        work: Callable[[Tensors, Tensor], Tensor],
+        work: Callable[[NamedTensors, Tensor], Tensor],
     ) -> Tensor:
-        """work(given, x), with a gradient to x alone, which is to be taken before the next use."""
+        """work(inputs, x), differentiable in x alone; call backward before the next replay."""
         entry = self._differentiable.get(key)
         if entry is None:
             entry = self._capture_both(values, x.detach(), work)
             self._differentiable[key] = entry
         else:
-            _feed(entry.given, values)
-        y: Tensor = _BothWays.apply(x, entry, self)
+            _copy_inputs(entry.inputs, values)
+        y: Tensor = _ReplayedFunction.apply(x, entry, self)
         return y
 
     def replay(self, graph: Any) -> None:
-        self.replayed += 1
+        """Replay one graph and count it."""
+        self.num_replays += 1
         graph.replay()
 
-    def forget(self) -> None:
-        """All that was captured, and its memory."""
+    def clear(self) -> None:
+        """Drop all graphs and their memory."""
         self._entries.clear()
         self._differentiable.clear()
         self._pool = None
 
-    def _capture(self, values: Mapping[str, np.ndarray], work: Callable[[Tensors], Any]) -> Entry:
-        given = self._room_for(values)
+    def _capture(
+        self, values: Mapping[str, np.ndarray], work: Callable[[NamedTensors], Any]
+    ) -> CapturedWork:
+        inputs = self._allocate_inputs(values)
         graph = torch.cuda.CUDAGraph()
         with self._capturing(graph):
-            found = work(given)
-        return Entry(given, found, graph)
+            outputs = work(inputs)
+        return CapturedWork(inputs, outputs, graph)
 
     def _capture_both(
-        self, values: Mapping[str, np.ndarray], x: Tensor, work: Callable[[Tensors, Tensor], Tensor]
-    ) -> Differentiable:
-        given, leaf = self._room_for(values), x.clone().requires_grad_()
+        self,
+        values: Mapping[str, np.ndarray],
+        x: Tensor,
+        work: Callable[[NamedTensors, Tensor], Tensor],
+    ) -> CapturedForwardBackward:
+        inputs, leaf = self._allocate_inputs(values), x.clone().requires_grad_()
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with self._capturing(forward), torch.enable_grad():
-            y = work(given, leaf)
+            y = work(inputs, leaf)
+        # Both graphs come from one pool, so the backward finds the forward's activations in place.
         dy = torch.zeros_like(y)
         with self._capturing(backward):
             (dx,) = torch.autograd.grad(y, leaf, dy)
-        return Differentiable(given, leaf.detach(), y.detach(), dy, dx, forward, backward)
+        return CapturedForwardBackward(inputs, leaf.detach(), y.detach(), dy, dx, forward, backward)
 
-    def _room_for(self, values: Mapping[str, np.ndarray]) -> Tensors:
-        if len(self) >= MOST:
-            self.forget()
+    def _allocate_inputs(self, values: Mapping[str, np.ndarray]) -> NamedTensors:
+        """Input tensors on the device at addresses that every later replay reuses."""
+        # Graphs share one pool, so they can only be freed together.
+        if len(self) >= MAX_GRAPHS:
+            self.clear()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return {name: torch.from_numpy(array).to(self.device) for name, array in values.items()}
 
     def _capturing(self, graph: Any) -> Any:
-        # relaxed: a shape may be the first to need some variant of a kernel, which is loaded then
+        # relaxed: a new shape may need another variant of a kernel, which is loaded while capturing
         return torch.cuda.graph(graph, pool=self._pool, capture_error_mode="relaxed")
 
 
-class _BothWays(torch.autograd.Function):
+class _ReplayedFunction(torch.autograd.Function):
+    """Autograd function whose forward and backward are replayed graphs."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, entry: Differentiable, replays: Replays) -> Tensor:
+    def forward(ctx: Any, x: Tensor, entry: CapturedForwardBackward, graphs: GraphCache) -> Tensor:
         entry.x.copy_(x)
-        replays.replay(entry.forward)
-        ctx.entry, ctx.replays, ctx.turn = entry, replays, replays.replayed
+        graphs.replay(entry.forward)
+        ctx.entry, ctx.graphs, ctx.turn = entry, graphs, graphs.num_replays
         return entry.y.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        assert ctx.turn == ctx.replays.replayed, "another graph was replayed between the two ways"
+        # Another replay would have overwritten the activations in the shared pool.
+        assert ctx.turn == ctx.graphs.num_replays, (
+            "another graph was replayed between forward and backward"
+        )
         ctx.entry.dy.copy_(dy)
-        ctx.replays.replay(ctx.entry.backward)
+        ctx.graphs.replay(ctx.entry.backward)
         return ctx.entry.dx.clone(), None, None
 
 
-def _feed(given: Tensors, values: Mapping[str, np.ndarray]) -> None:
+def _copy_inputs(inputs: NamedTensors, values: Mapping[str, np.ndarray]) -> None:
+    """Copy new values to where the captured work reads them."""
     for name, array in values.items():
-        given[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
+        inputs[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)

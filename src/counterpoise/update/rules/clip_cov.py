@@ -1,15 +1,15 @@
-"""Clip-Cov: a few of the tokens that lower the entropy most are left out of the step.
+"""Clip-Cov: leave a few of the tokens that lower the entropy most out of the step.
 
-    k_t = 0  for share N tokens, drawn at random from those with low < c_t < high which the
-             surrogate's clip has not taken out already, else 1
+    k_t = 0  for share N tokens, drawn at random from those with low < c_t < high that the
+             surrogate's clip has not removed already, else 1
 
 c is the token's part of the covariance of advantage and log pi over the N tokens of the step
-(`update/rules/covariance.py`). Fewer candidates than that: all of them; none: the step is as it
-was. At least one token is drawn for. Which ones follows from the run's seed, the iteration and the
-step.
+(`update/rules/covariance.py`). With fewer candidates all of them are left out; with none the step
+is unchanged. share N is at least one token. The choice follows from the run's seed, the iteration
+and the step.
 
-arXiv:2505.22617. share = 2e-4, low = 1, high = 5 are those of verl's implementation, which takes c
-over a micro-batch, so that the choice depends on how a step is cut; here it does not.
+arXiv:2505.22617. share = 2e-4, low = 1, high = 5 are those of verl's implementation, which computes
+c over a micro-batch, so that the choice depends on how a step is cut; here it does not.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoise.errors import PoiseError
-from counterpoise.update.rules.bind import Step
-from counterpoise.update.rules.covariance import check_share, covariances, how_many
-from counterpoise.update.rules.rule import Ruled
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.covariance import check_share, covariances, num_selected
+from counterpoise.update.rules.rule import RuleEffect
 
 
-def rule(step: Step, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Ruled:
+def rule(
+    step: OptimizerStepView, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0
+) -> RuleEffect:
+    """Set the factors of the chosen tokens to 0."""
     check_share("clip_cov", share)
     if not low < high:
         raise PoiseError(f"clip_cov: low={low:g} must be below high={high:g}")
     if not step.rows:
-        return Ruled()
-    c_N = covariances(step)
-    candidates = np.flatnonzero((c_N > low) & (c_N < high) & ~step.clipped)
+        return RuleEffect()
+    covariance_N = covariances(step)
+    # Tokens that the surrogate clips already have no gradient to remove.
+    candidates = np.flatnonzero((covariance_N > low) & (covariance_N < high) & ~step.clipped)
     if not len(candidates):
-        return Ruled()
-    most = min(how_many(share, len(c_N)), len(candidates))
-    chosen = step.rng("clip_cov").choice(candidates, size=most, replace=False)
-    kept_N = np.ones(len(c_N), dtype=np.float32)
-    kept_N[chosen] = 0
+        return RuleEffect()
+    num_dropped = min(num_selected(share, len(covariance_N)), len(candidates))
+    dropped = step.rng("clip_cov").choice(candidates, size=num_dropped, replace=False)
+    factors_N = np.ones(len(covariance_N), dtype=np.float32)
+    factors_N[dropped] = 0
     ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    return Ruled(factors=np.split(kept_N, ends), chosen=most)
+    return RuleEffect(factors=np.split(factors_N, ends), num_chosen=num_dropped)

@@ -2,9 +2,9 @@
 
     c_t = (A_t - mean A) (log pi(o_t) - mean log pi)         means over the tokens of a step
 
-The entropy of a softmax policy falls, for a small step, by the covariance of log pi and A: tokens
-that are likely and rewarded make the policy surer, and so do unlikely ones that are punished. c_t
-is one token's part; a few per ten thousand have a large one. arXiv:2505.22617
+The entropy of a softmax policy falls, for a small step, by the covariance of log pi and A: likely
+tokens that are rewarded make the policy more certain, and so do unlikely ones that are punished.
+c_t is one token's part; a few per ten thousand have a large one. arXiv:2505.22617
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError
-from counterpoise.update.rules.bind import Step
+from counterpoise.update.rules.bind import OptimizerStepView
 
 
-def covariances(step: Step) -> NDArray[np.float64]:
-    """c [N] of the tokens of all rows, by the weights as they are."""
+def covariances(step: OptimizerStepView) -> NDArray[np.float64]:
+    """c [N] of the tokens of all rows, by the current weights."""
     A_N = np.concatenate([row.advantages_T for row in step.rows]).astype(np.float64)
     logprobs_N = np.concatenate(step.logprobs).astype(np.float64)
-    found: NDArray[np.float64] = (A_N - A_N.mean()) * (logprobs_N - logprobs_N.mean())
-    return found
+    covariance_N: NDArray[np.float64] = (A_N - A_N.mean()) * (logprobs_N - logprobs_N.mean())
+    return covariance_N
 
 
-def how_many(share: float, tokens: int) -> int:
-    """A share of the tokens, rounded down, and one at least."""
+def num_selected(share: float, tokens: int) -> int:
+    """A share of the tokens, rounded down, but at least one."""
     return max(1, int(share * tokens))
 
 
 def check_share(name: str, share: float) -> None:
+    """Raise unless 0 < share <= 1."""
     if not 0 < share <= 1:
-        raise PoiseError(f"{name}: share is above 0 and at most 1, not {share:g}")
+        raise PoiseError(f"{name}: share must be above 0 and at most 1, not {share:g}")

@@ -1,13 +1,13 @@
-"""What a rule of an optimizer step may change: the step's tokens are weighed, or its loss grows.
+"""What a rule of an optimizer step may change: token advantages, or the loss by an added term.
 
     L = sum_i c_i sum_t w_{i,t} (L_{i,t} + D_{i,t})        L_{i,t} linear in k_{i,t} A_{i,t}
 
     k    factors of token advantages, such as 0 for tokens that are left out
     D    a term for every token, which the passes add to the surrogate's loss
 
-A rule is asked once a step, before its gradient is taken, and sees all of its rows with signal: so
-what it decides does not depend on how the step is cut into micro-batches. A term is then asked in
-every pass for the tokens of that pass. Rules are in credit/, one file each.
+A rule is called once per step, before its gradient is computed, with all of its rows with signal:
+its decision cannot depend on how the step is cut into micro-batches. A term is then evaluated in
+every pass, for the tokens of that pass. Each rule has its own file in this folder.
 """
 
 from __future__ import annotations
@@ -22,40 +22,46 @@ from counterpoise.model.scoring import ForwardOutputs
 from counterpoise.types import Floats, Row
 
 
-class Term(Protocol):
-    def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
-        """D [M] for the tokens of a pass; `found` carries the gradient."""
+class LossTerm(Protocol):
+    """A term that every pass adds to the loss of its tokens."""
+
+    def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
+        """D [M] for the tokens of a pass; `forward` carries the gradient."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ruled:
-    """What a rule makes of a step. As it is: nothing.
+class RuleEffect:
+    """What a rule changes in a step; by default nothing.
 
     Example:
-        Ruled(factors=[np.array([1, 0, 1], np.float32)], chosen=1)
+        RuleEffect(factors=[np.array([1, 0, 1], np.float32)], num_chosen=1)
     """
 
     factors: Sequence[Floats] | None = None  # k, per row [T]
-    term: Term | None = None
-    chosen: int = 0  # tokens that were singled out
+    term: LossTerm | None = None
+    num_chosen: int = 0  # tokens that the rule acts on
 
 
-class Rule(Protocol):
-    def __call__(self, rows: Sequence[Row], *, on_policy: bool) -> Ruled:
-        """`rows` are those with signal; `on_policy` as in `update/step.py`."""
+class StepRule(Protocol):
+    """A rule bound to one optimizer step."""
+
+    def __call__(self, rows: Sequence[Row], *, on_policy: bool) -> RuleEffect:
+        """The rule's effect on the rows with signal; `on_policy` as in `update/step.py`."""
         ...
 
 
-def obeyed(rows: Sequence[Row], rule: Rule, *, on_policy: bool) -> tuple[list[Row], Ruled]:
-    """All rows of a step, weighed by the rule's factors, and what else it said."""
+def apply_rule(
+    rows: Sequence[Row], rule: StepRule, *, on_policy: bool
+) -> tuple[list[Row], RuleEffect]:
+    """All rows of a step, weighted by the rule's factors, and the rule's effect."""
     signal = [i for i, row in enumerate(rows) if row.sign]
-    made = rule([rows[i] for i in signal], on_policy=on_policy) if signal else Ruled()
-    done = list(rows)
-    if made.factors is None:
-        return done, made
-    for i, factors_T in zip(signal, made.factors, strict=True):
+    effect = rule([rows[i] for i in signal], on_policy=on_policy) if signal else RuleEffect()
+    updated_rows = list(rows)
+    if effect.factors is None:
+        return updated_rows, effect
+    for i, factors_T in zip(signal, effect.factors, strict=True):
         row = rows[i]
         weights_T = factors_T if row.weights_T is None else factors_T * row.weights_T
-        done[i] = replace(row, weights_T=weights_T)
-    return done, made
+        updated_rows[i] = replace(row, weights_T=weights_T)
+    return updated_rows, effect

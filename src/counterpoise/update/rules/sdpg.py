@@ -1,21 +1,21 @@
-"""SDPG: the policy is drawn towards itself with the answer told, and kept near where it began.
+"""SDPG: distil the policy from itself with the answer in its prompt, and keep it near its start.
 
     D_t = beta(k) m_i KL(p_t || sg[q_t]) + alpha reg(w_t)
 
-    p_t = pi(. | x, o_<t)      q_t = pi(. | c, x, o_<t)      over the vocabulary; c tells the answer
+    p_t = pi(. | x, o_<t)      q_t = pi(. | c, x, o_<t)      over the vocabulary; c gives the answer
     beta(k) = beta min(1, k / warm) min(1, (K - k) / decay)   iteration k of K; warm, decay = 0: 1
     m_i = 1, or 1[A_i > 0] with right_only
-    w_t = pi(o_t) / pi_first(o_t)                             by the weights the run began with
+    w_t = pi(o_t) / pi_first(o_t)                             by the weights at the start of the run
 
     urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
 
-The teacher q is the policy as the step finds it, read after the prompt with the hint
+The teacher q is the policy before the step, read after the prompt with the hint
 (`credit/hindsight.py`) in every pass; no gradient flows through it. A problem without a
-reference answer has no KL term. alpha > 0 keeps a copy of the first weights; alpha = 0 keeps none.
+reference answer has no KL term. alpha > 0 keeps a copy of the initial weights; alpha = 0 does not.
 
 arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
 of the authors' script. Its runs leave out groups without spread, and so does D: rows without signal
-are not passed through. Its dual clip at a ratio of 10 is not here.
+take no part in a pass. Its dual clip at a ratio of 10 is not included.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.hindsight import hinted
+from counterpoise.credit.hindsight import hinted_prompts
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Ints, Row
-from counterpoise.update.rules.bind import Step
-from counterpoise.update.rules.rule import Ruled
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.rule import RuleEffect
 
-Name = tuple[str, int]
+RowKey = tuple[str, int]
 REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
     "urkl": lambda x: x.square() / 2,
     "ufkl": lambda x: (-x).exp() + x,
@@ -47,7 +47,7 @@ REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
 
 
 def rule(
-    step: Step,
+    step: OptimizerStepView,
     *,
     beta: float = 1e-3,
     alpha: float = 1e-3,
@@ -55,70 +55,79 @@ def rule(
     warm: int = 0,
     decay: int = 0,
     right_only: bool = False,
-) -> Ruled:
+) -> RuleEffect:
+    """Add the distillation and regularisation terms to the step's loss."""
     if min(beta, alpha, warm, decay) < 0:
-        raise PoiseError("sdpg: beta, alpha, warm and decay are 0 or above")
+        raise PoiseError("sdpg: beta, alpha, warm and decay must be 0 or above")
     if reg not in REGULARISERS:
         raise unknown("reg of sdpg", reg, REGULARISERS)
     if not step.rows:
-        return Ruled()
+        return RuleEffect()
     reader = step.reader
     assert reader is not None
-    now = scheduled(beta, reader.iteration, step.iterations, warm, decay)
-    told = [
-        row for row in step.rows if now and row.content.answer and (row.sign > 0 or not right_only)
+    current_beta = scheduled_beta(beta, reader.iteration, step.iterations, warm, decay)
+    hinted_rows = [
+        row
+        for row in step.rows
+        if current_beta and row.content.answer and (row.sign > 0 or not right_only)
     ]
-    first: dict[Name, Floats] = {}
+    initial_logprobs: dict[RowKey, Floats] = {}
     if alpha:
-        found = zip(step.rows, step.reference_logprobs(), strict=True)
-        first = {row.name: logprobs_T for row, logprobs_T in found}
-    prompts = zip(told, hinted(reader.policy, told), strict=True)
-    drawn = Drawn(
+        row_logprobs = zip(step.rows, step.reference_logprobs(), strict=True)
+        initial_logprobs = {row.name: logprobs_T for row, logprobs_T in row_logprobs}
+    prompts = zip(hinted_rows, hinted_prompts(reader.policy, hinted_rows), strict=True)
+    term = TeacherTerm(
         reader.policy,
         reader.temperature,
-        now,
+        current_beta,
         {row.name: prompt for row, prompt in prompts},
         alpha,
         REGULARISERS[reg],
-        first,
+        initial_logprobs,
     )
-    return Ruled(term=drawn, chosen=sum(row.num_tokens for row in told))
+    return RuleEffect(term=term, num_chosen=sum(row.num_tokens for row in hinted_rows))
 
 
-def scheduled(beta: float, k: int, K: int, warm: int, decay: int) -> float:
-    """beta(k)"""
+def scheduled_beta(beta: float, k: int, K: int, warm: int, decay: int) -> float:
+    """beta(k): the strength of the KL term in iteration k of K."""
     rise = min(1.0, k / warm) if warm else 1.0
     return beta * rise * (min(1.0, (K - k) / decay) if decay else 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class TeacherTerm:
     """D for the tokens of a pass."""
 
     policy: Policy
     temperature: float
     beta: float
-    prompts: Mapping[Name, Ints]  # with the answer told; rows that are missing have no KL term
+    prompts: Mapping[RowKey, Ints]  # with the answer; rows that are missing have no KL term
     alpha: float
-    reg: Callable[[Tensor], Tensor]
-    first: Mapping[Name, Floats]  # log-probabilities by the first weights; none where alpha is 0
+    regulariser: Callable[[Tensor], Tensor]
+    initial_logprobs: Mapping[RowKey, Floats]  # by the initial weights; empty where alpha is 0
 
-    def __call__(self, rows: Sequence[Row], found: ForwardOutputs, old_M: Tensor) -> Tensor:
-        total_M = torch.zeros_like(found.logprobs_M)
+    def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
+        total_M = torch.zeros_like(forward.logprobs_M)
         if self.alpha:
-            first = np.concatenate([self.first[row.name] for row in rows])
-            first_M = to_device(first, old_M.device, np.float32)
-            total_M = total_M + self.alpha * self.reg(found.logprobs_M - first_M)
-        told = [row for row in rows if row.name in self.prompts]
-        if not told:
+            initial_logprobs = np.concatenate([self.initial_logprobs[row.name] for row in rows])
+            initial_M = to_device(initial_logprobs, old_M.device, np.float32)
+            total_M = total_M + self.alpha * self.regulariser(forward.logprobs_M - initial_M)
+        hinted_rows = [row for row in rows if row.name in self.prompts]
+        if not hinted_rows:
             return total_M
-        teacher = hidden_states(self.policy, [self._after_hint(row) for row in told])
-        inside = np.concatenate([np.full(row.num_tokens, row.name in self.prompts) for row in rows])
-        places = to_device(np.flatnonzero(inside), old_M.device, np.int64)
-        kl = token_divergences(
-            found.hidden_M[places], teacher, self.policy.decoder.unembedding, self.temperature
+        # The teacher's pass is made with the current weights, so it changes from step to step.
+        teacher = hidden_states(self.policy, [self._after_hint(row) for row in hinted_rows])
+        is_hinted = np.concatenate(
+            [np.full(row.num_tokens, row.name in self.prompts) for row in rows]
         )
-        return total_M.index_add(0, places, self.beta * kl)
+        hinted_tokens = to_device(np.flatnonzero(is_hinted), old_M.device, np.int64)
+        kl = token_divergences(
+            forward.hidden_M[hinted_tokens],
+            teacher,
+            self.policy.decoder.unembedding,
+            self.temperature,
+        )
+        return total_M.index_add(0, hinted_tokens, self.beta * kl)
 
     def _after_hint(self, row: Row) -> Row:
         return replace(row, rollout=replace(row.content, prompt_tokens=self.prompts[row.name]))

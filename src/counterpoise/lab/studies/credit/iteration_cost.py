@@ -63,14 +63,14 @@ class Timed(Monitor):
 
     spent = 0.0
 
-    def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
         start = spent(policy)
-        super().before(policy, rows, result)
+        super().before_update(policy, rows, result)
         self.spent += spent(policy) - start
 
-    def after(self, policy: Policy) -> None:
+    def after_update(self, policy: Policy) -> None:
         start = spent(policy)
-        super().after(policy)
+        super().after_update(policy)
         self.spent += spent(policy) - start
 
 

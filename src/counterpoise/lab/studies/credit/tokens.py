@@ -19,8 +19,8 @@ import time
 from collections.abc import Sequence
 
 from counterpoise.config import RunConfig
-from counterpoise.credit.assign import assign, read_settings
-from counterpoise.credit.view import Reader, View, ones
+from counterpoise.credit.assign import assign, parse_settings
+from counterpoise.credit.view import CreditView, PolicyReader, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.credit.arms import BASELINE, WEIGHTED, Arm, arms
 from counterpoise.lab.studies.credit.iteration_cost import (
@@ -89,8 +89,8 @@ class Glass:
         keys = {group.key for group in self.groups}
         self.moving = [n for n, c in enumerate(self.candidates) if self._row(c).group in keys]
         micro = MicroBatch(lab.config.update.micro_tokens)
-        reader = Reader(lab.policy, lab.config.sample.temperature, micro, seed=lab.seed)
-        self.view = View(self.batch.rows, reader)
+        reader = PolicyReader(lab.policy, lab.config.sample.temperature, micro, seed=lab.seed)
+        self.view = CreditView(self.batch.rows, reader)
         self.sampling: float | None = None  # seconds, once an iteration was asked for
 
     def look(self, arm: Arm) -> list[Record]:
@@ -127,12 +127,12 @@ class Glass:
     def weights(self, arm: Arm, config: RunConfig) -> Sequence[Floats]:
         """Per row of the batch [T]; all look through one view."""
         if arm.kind not in WEIGHTED or arm.name == BASELINE:
-            return ones(self.batch.rows)
+            return unit_weights(self.batch.rows)
         name = config.credit.weights
         weights_of = TOKEN_WEIGHTS.load(name)
-        given = read_settings(name, weights_of, config.credit.settings)
+        given = parse_settings(name, weights_of, config.credit.settings)
         found: Sequence[Floats] | None = weights_of(self.view, **given)
-        return ones(self.batch.rows) if found is None else found
+        return unit_weights(self.batch.rows) if found is None else found
 
     def advantages(self, config: RunConfig) -> dict[tuple[str, int], float]:
         rows = assign(self.batch.groups, config.credit.name)

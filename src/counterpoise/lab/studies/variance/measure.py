@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.batch.compose import compose
-from counterpoise.batch.describe import describe
+from counterpoise.batch.describe import describe_plan
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.variance.draw import draw
@@ -160,7 +160,7 @@ def _of_plans(rows: Sequence[Row]) -> list[Record]:
     records: list[Record] = []
     for rule in COMPOSERS:
         plan = compose(rule, rows, STEPS, 0)
-        for s, cross in enumerate(describe(rows, plan)["cross_advantage_sum"]):
+        for s, cross in enumerate(describe_plan(rows, plan)["cross_advantage_sum"]):
             squares = sum(rows[i].advantage ** 2 for i in plan.steps[s])
             records.append(
                 {"panel": "plan", "cut": rule, "step": s, "cross": cross, "squares": squares}
