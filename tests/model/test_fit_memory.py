@@ -231,7 +231,7 @@ def test_scores_fit_too_and_the_monitor_with_them() -> None:
     take_step(
         policy, Optimizer(policy.model, CONFIG), rows, CONFIG, look=monitor, micro=micro, **KEYS
     )
-    (view,) = monitor.views
+    (view,) = monitor.measurements
     assert math.isfinite(float(view.displacement.sum()))
     assert len(view.displacement) == sum(row.num_tokens for row in rows)
 

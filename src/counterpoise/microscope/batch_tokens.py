@@ -1,6 +1,6 @@
 """The tokens of a batch as the microscope sees them: hidden states, and the error r = e_o - pi.
 
-`snapshot` takes them from the trainer's own forward, flat [N] in the order of the rows.
+`take_snapshot` takes them from the trainer's own forward, flat [N] in the order of the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Snapshot:
 
 
 @torch.no_grad()
-def snapshot(
+def take_snapshot(
     policy: Policy, rows: Sequence[Row], temperature: float = 1.0, micro_tokens: int = 16384
 ) -> Snapshot:
     check_rows(rows)
@@ -73,7 +73,7 @@ def snapshot(
     )
 
 
-def errors(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
+def token_residuals(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
     """r = e_o - pi for every token: [N, V]. The caller keeps N to a chunk."""
     R = torch.softmax(hidden_N @ unembedding_V.T, dim=-1).neg_()
     R[torch.arange(len(tokens_N), device=R.device), tokens_N] += 1

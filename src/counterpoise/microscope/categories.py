@@ -26,20 +26,22 @@ from counterpoise.types import Ints
 
 Category = Literal["number", "latex", "template", "function", "content", "other"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-REASONING: tuple[Category, ...] = ("number", "latex", "content")
+REASONING_CATEGORIES: tuple[Category, ...] = ("number", "latex", "content")
 Tagger = Callable[[list[str]], list[str]]  # words -> Penn Treebank tags
-WINDOW = 8  # tokens decoded together: enough for any character and for the spaces between words
+DECODE_WINDOW = (
+    8  # tokens decoded together: enough for any character and for the spaces between words
+)
 
-WORD = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+WORD_PATTERN = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
 FUNCTION_TAGS = ("IN", "DT", "CC", "PRP", "TO", "MD", "EX", "WDT", "WP", "WRB", "PDT", "RP", "POS")
 CONTENT_TAGS = ("NN", "VB", "JJ", "RB")
 
 
-def _listed(words: str) -> frozenset[str]:
+def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-FUNCTION_WORDS = _listed("""
+FUNCTION_WORDS = _word_set("""
     a an the this that these those each every either neither some any no all both such another what
     which who whom whose when where why how of in on at by for with without from to into onto over
     under above below between among through during before after since until about against per than
@@ -51,16 +53,16 @@ FUNCTION_WORDS = _listed("""
     have has had having do does did doing done let let's that's it's there's we're we've don't
     doesn't isn't aren't can't
 """)
-NUMBER_WORDS = _listed("""
+NUMBER_WORDS = _word_set("""
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
     hundred thousand million billion dozen
 """)
-TEMPLATE_WORDS = _listed("therefore thus hence finally answer boxed solution step steps")
+TEMPLATE_WORDS = _word_set("therefore thus hence finally answer boxed solution step steps")
 
 # -- the text, cut into words ---------------------------------------------------------------------
 
-_PIECES = re.compile(
+_TEXT_PIECE = re.compile(
     rf"""
       (?P<tag>     <\|[^|<>]*\|> | </?\w+> | \[/?INST\] )
     | (?P<boxed>   \\boxed\b\s*\{{? )
@@ -68,14 +70,14 @@ _PIECES = re.compile(
     | (?P<phrase>  \b(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\b | \bstep\s+(?:by\s+step|\d+) )
     | (?P<command> \\(?:begin|end)\{{[^}}]*\}} | \\[A-Za-z]+\*? | \\. )
     | (?P<number>  \d+(?:[.,]\d+)*%? )
-    | (?P<word>    {WORD} )
+    | (?P<word>    {WORD_PATTERN} )
     | (?P<bracket> (?<=[\d)])\) | \((?=\s*[-\d(]) )
     | (?P<sign>    [-+*/^_=<>{{}}$&~|×÷·±√∑∫≤≥≠≈→∞°−] )
     | (?P<mark>    [.,;:!?…"'“”‘’()\[\]—–#`%] | \s )
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
 )
-_OF_PIECE: dict[str, Category] = {
+_PIECE_CATEGORIES: dict[str, Category] = {
     "tag": "template",
     "boxed": "template",
     "heading": "template",
@@ -93,7 +95,7 @@ _FORMULA = re.compile(
 _PROSE = re.compile(r"\\(?:text|textbf|mbox|mathrm)\{[^{}]*\}")  # words inside mathematics
 
 
-def categories(text: str, tagger: Tagger | None = None) -> list[Category]:
+def character_categories(text: str, tagger: Tagger | None = None) -> list[Category]:
     r"""Of every character.
 
     Example:
@@ -103,27 +105,27 @@ def categories(text: str, tagger: Tagger | None = None) -> list[Category]:
     kinds: list[Category] = ["other"] * len(text)
     words: list[tuple[int, int]] = []
     closings: list[int] = []
-    in_formula = _formulas(text)
-    for found in _PIECES.finditer(text):
+    in_formula = _formula_mask(text)
+    for found in _TEXT_PIECE.finditer(text):
         (start, end), name = found.span(), found.lastgroup or ""
         if name == "word":
             words.append((start, end))
             continue
-        kind = _OF_PIECE[name]
+        kind = _PIECE_CATEGORIES[name]
         if name == "mark" and in_formula[start] and not found[0].isspace():
             kind = "latex"  # brackets and commas of a formula
         kinds[start:end] = [kind] * (end - start)
         if found[0].endswith("{") and name == "boxed":
-            closings += _closing(text, end)
+            closings += _closing_brace(text, end)
     tags = tagger([text[a:b] for a, b in words]) if tagger and words else [""] * len(words)
     for (a, b), tag in zip(words, tags, strict=True):
-        kinds[a:b] = [_word(text[a:b], tag, in_formula=in_formula[a])] * (b - a)
+        kinds[a:b] = [_word_category(text[a:b], tag, in_formula=in_formula[a])] * (b - a)
     for i in closings:
         kinds[i] = "template"  # the brace that ends the box
     return kinds
 
 
-def _word(word: str, tag: str, *, in_formula: bool) -> Category:
+def _word_category(word: str, tag: str, *, in_formula: bool) -> Category:
     plain = word.lower().replace("’", "'")
     if in_formula or (len(word) == 1 and plain not in ("a", "i")):
         return "latex"  # a variable
@@ -136,7 +138,7 @@ def _word(word: str, tag: str, *, in_formula: bool) -> Category:
     return "other" if tag and not tag.startswith(CONTENT_TAGS) else "content"
 
 
-def _formulas(text: str) -> list[bool]:
+def _formula_mask(text: str) -> list[bool]:
     """Which characters stand in a formula; prose within one does not."""
     inside = [False] * len(text)
     for formula in _FORMULA.finditer(text):
@@ -146,7 +148,7 @@ def _formulas(text: str) -> list[bool]:
     return inside
 
 
-def _closing(text: str, start: int) -> list[int]:
+def _closing_brace(text: str, start: int) -> list[int]:
     """Where the brace opened just before `start` is closed; empty when it never is."""
     depth = 1
     for i in range(start, len(text)):
@@ -166,7 +168,7 @@ def token_categories(pieces: Sequence[str], tagger: Tagger | None = None) -> lis
         >>> token_categories(["So", " ", "1", "7", " pen", "s", "."])
         ['function', 'template', 'number', 'number', 'content', 'content', 'template']
     """
-    kinds = categories("".join(pieces), tagger)
+    kinds = character_categories("".join(pieces), tagger)
     found: list[Category] = []
     at = 0
     for piece in pieces:
@@ -201,12 +203,12 @@ def token_texts(tokenizer: Any, tokens: Ints | Sequence[int]) -> list[str]:
             texts.append("")
             continue
         texts.append(text[len(shown) :])
-        start = max(start, end - WINDOW)
+        start = max(start, end - DECODE_WINDOW)
         shown = decode(tokens[start:end])
     return texts
 
 
-def nltk_tagger() -> Tagger | None:
+def load_nltk_tagger() -> Tagger | None:
     """NLTK's, where it and its data are installed; nothing is downloaded."""
     if util.find_spec("nltk") is None:
         return None

@@ -24,7 +24,7 @@ from counterpoise.model.swapped_weights import Direction, forward_with
 from counterpoise.types import Row
 
 
-def gradient(
+def objective_gradient(
     policy: Policy,
     rows: Sequence[Row],
     chosen: Tensor | None = None,
@@ -44,11 +44,11 @@ def gradient(
     for row, weights_T in zip(rows, weights_N.split([r.num_tokens for r in rows]), strict=True):
         if len(used := weights_T.nonzero()):
             last = int(used[-1])
-            cut.append(first_tokens(row, last + 1))
+            cut.append(truncate_row(row, last + 1))
             weights.append(weights_T[: last + 1])
 
     names, parameters = zip(*policy.model.named_parameters(), strict=True)
-    total = [torch.zeros_like(p, dtype=_wide(p.dtype)) for p in parameters]
+    total = [torch.zeros_like(p, dtype=_accumulation_dtype(p.dtype)) for p in parameters]
     for batch in micro_batches(cut, micro_tokens):
         logprobs_M = forward(policy, [cut[i] for i in batch], temperature).logprobs_M
         weights_M = torch.cat([weights[i] for i in batch]).to(logprobs_M)
@@ -61,7 +61,7 @@ def gradient(
     return dict(zip(names, total, strict=True))
 
 
-def plus(terms: Iterable[tuple[float, Direction]]) -> dict[str, Tensor]:
+def weighted_sum(terms: Iterable[tuple[float, Direction]]) -> dict[str, Tensor]:
     """A weighted sum of directions.
 
     Example:
@@ -75,13 +75,13 @@ def plus(terms: Iterable[tuple[float, Direction]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def logprob_at(
+def logprob_after_change(
     policy: Policy, row: Row, position: int, change: Direction, *, temperature: float = 1.0
 ) -> float:
     """log pi of one token at weights + change, in float64: effects are differences of these."""
     if not 0 <= position < row.num_tokens:
         raise PoiseError(f"there is no token {position} in a response of {row.num_tokens}")
-    short = first_tokens(row, position + 1)
+    short = truncate_row(row, position + 1)
     moved = {
         name: p.double() + change[name].double() if name in change else p.double()
         for name, p in policy.model.named_parameters()
@@ -89,7 +89,7 @@ def logprob_at(
     return float(forward_with(policy, moved, [short], temperature).logprobs_M[-1])
 
 
-def first_tokens(row: Row, length: int) -> Row:
+def truncate_row(row: Row, length: int) -> Row:
     """The row as if its response had ended there."""
     content = row.content
     return replace(
@@ -105,5 +105,5 @@ def first_tokens(row: Row, length: int) -> Row:
     )
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32

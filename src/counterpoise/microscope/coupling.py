@@ -36,9 +36,9 @@ from counterpoise.model.coupling_sets import Places
 from counterpoise.model.coupling_sums import Walk
 from counterpoise.model.residuals import Errors
 
-Same = Literal["same", "other"]
+SameOrOther = Literal["same", "other"]
 Sign = Literal["positive", "negative"]
-Part = tuple[Same, Same, Sign]  # (identity, query, sign)
+CouplingPart = tuple[SameOrOther, SameOrOther, Sign]  # (identity, query, sign)
 SIGNS: tuple[Sign, Sign] = ("positive", "negative")
 
 
@@ -51,16 +51,16 @@ class Coupling:
         c.parts["same", "other", "negative"][j]    by equal tokens in failures of other queries
     """
 
-    own: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
-    parts: dict[Part, Tensor]  # each [N]; the token itself is in none of them
+    self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
+    parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
     positive: Tensor  # by tokens with A > 0, the token itself included
     negative: Tensor
 
     @property
-    def coupled(self) -> Tensor:
+    def from_others(self) -> Tensor:
         """What the other tokens of the batch did."""
-        return self.total - self.own
+        return self.total - self.self_push
 
     @property
     def cancellation(self) -> Tensor:
@@ -71,7 +71,7 @@ class Coupling:
 
     def cpu(self) -> Coupling:
         """In one transfer."""
-        whole = (self.own, self.total, self.positive, self.negative)
+        whole = (self.self_push, self.total, self.positive, self.negative)
         own, total, positive, negative, *parts = torch.stack((*whole, *self.parts.values())).cpu()
         return Coupling(own, dict(zip(self.parts, parts, strict=True)), total, positive, negative)
 
@@ -94,26 +94,26 @@ def decompose(
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():
         errors = Errors(hidden, unembedding, tokens, precision=precision)
-    return decompose_errors(errors, tokens, advantages, groups, eta=eta)
+    return decompose_residuals(errors, tokens, advantages, groups, eta=eta)
 
 
 @torch.no_grad()
-def decompose_errors(
-    errors: Errors,
+def decompose_residuals(
+    residuals: Errors,
     tokens: Tensor,
     advantages: Tensor,
     groups: Tensor,
     *,
     eta: float = 1.0,
-    of: Places | None = None,
+    targets: Places | None = None,
 ) -> Coupling:
     """`decompose` for errors that others use as well. Keys on the CPU spare a wait for a GPU.
 
-    `of` [n]: what is asked is who pushed these tokens; all tokens still push.
+    `targets` [n]: what is asked is who pushed these tokens; all tokens still push.
     """
     token_N = tokens.cpu().numpy().astype(np.int64)
     query_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
-    walk = Walk(errors, advantages)
+    walk = Walk(residuals, advantages)
     everything = walk.matrix(walk.chunks(np.arange(len(token_N))))
     own, by_any = walk.zeros(), walk.zeros()
 
@@ -122,27 +122,29 @@ def decompose_errors(
         by_any[places] = walk.apply(everything, R, H) - own[places]
 
     most = 4 * walk.few // 3 + walk.base  # a kernel gives both sums
-    queries = walk.lay_out(query_N, most, _together(query_N, of))
+    queries = walk.lay_out(query_N, most, _indices_sharing_key(query_N, targets))
     by_query, by_both = walk.sums_within(queries, (query_N, token_N), spread)
     if queries.large:  # no kernel was made from which equal tokens could be taken
-        both_N = query_N * len(errors.W) + token_N
+        both_N = query_N * len(residuals.W) + token_N
         both = walk.lay_out(both_N, walk.few, np.concatenate(queries.large))
         by_both += walk.sums_within(both, (both_N,))[0]
-    equal = walk.lay_out(token_N, walk.few, _together(token_N, of))
+    equal = walk.lay_out(token_N, walk.few, _indices_sharing_key(token_N, targets))
     (by_token,) = walk.sums_within(equal, (token_N,))
     scale = walk.unit * (eta / len(token_N))
-    asked = slice(-1) if of is None else errors.here(of)
-    return _differences(*(scale * x[asked] for x in (own, by_any, by_token, by_query, by_both)))
+    asked = slice(-1) if targets is None else residuals.here(targets)
+    return _disjoint_parts(*(scale * x[asked] for x in (own, by_any, by_token, by_query, by_both)))
 
 
-def _together(key_N: Places, of: Places | None) -> Places | None:
+def _indices_sharing_key(key_N: Places, of: Places | None) -> Places | None:
     """Places of all tokens that share a key with one of these."""
     return None if of is None else np.flatnonzero(np.isin(key_N, key_N[of]))
 
 
-def _differences(own: Tensor, any_: Tensor, token: Tensor, query: Tensor, both: Tensor) -> Coupling:
+def _disjoint_parts(
+    own: Tensor, any_: Tensor, token: Tensor, query: Tensor, both: Tensor
+) -> Coupling:
     """Sums over sets that contain one another [N, 2] -> sums over parts that do not overlap."""
-    parts: dict[Part, Tensor] = {}
+    parts: dict[CouplingPart, Tensor] = {}
     for i, sign in enumerate(SIGNS):
         parts["same", "same", sign] = both[:, i]
         parts["same", "other", sign] = (token - both)[:, i]

@@ -22,24 +22,26 @@ from torch import Tensor
 
 from counterpoise.types import Floats, Row
 
-PLACES = 512  # looked at in a step, spread evenly: [PLACES, V] numbers wait for the update
+MAX_TAX_TOKENS = 512  # looked at in a step, spread evenly: [PLACES, V] numbers wait for the update
 
 
-class Mean(NamedTuple):
+class PooledMean(NamedTuple):
     """A sum and how many it is over, so that steps can be pooled."""
 
     total: float
-    over: int
+    terms: int
 
 
-def places(rows: Sequence[Row], node_N: NDArray[np.int64], most: int = PLACES) -> NDArray[np.int64]:
+def tax_tokens(
+    rows: Sequence[Row], node_N: NDArray[np.int64], limit: int = MAX_TAX_TOKENS
+) -> NDArray[np.int64]:
     """A token [n] for each node that rows of both signs pass; `node_N` by `prefixes.nodes`."""
     sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
     positive, negative = (np.unique(node_N[(node_N >= 0) & (sign_N == s)]) for s in (1, -1))
     both = np.intersect1d(positive, negative, assume_unique=True)
     nodes, first = np.unique(node_N, return_index=True)
     found: NDArray[np.int64] = first[np.searchsorted(nodes, both)]
-    return found[np.linspace(0, len(found) - 1, min(most, len(found))).astype(np.int64)]
+    return found[np.linspace(0, len(found) - 1, min(limit, len(found))).astype(np.int64)]
 
 
 def log_distributions(hidden_UD: Tensor, W: Tensor) -> Tensor:
@@ -48,13 +50,13 @@ def log_distributions(hidden_UD: Tensor, W: Tensor) -> Tensor:
     return torch.log_softmax((hidden_UD.to(W.dtype) @ W.mT).to(wide), dim=-1)
 
 
-def tax(old_UV: Tensor, new_UV: Tensor) -> Mean:
+def learning_tax(old_UV: Tensor, new_UV: Tensor) -> PooledMean:
     """Of log-distributions at the same places, before and after."""
     kl_U = (new_UV.exp() * (new_UV - old_UV)).sum(dim=-1)
-    return Mean(float(kl_U.double().sum()), len(kl_U))
+    return PooledMean(float(kl_U.double().sum()), len(kl_U))
 
 
-def drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> Mean:
+def solution_drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> PooledMean:
     """Rows of one step, and how far each of their tokens [T] moved."""
     answers: dict[str, dict[bytes, float]] = {}
     for row, moved_T in zip(rows, displacement, strict=True):
@@ -66,4 +68,4 @@ def drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> Mean:
         D_a = np.array(list(found.values()))
         total += float(np.abs(D_a[:, None] - D_a).sum()) / 2
         over += len(D_a) * (len(D_a) - 1) // 2
-    return Mean(total, over)
+    return PooledMean(total, over)

@@ -24,27 +24,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import Snapshot, errors
-from counterpoise.microscope.chosen_gradients import logprob_at, plus
+from counterpoise.microscope.batch_tokens import Snapshot, token_residuals
+from counterpoise.microscope.chosen_gradients import logprob_after_change, weighted_sum
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
 from counterpoise.model.swapped_weights import Direction
 from counterpoise.types import Row
 
-LOW = 0.5  # a token is of low confidence when pi(o) <= LOW
+LOW_CONFIDENCE = 0.5  # a token is of low confidence when pi(o) <= LOW
 CONDITIONS = ("random", "same", "low", "both")
 SOURCES = ("mixed", "positive", "negative")
 
 # -- which tokens are masked ----------------------------------------------------------------------
 
 
-def low_confidence(seen: Snapshot, at_most: float = LOW) -> Tensor:
+def is_low_confidence(snapshot: Snapshot, threshold: float = LOW_CONFIDENCE) -> Tensor:
     """pi(o) <= at_most: [N] of bool."""
-    return seen.logprobs.exp() <= at_most
+    return snapshot.logprobs.exp() <= threshold
 
 
-def draw_sets(
-    seen: Snapshot, candidate: int, size: int, rng: np.random.Generator, at_most: float = LOW
+def draw_masked_sets(
+    snapshot: Snapshot,
+    candidate: int,
+    size: int,
+    rng: np.random.Generator,
+    threshold: float = LOW_CONFIDENCE,
 ) -> dict[tuple[str, str], Tensor]:
     """By (condition, source), at most `size` places of the flat batch.
 
@@ -54,24 +58,27 @@ def draw_sets(
     The source is the rollouts they are drawn from: "positive", "negative", or "mixed" for all.
     The candidate is in no set. A set is smaller when the batch holds no more such tokens.
     """
-    low, same = low_confidence(seen, at_most), seen.tokens == seen.tokens[candidate]
+    low, same = (
+        is_low_confidence(snapshot, threshold),
+        snapshot.tokens == snapshot.tokens[candidate],
+    )
     other = torch.ones_like(low)
     other[candidate] = False
     pools = {"random": other, "same": same & ~low, "low": low & ~same, "both": same & low}
     return {
-        (name, source): draw_places(pools[name] & other & members, size, rng)
+        (name, source): draw_indices(pools[name] & other & members, size, rng)
         for name in CONDITIONS
-        for source, members in by_source(seen).items()
+        for source, members in tokens_by_source(snapshot).items()
     }
 
 
-def by_source(seen: Snapshot) -> dict[str, Tensor]:
+def tokens_by_source(snapshot: Snapshot) -> dict[str, Tensor]:
     """Which tokens [N] come from which rollouts, by the sign of their advantage."""
-    A = seen.advantages
+    A = snapshot.advantages
     return {"mixed": A != 0, "positive": A > 0, "negative": A < 0}
 
 
-def draw_places(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
+def draw_indices(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
     """At most `size` of the places where `pool` [N] is True, without replacement."""
     places = pool.nonzero().squeeze(1).cpu().numpy()
     drawn = np.sort(rng.permutation(places)[:size])
@@ -82,8 +89,8 @@ def draw_places(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def output_effects(
-    seen: Snapshot,
+def output_layer_effects(
+    snapshot: Snapshot,
     unembedding: Tensor,
     gradient: Tensor,
     candidate: int,
@@ -95,19 +102,19 @@ def output_effects(
     logits = (W + eta G) h_c,      without M: - (eta / N) sum_{k in M} A_k <h_k, h_c> r_k
     """
     W = wide(unembedding)
-    h, o = wide(seen.hidden[candidate]), int(seen.tokens[candidate])
+    h, o = wide(snapshot.hidden[candidate]), int(snapshot.tokens[candidate])
     normal_V = ((W + eta * gradient) @ h).double()  # rounded once, the same for every set
     after = torch.log_softmax(normal_V, dim=0)[o]
     effects = []
     for places in sets:
-        H = wide(seen.hidden[places])
-        pull_M = eta / len(seen) * seen.advantages[places].to(H.dtype) * (H @ h)
-        masked_V = normal_V - (pull_M @ errors(H, W, seen.tokens[places])).double()
+        H = wide(snapshot.hidden[places])
+        pull_M = eta / len(snapshot) * snapshot.advantages[places].to(H.dtype) * (H @ h)
+        masked_V = normal_V - (pull_M @ token_residuals(H, W, snapshot.tokens[places])).double()
         effects.append(float(after - torch.log_softmax(masked_V, dim=0)[o]))
     return effects
 
 
-def full_effects(
+def full_update_effects(
     policy: Policy,
     rows: Sequence[Row],
     candidate: tuple[int, int],
@@ -127,13 +134,17 @@ def full_effects(
     row, position = rows[candidate[0]], candidate[1]
 
     def after(terms: list[tuple[float, Direction]]) -> float:
-        return logprob_at(policy, row, position, plus(terms), temperature=temperature)
+        return logprob_after_change(
+            policy, row, position, weighted_sum(terms), temperature=temperature
+        )
 
     whole = after([(eta, normal)])
     return {name: whole - after([(eta, normal), (-eta, part)]) for name, part in masked.items()}
 
 
-def predicted(kernel_N: Tensor, advantages_N: Tensor, places: Tensor, eta: float) -> float:
+def first_order_effect(
+    kernel_N: Tensor, advantages_N: Tensor, indices: Tensor, eta: float
+) -> float:
     """(eta / N) sum_{k in M} A_k K_ck, from the candidate's row K_c of either kernel."""
-    pushes = advantages_N[places].double() * kernel_N[places].double()
+    pushes = advantages_N[indices].double() * kernel_N[indices].double()
     return float(eta / len(kernel_N) * pushes.sum())

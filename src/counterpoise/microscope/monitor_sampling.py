@@ -16,12 +16,12 @@ import numpy as np
 from counterpoise.model.scoring import micro_batches
 from counterpoise.types import BatchPlan, Row
 
-Name = tuple[str, int]  # of a row: its group, and its place in it
+RowName = tuple[str, int]  # of a row: its group, and its place in it
 
 
-def draw(
+def choose_monitored_rows(
     batch: Sequence[Row], plan: BatchPlan, micro_tokens: int, limit: int, seed: int
-) -> frozenset[Name] | None:
+) -> frozenset[RowName] | None:
     """Rows to look at; None: all, because they are few enough, or because `limit` is 0."""
     signal = [[batch[i] for i in step if batch[i].sign] for step in plan.steps]
     if not limit or sum(row.num_tokens for rows in signal for row in rows) <= limit:
@@ -29,7 +29,7 @@ def draw(
     passes = [
         [rows[i] for i in one] for rows in signal for one in micro_batches(rows, micro_tokens)
     ]
-    drawn: set[Name] = set()
+    drawn: set[RowName] = set()
     tokens = 0
     for number in np.random.default_rng(seed).permutation(len(passes)):
         more = sum(row.num_tokens for row in passes[number])
@@ -40,7 +40,7 @@ def draw(
     return frozenset(drawn)
 
 
-def first_mixed(rows: Sequence[Row], count: int) -> frozenset[str]:
+def first_mixed_groups(rows: Sequence[Row], count: int) -> frozenset[str]:
     """The first groups that have rows of both signs."""
     signs: dict[str, set[int]] = {}
     for row in rows:

@@ -17,20 +17,20 @@ from counterpoise.model.head import token_logprobs
 from counterpoise.model.residuals import wide
 
 
-def output_gradient(seen: Snapshot, unembedding: Tensor) -> Tensor:
+def output_gradient(snapshot: Snapshot, unembedding: Tensor) -> Tensor:
     """G [V, D]: the ascent direction of eq. 2 for W."""
     W = wide(unembedding.detach()).clone().requires_grad_()
     with torch.enable_grad():
-        logprobs, _ = token_logprobs(wide(seen.hidden), W, seen.tokens)
-        objective = (seen.advantages.to(logprobs.dtype) * logprobs).sum() / len(seen)
+        logprobs, _ = token_logprobs(wide(snapshot.hidden), W, snapshot.tokens)
+        objective = (snapshot.advantages.to(logprobs.dtype) * logprobs).sum() / len(snapshot)
     (gradient,) = torch.autograd.grad(objective, W)
     return gradient
 
 
 @torch.no_grad()
-def output_displacement(seen: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
+def output_displacement(snapshot: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
     """Delta log p of every token when W moves by `change`: [N]."""
-    hidden, W = wide(seen.hidden), wide(unembedding)
-    before, _ = token_logprobs(hidden, W, seen.tokens)
-    after, _ = token_logprobs(hidden, W + change, seen.tokens)
+    hidden, W = wide(snapshot.hidden), wide(unembedding)
+    before, _ = token_logprobs(hidden, W, snapshot.tokens)
+    after, _ = token_logprobs(hidden, W + change, snapshot.tokens)
     return after - before

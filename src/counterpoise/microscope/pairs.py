@@ -19,73 +19,89 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import errors as errors_of
+from counterpoise.microscope.batch_tokens import token_residuals
 from counterpoise.model.residuals import Errors, product, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class PairCoupling:
     similarity: Tensor  # [n], <h_j, h_k>
     phi: Tensor  # [n], eq. 8
-    printed: Tensor  # [n], (1 - pi_j(o)) (1 - pi_k(o)); nan where the tokens differ
+    printed_phi: Tensor  # [n], (1 - pi_j(o)) (1 - pi_k(o)); nan where the tokens differ
     alternatives: Tensor  # [n], what eq. 10 leaves out; nan where the tokens differ
 
 
 @torch.no_grad()
-def pairs(hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Tensor) -> Pairs:
+def pair_coupling(
+    hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Tensor
+) -> PairCoupling:
     """For the n pairs (j, k); the caller keeps n to a chunk."""
-    h_j, h_k, W = wide(hidden[j]), wide(hidden[k]), wide(unembedding)
-    r_j, r_k = errors_of(h_j, W, tokens[j]), errors_of(h_k, W, tokens[k])
+    h_j, h_k, W = (
+        wide(hidden[j]),
+        wide(hidden[k]),
+        wide(unembedding),
+    )
+    r_j, r_k = token_residuals(h_j, W, tokens[j]), token_residuals(h_k, W, tokens[k])
     phi = (r_j * r_k).sum(dim=1)
     equal = tokens[j] == tokens[k]
     unsure_j = r_j.gather(1, tokens[j, None]).squeeze(1)
     unsure_k = r_k.gather(1, tokens[k, None]).squeeze(1)
     printed = torch.where(equal, unsure_j * unsure_k, torch.nan)
-    return Pairs((h_j * h_k).sum(dim=1), phi, printed, phi - printed)
+    return PairCoupling((h_j * h_k).sum(dim=1), phi, printed, phi - printed)
 
 
 @torch.no_grad()
-def kernel(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
+def kernel_rows(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
     """K_jk of each of the `watched` [n] with every token of the batch: [n, N]."""
     errors = Errors(hidden, unembedding, tokens)
-    rows = [torch.cat([K for _, K in _kernels(errors, part)], 1) for part in _few(errors, watched)]
+    rows = [
+        torch.cat([K for _, K in _kernel_chunks(errors, part)], 1)
+        for part in _chunk_watched(errors, watched)
+    ]
     return torch.cat(rows)
 
 
 @torch.no_grad()
-def norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
+def gradient_norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
     """|g_k| = |r_k| |h_k| of every token, so that K_jk / (|g_j| |g_k|) is a cosine: [N]."""
     stretches = Errors(hidden, unembedding, tokens).stretches()
     return torch.cat([R.norm(dim=1) * H.norm(dim=1) for _, R, H in stretches])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushes:
+class StrongestPushes:
     """For every watched token, who moved it: the strongest, up and down."""
 
-    places: Tensor  # [n, 2 top], indices of the batch; first those that push up, then down
-    pushes: Tensor  # [n, 2 top], A_k K_jk times eta / N; 0 where there are no more
+    sources: Tensor  # [n, 2 top], indices of the batch; first those that push up, then down
+    strengths: Tensor  # [n, 2 top], A_k K_jk times eta / N; 0 where there are no more
 
-    def cpu(self) -> Pushes:
-        return Pushes(self.places.cpu(), self.pushes.cpu())
+    def cpu(self) -> StrongestPushes:
+        return StrongestPushes(self.sources.cpu(), self.strengths.cpu())
 
 
 @torch.no_grad()
-def strongest(
-    errors: Errors, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
-) -> Pushes:
+def strongest_pushes(
+    residuals: Errors, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
+) -> StrongestPushes:
     """The `top` tokens of the batch that push each of the `watched` [n] up most, and down most."""
-    top = min(top, len(errors) - 1)
-    scale_N = errors.here(advantages).to(errors.wide) * (eta / len(errors))
-    found = [_strongest(errors, scale_N, part, top) for part in _few(errors, watched)]
-    return Pushes(torch.cat([p.places for p in found]), torch.cat([p.pushes for p in found]))
+    top = min(top, len(residuals) - 1)
+    scale_N = residuals.here(advantages).to(residuals.wide) * (eta / len(residuals))
+    found = [
+        _strongest_of_chunk(residuals, scale_N, part, top)
+        for part in _chunk_watched(residuals, watched)
+    ]
+    return StrongestPushes(
+        torch.cat([p.sources for p in found]), torch.cat([p.strengths for p in found])
+    )
 
 
-def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pushes:
+def _strongest_of_chunk(
+    errors: Errors, scale_N: Tensor, watched: Tensor, top: int
+) -> StrongestPushes:
     """The best so far, with every chunk of the batch."""
     values = scale_N.new_zeros(2, len(watched), top)
     places = torch.zeros(2, len(watched), top, dtype=torch.long, device=errors.device)
-    for part, K in _kernels(errors, watched):
+    for part, K in _kernel_chunks(errors, watched):
         push = K * scale_N[part]
         at = torch.arange(part.start, part.stop, device=errors.device)
         push.masked_fill_(watched[:, None] == at, 0)  # the token itself
@@ -94,15 +110,17 @@ def _strongest(errors: Errors, scale_N: Tensor, watched: Tensor, top: int) -> Pu
             both = torch.cat((values[side], best.values.clamp(min=0)), dim=1)
             values[side], chosen = both.topk(top, dim=1)
             places[side] = torch.cat((places[side], at[best.indices]), dim=1).gather(1, chosen)
-    return Pushes(torch.cat(places.unbind(), dim=1), torch.cat((values[0], -values[1]), dim=1))
+    return StrongestPushes(
+        torch.cat(places.unbind(), dim=1), torch.cat((values[0], -values[1]), dim=1)
+    )
 
 
-def _few(errors: Errors, watched: Tensor) -> tuple[Tensor, ...]:
+def _chunk_watched(errors: Errors, watched: Tensor) -> tuple[Tensor, ...]:
     """A chunk of the batch leaves room for one of the watched."""
     return errors.here(watched).split(errors.chunk)
 
 
-def _kernels(errors: Errors, watched: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _kernel_chunks(errors: Errors, watched: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """(a stretch of the batch, K [n, stretch]), chunk after chunk."""
     R_n, H_n = errors.of(watched)
     for part, R, H in errors.stretches():

@@ -25,7 +25,7 @@ from counterpoise.model.swapped_weights import Direction, forward_with
 from counterpoise.types import Row
 
 
-def kernel_row(
+def parameter_kernel_row(
     policy: Policy,
     rows: Sequence[Row],
     candidate: tuple[int, int],
@@ -35,7 +35,9 @@ def kernel_row(
 ) -> Tensor:
     """<g_c, g_k> of the token `candidate` = (row, position) with every response token k: [N]."""
     gradient = token_gradient(policy, rows, candidate, temperature=temperature)
-    return along(policy, rows, gradient, temperature=temperature, micro_tokens=micro_tokens)
+    return derivatives_along(
+        policy, rows, gradient, temperature=temperature, micro_tokens=micro_tokens
+    )
 
 
 def token_gradient(
@@ -51,7 +53,7 @@ def token_gradient(
     return {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
 
 
-def along(
+def derivatives_along(
     policy: Policy,
     rows: Sequence[Row],
     direction: Direction,
@@ -69,7 +71,7 @@ def along(
         # only the plain kernel of attention has a forward-mode derivative; without gradients passes
         # may write in place and read joined weights, and a tangent would be lost on the way
         with torch.enable_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            result = _forward_along(policy, members, direction, temperature)
+            result = _forward_with_tangents(policy, members, direction, temperature)
             tangent_M = forward_ad.unpack_dual(result.logprobs_M).tangent
             lengths = result.lengths
         if tangent_M is None:
@@ -79,7 +81,7 @@ def along(
     return torch.cat(moved)
 
 
-def _forward_along(
+def _forward_with_tangents(
     policy: Policy, rows: Sequence[Row], direction: Direction, temperature: float
 ) -> Forward:
     """All weights are lent without a gradient, so that no graph is built."""

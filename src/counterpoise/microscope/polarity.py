@@ -15,16 +15,18 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.model.load import Policy
 from counterpoise.model.swapped_weights import unchanged
 from counterpoise.types import Row
 
-Update = Callable[[Sequence[Row]], object]  # changes the policy's weights by one step on the rows
+UpdateFunction = Callable[
+    [Sequence[Row]], object
+]  # changes the policy's weights by one step on the rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Polarity:
+class PolarityDisplacements:
     """Delta log p of every token of the batch [N], under each update.
 
     Example:
@@ -37,25 +39,25 @@ class Polarity:
     joint: Tensor
 
 
-def polarity(
+def measure_polarity(
     policy: Policy,
     rows: Sequence[Row],
-    update: Update,
+    update: UpdateFunction,
     *,
     temperature: float = 1.0,
     micro_tokens: int = 16384,
-) -> Polarity:
+) -> PolarityDisplacements:
     """Run `update` on the positive rows alone and on all; the policy is unchanged afterwards."""
-    before = snapshot(policy, rows, temperature, micro_tokens)
+    before = take_snapshot(policy, rows, temperature, micro_tokens)
     moved = []
-    for batch in (positive_only(rows), rows):
+    for batch in (without_negative_advantages(rows), rows):
         with unchanged(policy.model):
             update(batch)
-            after = snapshot(policy, rows, temperature, micro_tokens)
+            after = take_snapshot(policy, rows, temperature, micro_tokens)
             moved.append(after.logprobs - before.logprobs)
-    return Polarity(before, *moved)
+    return PolarityDisplacements(before, *moved)
 
 
-def positive_only(rows: Sequence[Row]) -> list[Row]:
+def without_negative_advantages(rows: Sequence[Row]) -> list[Row]:
     """The same rows, those with a negative advantage at 0."""
     return [row if row.advantage > 0 else replace(row, advantage=0.0) for row in rows]

@@ -24,35 +24,35 @@ from counterpoise.types import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedPrefixes:
     """Sums over one step, so that steps can be pooled.
 
     Example:
-        Shared(of=114, tokens=40, both=31, left=6.2, gross=38.0)   # residual 0.16
+        SharedPrefixes(of=114, tokens=40, both=31, left=6.2, gross=38.0)   # residual 0.16
     """
 
-    of: int  # tokens of the step
-    tokens: int  # those shared
-    both: int  # those shared by positive and negative rollouts
-    left: float
-    gross: float
+    step_tokens: int  # tokens of the step
+    shared_tokens: int  # those shared
+    two_sided_tokens: int  # those shared by positive and negative rollouts
+    net_pull: float
+    gross_pull: float
 
     @property
     def residual(self) -> float | None:
         """None when nothing that pulls is shared."""
-        return self.left / self.gross if self.gross else None
+        return self.net_pull / self.gross_pull if self.gross_pull else None
 
 
-def shared(
+def measure_shared_prefixes(
     rows: Sequence[Row],
     pulls: Sequence[NDArray[np.floating]] | None = None,
     node_N: NDArray[np.int64] | None = None,
-) -> Shared:
+) -> SharedPrefixes:
     """Of the rows of one step; `pulls` [T] a row are the signed weights A w, by default A.
 
     `node_N`: the rows' `nodes`, where they are known.
     """
-    node_N = nodes(rows) if node_N is None else node_N
+    node_N = trie_nodes(rows) if node_N is None else node_N
     parts = [row.advantages_T for row in rows] if pulls is None else pulls
     pull_N = np.concatenate(parts).astype(np.float64) if len(rows) else np.empty(0)
     if pull_N.shape != node_N.shape:
@@ -64,23 +64,23 @@ def shared(
     both = (np.bincount(node[sign > 0], minlength=made) > 0) & (
         np.bincount(node[sign < 0], minlength=made) > 0
     )
-    return Shared(
-        of=len(node_N),
-        tokens=len(node),
-        both=int(both[node].sum()),
-        left=float(np.abs(np.bincount(node, weights=pull)).sum()),
-        gross=float(np.abs(pull).sum()),
+    return SharedPrefixes(
+        step_tokens=len(node_N),
+        shared_tokens=len(node),
+        two_sided_tokens=int(both[node].sum()),
+        net_pull=float(np.abs(np.bincount(node, weights=pull)).sum()),
+        gross_pull=float(np.abs(pull).sum()),
     )
 
 
-def residual(
+def exchangeability_residual(
     rows: Sequence[Row], pulls: Sequence[NDArray[np.floating]] | None = None
 ) -> float | None:
-    """What is left of the pull on shared tokens; see `Shared.residual`."""
-    return shared(rows, pulls).residual
+    """What is left of the pull on shared tokens; see `Shared.exchangeability_residual`."""
+    return measure_shared_prefixes(rows, pulls).residual
 
 
-def nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
+def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
     """The trie node of every token, row after row: [N]; -1 where no second rollout passes it.
 
     All rollouts walk down together, a position at a time; one that is alone in its node leaves the

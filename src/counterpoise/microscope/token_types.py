@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 
-class TypePull(NamedTuple):
+class TypePulls(NamedTuple):
     """For every token type that occurs, sorted by id."""
 
-    types: Tensor  # [U]
-    left: Tensor  # [U], |sum A q h|
+    token_ids: Tensor  # [U]
+    net: Tensor  # [U], |sum A q h|
     gross: Tensor  # [U], sum |A| q |h|
 
 
-def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePull:
+def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePulls:
     """On the device of `hidden`; tokens on the CPU spare a wait for it."""
     types, type_N = (
         x.to(hidden.device, non_blocking=True)
@@ -34,4 +34,4 @@ def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Ten
     pulled.index_add_(0, type_N, weight_N[:, None] * hidden)
     gross = weight_N.new_zeros(len(types))
     gross.index_add_(0, type_N, weight_N.abs() * hidden.norm(dim=1))
-    return TypePull(types, pulled.norm(dim=1), gross)
+    return TypePulls(types, pulled.norm(dim=1), gross)

@@ -41,7 +41,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
 from counterpoise.verify.scores import Verifier, verified
 
-Kind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
+BranchKind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
 Rewards = NDArray[np.float64]  # [M]
 
 
@@ -55,15 +55,15 @@ class Branch:
 
     row: int
     position: int
-    kind: Kind
+    kind: BranchKind
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ValueEstimate:
     """A mean and its standard error; the error is 0 when all continuations agree."""
 
     value: float
-    error: float
+    standard_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class TokenValue:
     row: int
     position: int
     logprob: float  # log p(o | s), by the trainer's forward
-    mixed: Estimate
-    forced: Estimate
+    mixed: ValueEstimate
+    forced: ValueEstimate
 
 
-def token_values(
+def estimate_token_values(
     policy: Policy,
     rows: Sequence[Row],
     candidates: Sequence[tuple[int, int]],
@@ -88,7 +88,7 @@ def token_values(
     """The value of every candidate (row, position), by both estimators."""
     if not candidates:
         return []
-    kinds: tuple[Kind, ...] = ("taken", "free", "other")
+    kinds: tuple[BranchKind, ...] = ("taken", "free", "other")
     branches = [Branch(row, position, kind) for row, position in candidates for kind in kinds]
     rewards_BM = branch_rewards(
         policy, rows, branches, verifier, config, continuations=continuations, seed=seed
@@ -102,27 +102,33 @@ def token_values(
     ):
         logprob = float(logprobs[row][position])
         values.append(
-            TokenValue(row, position, logprob, mixed(taken, free, logprob), forced(taken, other))
+            TokenValue(
+                row,
+                position,
+                logprob,
+                mixed_estimate(taken, free, logprob),
+                forced_estimate(taken, other),
+            )
         )
     return values
 
 
-def mixed(taken_M: Rewards, free_M: Rewards, logprob: float) -> Estimate:
+def mixed_estimate(taken_M: Rewards, free_M: Rewards, logprob: float) -> ValueEstimate:
     """Eq. 20, corrected for the continuations of s that begin with o themselves."""
     rest = -math.expm1(min(logprob, 0.0))  # 1 - p, exact near p = 1
     if rest == 0.0:
-        return Estimate(math.nan, math.nan)
-    plain = forced(taken_M, free_M)
-    return Estimate(plain.value / rest, plain.error / rest)
+        return ValueEstimate(math.nan, math.nan)
+    plain = forced_estimate(taken_M, free_M)
+    return ValueEstimate(plain.value / rest, plain.standard_error / rest)
 
 
-def forced(taken_M: Rewards, other_M: Rewards) -> Estimate:
+def forced_estimate(taken_M: Rewards, other_M: Rewards) -> ValueEstimate:
     """A difference of two independent means."""
-    error = math.hypot(_error(taken_M), _error(other_M))
-    return Estimate(float(taken_M.mean() - other_M.mean()), error)
+    error = math.hypot(_standard_error(taken_M), _standard_error(other_M))
+    return ValueEstimate(float(taken_M.mean() - other_M.mean()), error)
 
 
-def _error(rewards_M: Rewards) -> float:
+def _standard_error(rewards_M: Rewards) -> float:
     return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M)) if len(rewards_M) > 1 else 0.0
 
 
@@ -141,7 +147,7 @@ def branch_rewards(
     A state that several branches name is sampled once: s + o of one token is s of the next. Seeds
     come from the state itself, so a branch's rewards do not depend on what else is asked for.
     """
-    check(rows, branches, config, continuations)
+    check_branches(rows, branches, config, continuations)
     rewards_BM = np.empty((len(branches), continuations))
     states: dict[tuple[bytes, int | None], int] = {}
     starts: list[Start] = []
@@ -163,13 +169,13 @@ def branch_rewards(
             limit = config.max_new_tokens - kept
             starts.append(Start(branch.row, len(prefix), seeds, limit, without))
         state_of[b] = states[key]
-    sampled_SM = _continue(policy, rows, starts, verifier, config)
+    sampled_SM = _sample_and_verify(policy, rows, starts, verifier, config)
     for b, s in state_of.items():
         rewards_BM[b] = sampled_SM[s]
     return rewards_BM
 
 
-def _continue(
+def _sample_and_verify(
     policy: Policy,
     rows: Sequence[Row],
     starts: Sequence[Start],
@@ -190,7 +196,7 @@ def _continue(
     return [[next(rewards) for _ in start.seeds] for start in starts]
 
 
-def check(
+def check_branches(
     rows: Sequence[Row], branches: Sequence[Branch], config: SampleConfig, continuations: int
 ) -> None:
     check_rows(rows)

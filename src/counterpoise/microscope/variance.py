@@ -41,20 +41,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import check_rows, snapshot
-from counterpoise.microscope.parameter_kernel import along
+from counterpoise.microscope.batch_tokens import check_rows, take_snapshot
+from counterpoise.microscope.parameter_kernel import derivatives_along
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.model.swapped_weights import Direction
 from counterpoise.types import Row
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 # -- scores of rollouts ---------------------------------------------------------------------------
 
 
-def score_directions(
+def unit_score_directions(
     policy: Policy,
     rows: Sequence[Row],
     weights: Mapping[str, Sequence[ArrayLike]],
@@ -87,14 +87,14 @@ def score_directions(
     return found
 
 
-def directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tensor]]:
+def reference_directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tensor]]:
     """Three to look along, from a batch other than the one that is measured.
 
     shared     the sum of all scores, whatever the reward
     token      the scores of one token type, the one with most sum of 1 - pi: frequent and unsure
     success    mean score of right rollouts minus that of wrong ones, summed over prompts
     """
-    seen = snapshot(policy, rows)
+    seen = take_snapshot(policy, rows)
     unsure_V = np.bincount(seen.tokens.cpu().numpy(), (1 - seen.logprobs.exp()).cpu().numpy())
     token = int(unsure_V.argmax())
     count = Counter((row.group, row.sign) for row in rows)
@@ -103,7 +103,7 @@ def directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tenso
         "token": [row.content.response_tokens == token for row in rows],
         "success": [row.sign / count[row.group, row.sign] for row in rows],
     }
-    return score_directions(policy, rows, weights)
+    return unit_score_directions(policy, rows, weights)
 
 
 def rollout_scores(
@@ -113,9 +113,11 @@ def rollout_scores(
     *,
     temperature: float = 1.0,
     micro_tokens: int = 8192,
-) -> Array:
+) -> FloatArray:
     """X_i = <u, g_i> of every row: [R], from one forward-mode pass."""
-    moved_N = along(policy, rows, direction, temperature=temperature, micro_tokens=micro_tokens)
+    moved_N = derivatives_along(
+        policy, rows, direction, temperature=temperature, micro_tokens=micro_tokens
+    )
     parts = moved_N.double().cpu().split([row.num_tokens for row in rows])
     return np.array([float(part.sum()) for part in parts])
 
@@ -124,21 +126,23 @@ def rollout_scores(
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Example: Spread(s2=1.0, rho=0.7)"""
+class ScoreSpread:
+    """Example: ScoreSpread(s2=1.0, rho=0.7)"""
 
     s2: float  # Var X_i
     rho: float  # Cov(X_i, X_j) / s2 for two rollouts of one prompt
 
 
-def intraclass(X_PG: Array) -> Spread:
+def score_spread(X_PG: FloatArray) -> ScoreSpread:
     """s^2 and rho by the analysis of variance between and within prompts."""
     mean_P = X_PG.mean(axis=1)
     within_P = np.square(X_PG - mean_P[:, None]).sum(axis=1)
-    return spread(mean_P, within_P, X_PG.shape[1])
+    return spread_from_prompts(mean_P, within_P, X_PG.shape[1])
 
 
-def spread(mean_P: Array, within_P: Array, G: int, weights_P: ArrayLike = 1.0) -> Spread:
+def spread_from_prompts(
+    mean_P: FloatArray, within_P: FloatArray, G: int, weights_P: ArrayLike = 1.0
+) -> ScoreSpread:
     """The same from each prompt's mean and sum of squares about it.
 
     MSB = G Var_p(mean_p), MSW = mean_p(within_p) / (G - 1):
@@ -151,65 +155,65 @@ def spread(mean_P: Array, within_P: Array, G: int, weights_P: ArrayLike = 1.0) -
     within = (w_P * within_P).sum() / (P * (G - 1))
     shared = (between - within) / G
     s2 = within + shared
-    return Spread(float(s2), float(shared / s2) if s2 > 0 else 0.0)
+    return ScoreSpread(float(s2), float(shared / s2) if s2 > 0 else 0.0)
 
 
-def closed_form(advantages_B: ArrayLike, of: Spread) -> float:
+def closed_form(advantages_B: ArrayLike, of: ScoreSpread) -> float:
     """Var <u, U_B> for the advantages of a part of one group."""
     A_B = np.asarray(advantages_B, np.float64)
     square, total = float(np.square(A_B).sum()), float(A_B.sum())
     return of.s2 / len(A_B) ** 2 * ((1 - of.rho) * square + of.rho * total**2)
 
 
-def factor(squares: float, sums: float, rho: float) -> float:
+def noise_factor(squares: float, sums: float, rho: float) -> float:
     """1 + rho C with C = sums / squares - 1, for sum A^2 and sum of S_B^2 over any parts."""
     return 1 + rho * (sums / squares - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noise:
+class UpdateNoise:
     """Each prompt's sums over the parts its group is cut into: [P]."""
 
-    measured: Array  # sum_B (sum_{i in B} A_i X_i)^2
-    squares: Array  # sum_B sum_B A^2
-    sums: Array  # sum_B S_B^2
+    measured: FloatArray  # sum_B (sum_{i in B} A_i X_i)^2
+    sum_of_squares: FloatArray  # sum_B sum_B A^2
+    squared_sums: FloatArray  # sum_B S_B^2
 
 
-def noise(X_PG: Array, A_PG: Array, part_PG: NDArray[np.int64]) -> Noise:
+def update_noise(X_PG: FloatArray, A_PG: FloatArray, part_PG: NDArray[np.int64]) -> UpdateNoise:
     """`part_PG` numbers the part, or optimizer step, of each rollout; the caller centres X."""
     P = len(X_PG)
     cells = int(part_PG.max()) + 1
     cell = np.arange(P)[:, None] * cells + part_PG
 
-    def per_part(values_PG: Array) -> Array:
+    def per_part(values_PG: FloatArray) -> FloatArray:
         flat = np.bincount(cell.ravel(), values_PG.ravel(), P * cells)
         return flat.astype(np.float64).reshape(P, cells)
 
-    return Noise(
+    return UpdateNoise(
         measured=np.square(per_part(A_PG * X_PG)).sum(axis=1),
-        squares=np.square(A_PG).sum(axis=1),
-        sums=np.square(per_part(A_PG)).sum(axis=1),
+        sum_of_squares=np.square(A_PG).sum(axis=1),
+        squared_sums=np.square(per_part(A_PG)).sum(axis=1),
     )
 
 
-def permuted(A_PG: Array, rng: np.random.Generator) -> Array:
+def shuffle_advantages(A_PG: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Each group's advantages dealt anew among its rollouts: whoever was right is now a matter of
     chance, so A says nothing of X and the closed form must hold."""
     return rng.permuted(A_PG, axis=1)
 
 
-def cut_whole(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+def cut_whole(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
     """The group stays together: S_B = 0."""
     return np.zeros(A_PG.shape, dtype=np.int64)
 
 
-def cut_halves(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+def cut_halves(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
     """Half of the rollouts in either part, at random."""
     P, G = A_PG.shape
     return rng.permuted(np.tile(np.arange(G) * 2 // G, (P, 1)), axis=1)
 
 
-def cut_balanced(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+def cut_balanced(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
     """Halves with each sign dealt in turn to both: 2+2 and 2+2 of a group with four right."""
     order_PG = np.lexsort((rng.random(A_PG.shape), A_PG > 0), axis=1)
     part_PG = np.empty(A_PG.shape, dtype=np.int64)
@@ -217,7 +221,7 @@ def cut_balanced(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
     return part_PG
 
 
-def cut_by_sign(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+def cut_by_sign(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
     """Right and wrong rollouts apart: |S_B| is as large as it gets."""
     return (A_PG > 0).astype(np.int64)
 
@@ -233,19 +237,19 @@ CUTS = {
 # -- filter ---------------------------------------------------------------------------------------
 
 
-def update_along(X_PG: Array, A_PG: Array) -> Array:
+def update_along_direction(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
     """<u, U> = 1/G sum_i A_i X_i of every whole group: [P]."""
     return (A_PG * X_PG).mean(axis=1)
 
 
-def success_gap(X_PG: Array, A_PG: Array) -> Array:
+def success_gap(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
     """<u, gbar+ - gbar-> of every group: [P]; groups need both signs."""
     up_PG = A_PG > 0
     right = (X_PG * up_PG).sum(axis=1) / up_PG.sum(axis=1)
     return right - (X_PG * ~up_PG).sum(axis=1) / (~up_PG).sum(axis=1)
 
 
-def filter_gain(p: ArrayLike, G: int, *, unbiased: bool = True) -> Array:
+def filter_gain(p: ArrayLike, G: int, *, unbiased: bool = True) -> FloatArray:
     """What U multiplies the success gap by: sqrt(p (1-p)), times sqrt((G-1)/G) for unbiased std."""
     p_ = np.asarray(p, np.float64)
     return np.sqrt(p_ * (1 - p_) * ((G - 1) / G if unbiased else 1.0))

@@ -30,22 +30,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.errors import PoiseError
-from counterpoise.statistics.student import quantile
+from counterpoise.statistics.student import t_quantile
 
 Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
-FEWEST_PROMPTS = 5
-MOST_UNDEFINED = 0.01  # of the draws
+MIN_PROMPTS = 5
+MAX_UNDEFINED = 0.01  # of the draws
 
 
-def interval(
+def bootstrap_interval(
     prompts_N: Sequence[object], statistic: Callable[[Weights], float], draws: int = DRAWS
 ) -> Interval:
     """Of any statistic of weighted records; the few draws where it is not finite are left out."""
-    prompt_N, P = _numbered(prompts_N)
+    prompt_N, P = _number_prompts(prompts_N)
     value = statistic(np.ones(len(prompt_N)))
-    return _bounds(value, [statistic(w_P[prompt_N]) for w_P in _weights(P, draws)], P)
+    return _interval_from_values(
+        value, [statistic(w_P[prompt_N]) for w_P in _prompt_weights(P, draws)], P
+    )
 
 
 def mean_interval(prompts_N: Sequence[object], values_N: ArrayLike) -> Interval:
@@ -57,13 +59,13 @@ def ratio_interval(
     prompts_N: Sequence[object], parts_N: ArrayLike, wholes_N: ArrayLike
 ) -> Interval:
     """Of sum(parts) / sum(wholes): a share of pooled tokens, say."""
-    prompt_N, P = _numbered(prompts_N)
+    prompt_N, P = _number_prompts(prompts_N)
     part_P = np.bincount(prompt_N, np.asarray(parts_N, np.float64), P)
     whole_P = np.bincount(prompt_N, np.asarray(wholes_N, np.float64), P)
-    drawn = _weights(P, DRAWS)
+    drawn = _prompt_weights(P, DRAWS)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = part_P.sum() / whole_P.sum()
-        return _bounds(value, (drawn @ part_P) / (drawn @ whole_P), P)
+        return _interval_from_values(value, (drawn @ part_P) / (drawn @ whole_P), P)
 
 
 def difference_interval(
@@ -72,26 +74,26 @@ def difference_interval(
     """Of mean(chosen) - mean(the others): a gap between two kinds of records."""
     x_N = np.asarray(values_N, dtype=np.float64)
     in_N = np.asarray(chosen_N, dtype=bool)
-    prompt_N, P = _numbered(prompts_N)
-    drawn = np.vstack((np.ones(P), _weights(P, DRAWS)))
+    prompt_N, P = _number_prompts(prompts_N)
+    drawn = np.vstack((np.ones(P), _prompt_weights(P, DRAWS)))
     gap = np.zeros(len(drawn))
     with np.errstate(divide="ignore", invalid="ignore"):
         for side, sign in ((in_N, 1.0), (~in_N, -1.0)):
             total_P = np.bincount(prompt_N[side], x_N[side], P)
             gap += sign * (drawn @ total_P) / (drawn @ np.bincount(prompt_N[side], minlength=P))
-    return _bounds(gap[0], gap[1:], P)
+    return _interval_from_values(gap[0], gap[1:], P)
 
 
-def resampled(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArray[np.float64]:
+def resampled_weights(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArray[np.float64]:
     """Weights [1 + draws, N] of the records: all 1 first, then one row a draw."""
-    prompt_N, P = _numbered(prompts_N)
-    return np.vstack((np.ones(P), _weights(P, draws)))[:, prompt_N]
+    prompt_N, P = _number_prompts(prompts_N)
+    return np.vstack((np.ones(P), _prompt_weights(P, draws)))[:, prompt_N]
 
 
-def bounded(drawn_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
+def interval_from_draws(drawn_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
     """A statistic of each row of `resampled`, with its interval at `level`."""
     values = np.asarray(drawn_D, dtype=np.float64)
-    return _bounds(values[0], values[1:], prompts, level)
+    return _interval_from_values(values[0], values[1:], prompts, level)
 
 
 def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
@@ -100,7 +102,7 @@ def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
     return float((x_N * w_N).sum() / total) if total else float("nan")
 
 
-def _numbered(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
+def _number_prompts(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
     if not len(prompts_N):
         raise PoiseError("there is nothing to average: no prompt of the batch had signal")
     number: dict[object, int] = {}
@@ -109,29 +111,31 @@ def _numbered(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
 
 
 @lru_cache(maxsize=8)
-def _weights(P: int, draws: int) -> NDArray[np.float64]:
+def _prompt_weights(P: int, draws: int) -> NDArray[np.float64]:
     """[draws, P], the same for every statistic of P prompts: their intervals can be compared."""
     rng = np.random.default_rng(0)
     return rng.multinomial(P, np.full(P, 1 / P), size=draws).astype(np.float64)
 
 
-def _bounds(value: float, drawn: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
+def _interval_from_values(
+    value: float, drawn: ArrayLike, prompts: int, level: float = 0.95
+) -> Interval:
     values = np.asarray(drawn, dtype=np.float64)
     finite = values[np.isfinite(values)]
     undefined = len(values) - len(finite)
-    if prompts < FEWEST_PROMPTS or undefined > MOST_UNDEFINED * len(values):
+    if prompts < MIN_PROMPTS or undefined > MAX_UNDEFINED * len(values):
         return float(value), math.nan, math.nan
-    tail = _tail(prompts, level)
+    tail = _tail_probability(prompts, level)
     low, high = np.quantile(finite, (tail, 1 - tail))
     return float(value), float(low), float(high)
 
 
 @lru_cache(maxsize=64)
-def _tail(P: int, level: float) -> float:
+def _tail_probability(P: int, level: float) -> float:
     """The share of draws beyond either bound.
 
     Example:
         >>> [round(_tail(P, 0.95), 4) for P in (6, 16, 128)]
         [0.0024, 0.0139, 0.0235]
     """
-    return NormalDist().cdf(-math.sqrt(P / (P - 1)) * quantile((1 + level) / 2, P - 1))
+    return NormalDist().cdf(-math.sqrt(P / (P - 1)) * t_quantile((1 + level) / 2, P - 1))

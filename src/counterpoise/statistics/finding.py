@@ -39,7 +39,7 @@ class Finding:
     notes: tuple[str, ...] = ()  # what a reader must know besides: limits, surprises
 
 
-def as_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
+def finding_to_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
     """NAME.json, as lab/studies/page.py reads it. `about`: study, title, shows, claim and rule,
     then
     the settings it was measured at. JSON has no word for nan: null."""

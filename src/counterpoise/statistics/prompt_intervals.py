@@ -32,17 +32,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from counterpoise.statistics.student import quantile
+from counterpoise.statistics.student import t_quantile
 
-CAUTION = 0.1  # c
+VARIANCE_FLOOR = 0.1  # c
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A value and its 95 % interval.
 
     Example:
-        str(Estimate(0.463, 0.412, 0.514)) == "46.3 % [41.2, 51.4]"
+        str(IntervalEstimate(0.463, 0.412, 0.514)) == "46.3 % [41.2, 51.4]"
     """
 
     mean: float
@@ -53,7 +53,7 @@ class Estimate:
         return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
-def share(values_P: ArrayLike) -> Estimate:
+def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
     """Of values in [0, 1], one a problem; a single problem says nothing about others.
 
     Example:
@@ -63,32 +63,32 @@ def share(values_P: ArrayLike) -> Estimate:
     x_P = np.asarray(values_P, dtype=np.float64)
     P, mean = len(x_P), float(x_P.mean())
     if P < 2:
-        return Estimate(mean, 0.0, 1.0)
-    n = P * (P * mean * (1 - mean) + CAUTION) / (P * float(x_P.var(ddof=1)) + CAUTION)
-    low, high = wilson(mean, n, t(P - 1))
-    return Estimate(mean, min(low, mean), max(high, mean))
+        return IntervalEstimate(mean, 0.0, 1.0)
+    n = P * (P * mean * (1 - mean) + VARIANCE_FLOOR) / (P * float(x_P.var(ddof=1)) + VARIANCE_FLOOR)
+    low, high = wilson_interval(mean, n, t_critical(P - 1))
+    return IntervalEstimate(mean, min(low, mean), max(high, mean))
 
 
-def average(parts: Sequence[Estimate]) -> Estimate:
+def average_estimates(parts: Sequence[IntervalEstimate]) -> IntervalEstimate:
     """The plain mean over benchmarks, each counted once whatever its size."""
     B = len(parts)
     mean = sum(part.mean for part in parts) / B
     below = math.hypot(*(part.mean - part.low for part in parts)) / B
     above = math.hypot(*(part.high - part.mean for part in parts)) / B
-    return Estimate(mean, mean - below, mean + above)
+    return IntervalEstimate(mean, mean - below, mean + above)
 
 
-def difference(after_P: ArrayLike, before_P: ArrayLike) -> Estimate:
+def paired_difference(after_P: ArrayLike, before_P: ArrayLike) -> IntervalEstimate:
     """Of two policies on the same problems, in the same order."""
     d_P = np.asarray(after_P, dtype=np.float64) - np.asarray(before_P, dtype=np.float64)
     P, mean = len(d_P), float(d_P.mean())
     if P < 2:
-        return Estimate(mean, -1.0, 1.0)
-    half = t(P - 1) * math.sqrt((float(d_P.var(ddof=1)) + CAUTION / P) / P)
-    return Estimate(mean, max(-1.0, mean - half), min(1.0, mean + half))
+        return IntervalEstimate(mean, -1.0, 1.0)
+    half = t_critical(P - 1) * math.sqrt((float(d_P.var(ddof=1)) + VARIANCE_FLOOR / P) / P)
+    return IntervalEstimate(mean, max(-1.0, mean - half), min(1.0, mean + half))
 
 
-def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """Of a share of n independent trials, also at 0 and at 1; n need not be whole."""
     square = z * z
     middle = (share + square / (2 * n)) / (1 + square / n)
@@ -97,6 +97,6 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def t(degrees: int) -> float:
+def t_critical(degrees: int) -> float:
     """In place of 1.96, where the variance is estimated from few problems."""
-    return quantile(0.975, degrees)
+    return t_quantile(0.975, degrees)

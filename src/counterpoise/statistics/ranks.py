@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Draws = NDArray[np.float64]  # [D, N]
-FLAT = 1e-9  # a spread below this share of the largest rank is rounding
+DrawMatrix = NDArray[np.float64]  # [D, N]
+FLAT_TOLERANCE = 1e-9  # a spread below this share of the largest rank is rounding
 
 
-def ranks(x_N: ArrayLike, w_DN: Draws) -> Draws:
+def weighted_ranks(x_N: ArrayLike, w_DN: DrawMatrix) -> DrawMatrix:
     """Mid-ranks [D, N].
 
     Example:
@@ -30,11 +30,13 @@ def ranks(x_N: ArrayLike, w_DN: Draws) -> Draws:
     starts = np.cumsum(count_U) - count_U
     w_DU = np.add.reduceat(w_DN[:, order], starts, axis=1)
     ranks_DU = np.cumsum(w_DU, axis=1) - w_DU / 2
-    found: Draws = ranks_DU[:, place_N]
+    found: DrawMatrix = ranks_DU[:, place_N]
     return found
 
 
-def correlations(a_DN: Draws, b_DN: Draws, w_DN: Draws) -> NDArray[np.float64]:
+def weighted_correlations(
+    a_DN: DrawMatrix, b_DN: DrawMatrix, w_DN: DrawMatrix
+) -> NDArray[np.float64]:
     """Of ranks, weighted, one a draw: [D]."""
     whole_D1 = w_DN.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -42,15 +44,15 @@ def correlations(a_DN: Draws, b_DN: Draws, w_DN: Draws) -> NDArray[np.float64]:
         aa, bb, ab = ((w_DN * x * y).sum(axis=1) for x, y in ((a, a), (b, b), (a, b)))
         found: NDArray[np.float64] = ab / np.sqrt(aa * bb)
     whole_D = whole_D1[:, 0]
-    flat = np.minimum(aa, bb) <= (FLAT * whole_D) ** 2 * whole_D
+    flat = np.minimum(aa, bb) <= (FLAT_TOLERANCE * whole_D) ** 2 * whole_D
     return np.where(flat, np.nan, found)
 
 
-def rank_correlations(x_N: ArrayLike, y_N: ArrayLike, w_DN: Draws) -> NDArray[np.float64]:
+def rank_correlations(x_N: ArrayLike, y_N: ArrayLike, w_DN: DrawMatrix) -> NDArray[np.float64]:
     """Spearman's, one a draw: [D].
 
     Example:
         >>> rank_correlations([1.0, 2.0, 9.0], [0.1, 0.2, 0.3], np.ones((1, 3))).round(6).tolist()
         [1.0]
     """
-    return correlations(ranks(x_N, w_DN), ranks(y_N, w_DN), w_DN)
+    return weighted_correlations(weighted_ranks(x_N, w_DN), weighted_ranks(y_N, w_DN), w_DN)

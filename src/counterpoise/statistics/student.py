@@ -27,50 +27,52 @@ POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class SeedMean:
     """Over seeds; one seed alone has bounds of nan.
 
     Example:
-        student([0.80, 0.78, 0.81])    # Mean(value=0.797, low=0.759, high=0.835, seen=0.047, n=3)
+        student([0.80, 0.78, 0.81])    # SeedMean(value=0.797, low=0.759, high=0.835, seen=0.047, n=3)
     """
 
     value: float
     low: float
     high: float
-    seen: float  # the smallest true difference from 0 that these seeds would show, 4 times in 5
+    detectable: (
+        float  # the smallest true difference from 0 that these seeds would show, 4 times in 5
+    )
     n: int
     p: float = math.nan  # of so large a mean, either way, were the true one 0
 
 
-def student(values: Sequence[float], level: float = 0.95) -> Mean:
+def student_mean(values: Sequence[float], level: float = 0.95) -> SeedMean:
     n = len(values)
     mean = statistics.fmean(values)
     if n < 2:
-        return Mean(mean, math.nan, math.nan, math.nan, n)
+        return SeedMean(mean, math.nan, math.nan, math.nan, n)
     error = statistics.stdev(values) / math.sqrt(n)
-    t = quantile((1 + level) / 2, n - 1)
+    t = t_quantile((1 + level) / 2, n - 1)
     half = t * error
-    p = max(0.0, 1 - _within(abs(mean) / error, n - 1)) if error else float(mean == 0)
-    return Mean(mean, mean - half, mean + half, half + quantile(POWER, n - 1) * error, n, p)
+    p = max(0.0, 1 - _central_probability(abs(mean) / error, n - 1)) if error else float(mean == 0)
+    return SeedMean(mean, mean - half, mean + half, half + t_quantile(POWER, n - 1) * error, n, p)
 
 
-def shown(n: int, spread: float, level: float) -> float:
+def detectable_difference(n: int, spread: float, level: float) -> float:
     """The smallest difference that n seeds would show whose differences have std `spread`.
 
     Example:
         >>> round(shown(16, 0.03, 0.95), 4)
         0.0225
     """
-    factor = quantile((1 + level) / 2, n - 1) + quantile(POWER, n - 1)
+    factor = t_quantile((1 + level) / 2, n - 1) + t_quantile(POWER, n - 1)
     return factor * spread / math.sqrt(n)
 
 
-def together(level: float, comparisons: int) -> float:
+def bonferroni_level(level: float, comparisons: int) -> float:
     """The level of each interval, so that all of them hold at `level` (Bonferroni)."""
     return 1 - (1 - level) / comparisons
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm_adjust(ps: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given.
 
     Example:
@@ -84,7 +86,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def quantile(p: float, v: int) -> float:
+def t_quantile(p: float, v: int) -> float:
     """t with P(T < t) = p, for 0 < p < 1 and v degrees of freedom.
 
     Example:
@@ -92,17 +94,17 @@ def quantile(p: float, v: int) -> float:
         4.303
     """
     if p < 0.5:
-        return -quantile(1 - p, v)
+        return -t_quantile(1 - p, v)
     low, high = 0.0, 1.0
-    while _within(high, v) < 2 * p - 1:
+    while _central_probability(high, v) < 2 * p - 1:
         high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, v) < 2 * p - 1 else (low, middle)
+        low, high = (middle, high) if _central_probability(middle, v) < 2 * p - 1 else (low, middle)
     return (low + high) / 2
 
 
-def _within(t: float, v: int) -> float:
+def _central_probability(t: float, v: int) -> float:
     """P(|T| < t)."""
     x = math.atan(t / math.sqrt(v))
     odd = v % 2

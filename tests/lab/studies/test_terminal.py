@@ -14,9 +14,14 @@ from lab.studies.test_run import agreeing
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import polarity, proxy, stored_rollouts, terminal
 from counterpoise.lab.studies.coupling import measure
-from counterpoise.lab.studies.descriptions import about, list_studies
+from counterpoise.lab.studies.descriptions import describe_study, list_studies
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.selection import EMBEDDED_ONLY, Limits, chosen, sizes_given
+from counterpoise.lab.studies.selection import (
+    EMBEDDED_ONLY,
+    StudyLimits,
+    parse_sizes,
+    select_studies,
+)
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.report.charts.vega import bundle
 from counterpoise.statistics.finding import Records
@@ -55,14 +60,14 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         monkeypatch.setattr(terminal, "load_study", load)
         monkeypatch.setattr("counterpoise.lab.studies.page.load_study", load)
         monkeypatch.setattr(Lab, "policy", property(lambda lab: None))
-        monkeypatch.setattr(Lab, "rest", lambda lab: None)
+        monkeypatch.setattr(Lab, "release_memory", lambda lab: None)
         return asked
 
     return make
 
 
 def run(names: str, out: Path, **limits: object) -> None:
-    wanted = Limits(**limits)  # type: ignore[arg-type]
+    wanted = StudyLimits(**limits)  # type: ignore[arg-type]
     terminal.run_studies(names, "embedded", "quick", out, again=False, limits=wanted)
 
 
@@ -128,7 +133,7 @@ def test_other_sizes_and_options_are_other_settings(
     tmp_path: Path, made_up: Callable[..., list[str]]
 ) -> None:
     asked = made_up(a=measures)
-    run("a", tmp_path, sizes=["batches=2"], sets=["sample.max_new_tokens=128"])
+    run("a", tmp_path, sizes=["batches=2"], overrides=["sample.max_new_tokens=128"])
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["sizes"] == {"prompts": 16, "batches": 2}
     assert found["set"] == ["sample.max_new_tokens=128"]
@@ -147,27 +152,30 @@ def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
 
 def test_sizes_are_of_the_kind_they_replace() -> None:
     budgets = [proxy.STUDY.budgets["full"], measure.STUDY.budgets["full"], {"batch": [16, 32]}]
-    assert sizes_given(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}
+    assert parse_sizes(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}
     for wrong in ("batches=many", "batch=[]", "batches=-1", "batches=4.5", "batch=4", "batches"):
         with pytest.raises(PoiseError, match="whole number"):
-            sizes_given([wrong], budgets)
+            parse_sizes([wrong], budgets)
     with pytest.raises(PoiseError, match="did you mean 'batches'"):
-        sizes_given(["batchs=4"], budgets)
+        parse_sizes(["batchs=4"], budgets)
 
 
 def test_which_studies_all_means() -> None:
-    assert chosen("all", "embedded", False) == list(STUDIES)
-    assert set(STUDIES) - set(chosen("all", "out/warm", False)) == set(EMBEDDED_ONLY)
-    assert chosen("all", "out/warm", True) == list(stored_rollouts.STUDIES)
-    assert chosen("proxy, polarity", "out/warm", False) == [proxy.STUDY.name, polarity.STUDY.name]
+    assert select_studies("all", "embedded", False) == list(STUDIES)
+    assert set(STUDIES) - set(select_studies("all", "out/warm", False)) == set(EMBEDDED_ONLY)
+    assert select_studies("all", "out/warm", True) == list(stored_rollouts.ROW_STUDIES)
+    assert select_studies("proxy, polarity", "out/warm", False) == [
+        proxy.STUDY.name,
+        polarity.STUDY.name,
+    ]
     with pytest.raises(PoiseError, match="value draws its own rollouts"):
-        chosen("proxy,value", "embedded", True)
+        select_studies("proxy,value", "embedded", True)
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_list_says_what_the_study_says(name: str) -> None:
     """It is read off the file, not imported."""
-    study, found = load_study(name), about(name)
+    study, found = load_study(name), describe_study(name)
     assert (found.shows, found.claim) == (study.shows, study.claim)
 
 

@@ -23,7 +23,7 @@ from counterpoise.hosts.trl.native_rows import MICRO_TOKENS, check_whole
 from counterpoise.hosts.trl.samples import Sample
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.monitor_records import numbers
+from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.surrogates import SurrogateInputs
@@ -74,7 +74,7 @@ class StepMonitor:
         result = self.read(rows, samples)
         if not result.rows:
             return
-        watched = monitor_sampling.first_mixed(rows, WATCHED) if trainer.record else ()
+        watched = monitor_sampling.first_mixed_groups(rows, WATCHED) if trainer.record else ()
         monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
         monitor.before(trainer.policy, rows, result)
         self._open = (monitor, step, places, result)
@@ -84,11 +84,11 @@ class StepMonitor:
             return
         (monitor, step, places, result), self._open = self._open, None
         monitor.after(self.trainer.policy)
-        for name, value in numbers(monitor.views).items():
+        for name, value in monitor_metrics(monitor.measurements).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
         if self.trainer.record:
-            self.trainer.record.looked(step, places, result, monitor.views[0])
+            self.trainer.record.looked(step, places, result, monitor.measurements[0])
 
     def _rows(self, decision: Decision, step: int) -> tuple[list[int], list[Row], list[Sample]]:
         """The step's rows with their tokens, where in the batch they are and what they are made of;

@@ -146,7 +146,7 @@ class Recorder(StepMonitor):
         if look and self.skipped != "no signal":
             look.after(self.state.policy)
             if self.skipped:
-                look.views.pop()
+                look.measurements.pop()
 
     def logged(self, logs: Mapping[str, float]) -> None:
         """TRL's numbers of a step; after the last one the iteration is over."""
@@ -224,7 +224,7 @@ class Recorder(StepMonitor):
             plan=plan,
             description=description,
             results=opened.results,
-            views=opened.monitor.views if opened.monitor else [],
+            views=opened.monitor.measurements if opened.monitor else [],
             drops=account([], rows, batch, self._buffered(), oldest),
         )
         buffer = self.trainer.planner.buffer

@@ -32,7 +32,7 @@ from counterpoise.hosts.importing.formats import name_of
 from counterpoise.hosts.trl.batch_rules import Decision, rollout
 from counterpoise.hosts.trl.importer import as_text
 from counterpoise.hosts.trl.samples import Sample
-from counterpoise.microscope.monitor import StepView
+from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
@@ -56,7 +56,7 @@ class Opened:
     decision: Decision | None = None
     batch: list[Row] = field(default_factory=list)  # of the decision, with their rollouts
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
-    views: list[StepView] = field(default_factory=list)
+    views: list[StepMeasurement] = field(default_factory=list)
     taken: int = 0  # optimizer steps
     norms: list[float] = field(default_factory=list)  # of gradients, where TRL logs them
 
@@ -122,7 +122,9 @@ class Record:
             scored_T = None if old_T is None else old_T.float().numpy()
             self.open.batch.append(replace(row, rollout=_bare(sample), scored_T=scored_T))
 
-    def looked(self, step: int, places: Sequence[int], seen: StepResult, view: StepView) -> None:
+    def looked(
+        self, step: int, places: Sequence[int], seen: StepResult, view: StepMeasurement
+    ) -> None:
         """At a step of the plan; `places` are those of its rows that were read, in the batch."""
         assert self.open is not None
         self.open.results[step] = replace(seen, rows=tuple(places[i] for i in seen.rows), hidden=())

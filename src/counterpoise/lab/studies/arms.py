@@ -38,11 +38,11 @@ from counterpoise.lab.experiments.processes import train_runs
 from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Number, Record, Records
-from counterpoise.statistics.student import Mean
+from counterpoise.statistics.student import SeedMean
 from counterpoise.store.folder import RunFolder
 
-Table = Mapping[str, tuple[str, ...]]  # arm -> its options, as --set takes them
-Read = Callable[[RunFolder], list[Record]]  # what a finished run came to
+ArmTable = Mapping[str, tuple[str, ...]]  # arm -> its options, as --set takes them
+RunReader = Callable[[RunFolder], list[Record]]  # what a finished run came to
 
 BASELINE = "shuffled"
 ARMS = {
@@ -67,7 +67,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
         "steps": 4, "evaluate_every": 10, "heldout": 256, "samples": 4, "monitor_every": 5,
     },
 }  # fmt: skip
-BESIDE = {  # what tells "no effect" from "nothing to cancel"
+SIDE_METRICS = {  # what tells "no effect" from "nothing to cancel"
     "cancellation": ("cancellation index", mean("cancellation")),
     "split": ("share of groups split", mean("split")),
     "largest_sum": ("largest |S_B| of a plan", mean("largest_sum")),
@@ -76,7 +76,7 @@ BESIDE = {  # what tells "no effect" from "nothing to cancel"
 }
 
 
-def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
+def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design:
     sizes = lab.sizes
     options = (
         *COMMON,
@@ -97,10 +97,10 @@ def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
 
 
 def measure_arms(
-    lab: Lab, arms: Sequence[str], table: Table = ARMS, read: Read = read_run
+    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_run
 ) -> Records:
     """Train what is not trained yet, in OUT/runs/BUDGET, which all arm studies share."""
-    plan = design(lab, arms, table)
+    plan = design_runs(lab, arms, table)
     runs = {key.name: plan.overrides(key) for key in plan.runs()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
@@ -109,33 +109,33 @@ def measure_arms(
     return records
 
 
-def after(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> Mean:
+def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> SeedMean:
     """Held-out success at the end, over seeds."""
     return mean_over_seeds(list(of_seeds(runs, arm, rate, end(column)).values()), possible(column))
 
 
-def beside(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
+def side_metric(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
     """Mean, least and most of the seeds."""
-    values = list(of_seeds(runs, arm, rate, BESIDE[name][1]).values())
+    values = list(of_seeds(runs, arm, rate, SIDE_METRICS[name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 
-def numbers(runs: Runs, against: str = BASELINE) -> tuple[Number, ...]:
+def arm_numbers(runs: Runs, baseline: str = BASELINE) -> tuple[Number, ...]:
     """Success, differences, what could have been seen, and what happened besides, for all arms."""
     found: list[Number] = []
     for rate in rates(runs):
         at = f"lr {rate:g}"
         for arm in arms(runs):
-            found.append(as_number(f"{arm}, {at}: success", after(runs, arm, rate)))
-            if arm != against:
-                (one,) = (c for c in compare(runs, arm, against) if c.rate == rate)
-                name = f"{arm} minus {against}, {at}"
+            found.append(as_number(f"{arm}, {at}: success", final_success(runs, arm, rate)))
+            if arm != baseline:
+                (one,) = (c for c in compare(runs, arm, baseline) if c.rate == rate)
+                name = f"{arm} minus {baseline}, {at}"
                 found.append(as_number(f"{name}, equal rollouts", one.rollouts))
                 found.append(as_number(f"{name}, equal updates", one.updates))
                 if bounded(one.rollouts):
                     name = f"{name}: smallest difference these seeds would show"
-                    found.append(Number(name, one.rollouts.seen, unit="share"))
-            for key, (label, _) in BESIDE.items():
-                if seen := beside(runs, arm, rate, key):
+                    found.append(Number(name, one.rollouts.detectable, unit="share"))
+            for key, (label, _) in SIDE_METRICS.items():
+                if seen := side_metric(runs, arm, rate, key):
                     found.append(Number(f"{arm}, {at}: {label}", seen[0]))
     return tuple(found)

@@ -8,7 +8,7 @@ import altair as alt
 
 from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
-from counterpoise.lab.studies.arms import BASELINE, BESIDE, after, beside
+from counterpoise.lab.studies.arms import BASELINE, SIDE_METRICS, final_success, side_metric
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.series import chart, smoothed
 from counterpoise.report.panels.panel import Figure
@@ -21,31 +21,31 @@ DASHES = ([1, 0], [5, 3])
 def draw(records: Records) -> tuple[Figure, ...]:
     runs = by_run(records)
     return (
-        _results(runs),
-        _differences(runs),
-        *(_curves(runs, arm) for arm in arms(runs) if arm != BASELINE),
-        *(_beside(runs, name) for name in ("cancellation", "largest_sum")),
+        _results_figure(runs),
+        _differences_figure(runs),
+        *(_curves_figure(runs, arm) for arm in arms(runs) if arm != BASELINE),
+        *(_side_metric_figure(runs, name) for name in ("cancellation", "largest_sum")),
     )
 
 
-def _results(runs: Runs) -> Figure:
-    styles = _by_rate(runs)
+def _results_figure(runs: Runs) -> Figure:
+    styles = _rate_styles(runs)
     points = [
         point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
         for arm in arms(runs)
         for rate in rates(runs)
-        for end in [after(runs, arm, rate)]
+        for end in [final_success(runs, arm, rate)]
     ]
     drawn = forest(
         points, styles, "held-out success", "Held-out success after training, by arm",
         axis="%", number=".1%",
     )  # fmt: skip
-    n = after(runs, BASELINE, rates(runs)[0]).n
+    n = final_success(runs, BASELINE, rates(runs)[0]).n
     note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
     return Figure(drawn, "After training", note, _keys(styles))
 
 
-def _differences(runs: Runs) -> Figure:
+def _differences_figure(runs: Runs) -> Figure:
     points, styles = [], {}
     for place, rate in enumerate(rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
@@ -63,7 +63,7 @@ def _differences(runs: Runs) -> Figure:
     return Figure(drawn, "Against shuffled", note, _keys(styles))
 
 
-def _curves(runs: Runs, arm: str) -> Figure:
+def _curves_figure(runs: Runs, arm: str) -> Figure:
     """Training success, smoothed, with the range of the seeds; held-out success as points."""
     layers: list[alt.Chart] = []
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
@@ -71,8 +71,8 @@ def _curves(runs: Runs, arm: str) -> Figure:
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     for place, rate in enumerate(rates(runs)):
         for who, colour in ((BASELINE, "soft"), (arm, COLOURS[place])):
-            line = chart(_over_seeds(runs, who, rate))
-            points = chart(_heldout(runs, who, rate))
+            line = chart(_seed_band(runs, who, rate))
+            points = chart(_heldout_points(runs, who, rate))
             layers += [
                 line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
                 line.mark_line(style=colour, strokeDash=DASHES[place]).encode(x=x, y=y),
@@ -86,9 +86,9 @@ def _curves(runs: Runs, arm: str) -> Figure:
     return Figure(drawn, arm, note, (*keys, ("soft", BASELINE)))
 
 
-def _over_seeds(runs: Runs, arm: str, rate: float) -> list[Record]:
+def _seed_band(runs: Runs, arm: str, rate: float) -> list[Record]:
     by_seed: dict[int, list[Record]] = {}
-    for r in _curve(runs, arm, rate):
+    for r in _run_records(runs, arm, rate):
         if r["success"] is not None:
             by_seed.setdefault(r["seed"], []).append(r)
     smooth = {seed: smoothed([r["success"] for r in mine])[0] for seed, mine in by_seed.items()}
@@ -102,27 +102,27 @@ def _over_seeds(runs: Runs, arm: str, rate: float) -> list[Record]:
     return line
 
 
-def _heldout(runs: Runs, arm: str, rate: float) -> list[Record]:
+def _heldout_points(runs: Runs, arm: str, rate: float) -> list[Record]:
     found: dict[int, list[float]] = {}
-    for r in _curve(runs, arm, rate):
+    for r in _run_records(runs, arm, rate):
         if r["heldout"] is not None:
             found.setdefault(r["rollouts"], []).append(r["heldout"])
     return [{"rollouts": at, "value": fmean(values)} for at, values in found.items()]
 
 
-def _curve(runs: Runs, arm: str, rate: float) -> list[Record]:
+def _run_records(runs: Runs, arm: str, rate: float) -> list[Record]:
     return [r for key, c in runs.items() if (key.arm, key.rate) == (arm, rate) for r in c]
 
 
-def _beside(runs: Runs, name: str) -> Figure:
-    styles = _by_rate(runs)
+def _side_metric_figure(runs: Runs, name: str) -> Figure:
+    styles = _rate_styles(runs)
     points = [
         point(arm, f"lr {rate:g}", found)
         for arm in arms(runs)
         for rate in rates(runs)
-        if (found := beside(runs, arm, rate, name))
+        if (found := side_metric(runs, arm, rate, name))
     ]
-    label = BESIDE[name][0]
+    label = SIDE_METRICS[name][0]
     drawn = forest(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: what positive and negative rollouts push on a token undoes itself.",
@@ -132,7 +132,7 @@ def _beside(runs: Runs, name: str) -> Figure:
     return Figure(drawn, title, f"{note} Bars: range of the seeds.", _keys(styles))
 
 
-def _by_rate(runs: Runs) -> dict[str, str]:
+def _rate_styles(runs: Runs) -> dict[str, str]:
     return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(rates(runs))}
 
 

@@ -26,19 +26,19 @@ from itertools import groupby
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
-from counterpoise.lab.studies.harness import GROUP, Lab
+from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value_gap import (
-    change,
-    detectable,
-    gap,
-    pooled,
-    strongest,
-    told,
-    verdict_of,
+    detectable_gap,
+    format_interval,
+    gap_change,
+    pool_signs,
+    strongest_quarter,
+    value_gap,
+    verdict_from_intervals,
 )
-from counterpoise.lab.studies.value_gap_charts import along, at
+from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records
@@ -50,9 +50,9 @@ SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
-    sizes, counts, cores = _sizes(lab, len(batch.groups))
+    sizes, counts, cores = _checked_sizes(lab, len(batch.groups))
     candidates = batch.candidates()
-    values = Bank(lab, batch).values(candidates)
+    values = TokenValueStore(lab, batch).value_records(candidates)
     keys = [group.key for group in batch.groups]
     updates = cores * sum(size < len(keys) for size in sizes) + len(counts)  # the whole is shared
     made = 0
@@ -60,11 +60,11 @@ def measure(lab: Lab) -> Records:
     def displaced(rows: Sequence[Row]) -> list[float]:
         nonlocal made
         if rows:
-            (delta,) = batch.displacements(candidates, partial(lab.update, rows))
+            (delta,) = batch.measure_displacements(candidates, partial(lab.update, rows))
         else:  # no group of so few has signal: nothing moves
             delta = [0.0] * len(candidates)
         made += 1
-        share = VALUES_SHARE + (1 - VALUES_SHARE) * made / updates
+        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * made / updates
         lab.progress(f"update {made} of {updates}", share)
         return delta
 
@@ -81,7 +81,7 @@ def measure(lab: Lab) -> Records:
                 if value["prompt"] in core
             ]
     for n in counts:
-        rows = first_rollouts(batch.rows, n)
+        rows = keep_first_rollouts(batch.rows, n)
         delta = whole if len(rows) == len(batch.rows) else displaced(rows)
         records += [
             {"axis": "rollouts", "size": n, **value, "delta": moved}
@@ -90,7 +90,7 @@ def measure(lab: Lab) -> Records:
     return records
 
 
-def _sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
+def _checked_sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
     """Batches, rollouts a prompt and cores; refused where there are not as many."""
     sizes, counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
     cores = lab.sizes["cores"]
@@ -100,12 +100,14 @@ def _sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
             f"a batch of {sizes[-1]} prompts and {cores} cores of {sizes[0]} need {needed} prompts "
             f"and there are {prompts}: raise --size prompts, or lower --size batch and cores"
         )
-    if counts[-1] > GROUP:
-        raise PoiseError(f"a prompt has {GROUP} rollouts, not {counts[-1]}: lower --size rollouts")
+    if counts[-1] > GROUP_SIZE:
+        raise PoiseError(
+            f"a prompt has {GROUP_SIZE} rollouts, not {counts[-1]}: lower --size rollouts"
+        )
     return sizes, counts, cores
 
 
-def first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:
+def keep_first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:
     """The first n rows of every group, credited as groups of n; those without signal left out."""
     kept: list[Row] = []
     for _, members in groupby(rows, key=lambda row: row.group):
@@ -118,37 +120,38 @@ def judge(records: Records) -> Finding:
     grown: dict[tuple[str, str], Interval] = {}
     for axis, unit in AXES.items():
         for subset, label in SUBSETS.items():
-            arms = _arms(records, axis, subset)
+            arms = _records_by_size(records, axis, subset)
             numbers += [
-                Number(f"gap, {size} {unit}, {label}", *gap(arm)) for size, arm in arms.items()
+                Number(f"gap, {size} {unit}, {label}", *value_gap(arm))
+                for size, arm in arms.items()
             ]
             sizes = list(arms)
-            grown[axis, subset] = change(arms[sizes[-1]], arms[sizes[0]])
+            grown[axis, subset] = gap_change(arms[sizes[-1]], arms[sizes[0]])
             numbers.append(
                 Number(f"from {sizes[0]} to {sizes[-1]} {unit}, {label}", *grown[axis, subset])
             )
-        smallest, *_, largest = _arms(records, axis, "all").values()
-        together = change(pooled(largest), pooled(smallest))
+        smallest, *_, largest = _records_by_size(records, axis, "all").values()
+        together = gap_change(pool_signs(largest), pool_signs(smallest))
         numbers.append(
             Number(f"from {sizes[0]} to {sizes[-1]} {unit}, pooled over signs", *together)
         )
     decided = [grown[axis, "all"] for axis in AXES]
     return Finding(
-        verdict_of(decided),
-        f"The gap changes by {told(decided[0])} from the smallest batch to the largest and by "
-        f"{told(decided[1])} from one rollout a prompt to eight; on the quarter of tokens with "
-        f"the largest |value| by {told(grown['batch', 'strongest'])} and "
-        f"{told(grown['rollouts', 'strongest'])}.",
+        verdict_from_intervals(decided),
+        f"The gap changes by {format_interval(decided[0])} from the smallest batch to the largest and by "
+        f"{format_interval(decided[1])} from one rollout a prompt to eight; on the quarter of tokens with "
+        f"the largest |value| by {format_interval(grown['batch', 'strongest'])} and "
+        f"{format_interval(grown['rollouts', 'strongest'])}.",
         tuple(numbers),
         (
-            f"Changes of {detectable(decided[0]):.3f} over batch size and "
-            f"{detectable(decided[1]):.3f} over rollouts would usually have been seen.",
+            f"Changes of {detectable_gap(decided[0]):.3f} over batch size and "
+            f"{detectable_gap(decided[1]):.3f} over rollouts would usually have been seen.",
             "One rollout a prompt has no group baseline: A = r, so wrong rollouts carry no signal.",
         ),
     )
 
 
-def _arms(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
+def _records_by_size(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
     """The records of every size, in order; the tokens are the same in all of them."""
     mine = [r for r in records if r["axis"] == axis]
     arms = {
@@ -156,7 +159,7 @@ def _arms(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
     }
     if subset == "all":
         return arms
-    return {size: pooled(strongest(arm)) for size, arm in arms.items()}
+    return {size: pool_signs(strongest_quarter(arm)) for size, arm in arms.items()}
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
@@ -168,11 +171,11 @@ def draw(records: Records) -> tuple[Figure, ...]:
     }
     for axis, unit in AXES.items():
         points = [
-            at(str(size), subset, gap(arm))
+            gap_point(str(size), subset, value_gap(arm))
             for subset in SUBSETS
-            for size, arm in _arms(records, axis, subset).items()
+            for size, arm in _records_by_size(records, axis, subset).items()
         ]
-        drawn = along(
+        drawn = gap_chart(
             points,
             {"all": "series", "strongest": "soft"},
             unit,
@@ -198,12 +201,17 @@ STUDY = Study(
     "lies below 0; otherwise inconclusive.",
     budgets={
         "quick": {
-            **SIZES["quick"],
+            **VALUE_SIZES["quick"],
             "batch": [16, 32, 64, 96],
             "rollouts": [1, 2, 4, 8],
             "cores": 3,
         },
-        "full": {**SIZES["full"], "batch": [16, 32, 64, 96], "rollouts": [1, 2, 4, 8], "cores": 6},
+        "full": {
+            **VALUE_SIZES["full"],
+            "batch": [16, 32, 64, 96],
+            "rollouts": [1, 2, 4, 8],
+            "cores": 6,
+        },
     },
     measure=measure,
     judge=judge,

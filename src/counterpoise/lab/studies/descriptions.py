@@ -15,14 +15,14 @@ from counterpoise.variants import STUDIES
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Example: About(shows="Fig. 10", claim="The proxy follows the measured displacement.")"""
+class StudyDescription:
+    """Example: StudyDescription(shows="Fig. 10", claim="The proxy follows the measured displacement.")"""
 
     shows: str
     claim: str
 
 
-def about(name: str) -> About:
+def describe_study(name: str) -> StudyDescription:
     """Of the study with this name in the table."""
     module, _, attribute = STUDIES[name].partition(":")
     spec = find_spec(module)
@@ -33,7 +33,9 @@ def about(name: str) -> About:
             case ast.Assign(targets=[ast.Name(id=found)], value=ast.Call(keywords=given)):
                 if found == attribute:
                     said = {word.arg: word.value for word in given}
-                    return About(*(ast.literal_eval(said[key]) for key in ("shows", "claim")))
+                    return StudyDescription(
+                        *(ast.literal_eval(said[key]) for key in ("shows", "claim"))
+                    )
     raise AssertionError(f"{module} has no {attribute} = Study(shows=..., claim=...)")
 
 
@@ -44,6 +46,6 @@ def list_studies() -> None:
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
     for name in STUDIES:
-        found = about(name)
+        found = describe_study(name)
         table.add_row(name, found.shows, found.claim)
     TerminalConsole().print(table)

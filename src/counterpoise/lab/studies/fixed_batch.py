@@ -21,11 +21,11 @@ import numpy as np
 
 from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.seeds import rng_for
 from counterpoise.types import Row
 
-OPEN = 0.95
+OPEN_LIMIT = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Candidate:
 
     @property
     def is_open(self) -> bool:
-        return self.logprob <= math.log(OPEN)
+        return self.logprob <= math.log(OPEN_LIMIT)
 
 
 class FixedBatch:
@@ -53,7 +53,7 @@ class FixedBatch:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.groups = lab.groups(lab.sizes["prompts"])
-        self.rows = lab.credited(self.groups)  # those with signal
+        self.rows = lab.credit_rows(self.groups)  # those with signal
         self._tokens: dict[tuple[int, ...], list[Candidate]] = {}
 
     def rows_of(self, groups: Collection[str]) -> list[Row]:
@@ -66,7 +66,7 @@ class FixedBatch:
         """The open ones of first rollouts; with the closed ones they stand for all tokens."""
         first = [i for i, row in enumerate(self.rows) if row.index == 0]
         chosen: list[Candidate] = []
-        for i, members in groupby(self.tokens(first), key=lambda c: c.row):
+        for i, members in groupby(self.tokens_of_rows(first), key=lambda c: c.row):
             tokens = list(members)
             rng = rng_for(self.lab.seed, f"candidates/{self.rows[i].group}")
             for name in ("open", "closed"):
@@ -77,21 +77,21 @@ class FixedBatch:
                     chosen += [replace(pool[k], weight=len(pool) / count) for k in picked]
         return chosen
 
-    def all_open(self) -> list[Candidate]:
+    def open_tokens(self) -> list[Candidate]:
         """Every open token of every rollout, first rollouts first, otherwise in random order.
 
         Which rollout is first says nothing about it, so any beginning of this is a random draw,
         and one that shares tokens with `candidates`.
         """
-        pool = [c for c in self.tokens(range(len(self.rows))) if c.is_open]
+        pool = [c for c in self.tokens_of_rows(range(len(self.rows))) if c.is_open]
         order = rng_for(self.lab.seed, "all open").permutation(len(pool))
         return sorted((pool[k] for k in order), key=lambda c: self.rows[c.row].index)
 
-    def tokens(self, rows: Sequence[int]) -> list[Candidate]:
+    def tokens_of_rows(self, rows: Sequence[int]) -> list[Candidate]:
         """All tokens of some rows under the model as it was loaded."""
         key = tuple(rows)
         if key not in self._tokens:
-            seen = self._look(key)
+            seen = self._snapshot_rows(key)
             columns = (seen.rows, seen.positions, seen.logprobs.double(), seen.entropies.double())
             self._tokens[key] = [
                 Candidate(key[row], position, logprob, entropy)
@@ -103,7 +103,7 @@ class FixedBatch:
 
     # -- updates -------------------------------------------------------------------------------
 
-    def displacements(
+    def measure_displacements(
         self, candidates: Sequence[Candidate], *updates: Callable[[], object]
     ) -> list[list[float]]:
         """Delta log p of the candidates since the start, after each of `updates` in turn.
@@ -112,20 +112,20 @@ class FixedBatch:
         update of nothing displaces nothing.
         """
         rows = tuple(sorted({c.row for c in candidates}))
-        before = self.tokens(rows)
+        before = self.tokens_of_rows(rows)
         place = {(c.row, c.position): n for n, c in enumerate(before)}
         places = [place[c.row, c.position] for c in candidates]
         after: list[list[float]] = []
         with self.lab.unchanged():
             for update in updates:
                 update()
-                now = self._look(rows).logprobs.double().tolist()
+                now = self._snapshot_rows(rows).logprobs.double().tolist()
                 after.append([now[n] - before[n].logprob for n in places])
         return after
 
-    def _look(self, rows: Sequence[int]) -> Snapshot:
+    def _snapshot_rows(self, rows: Sequence[int]) -> Snapshot:
         config = self.lab.config
-        return snapshot(
+        return take_snapshot(
             self.lab.policy,
             [self.rows[i] for i in rows],
             config.sample.temperature,

@@ -20,7 +20,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
-from counterpoise.lab.studies.stored_rollouts import batch_of
+from counterpoise.lab.studies.stored_rollouts import select_batch
 from counterpoise.loop import encode
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import unchanged
@@ -39,8 +39,10 @@ from counterpoise.update.step import take_step
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
-GROUP = 8  # rollouts of a prompt, where they are drawn
-LR = 1e-5  # AdamW on a pretrained model; the embedded one is smaller and takes the demo's
+GROUP_SIZE = 8  # rollouts of a prompt, where they are drawn
+PRETRAINED_LR = (
+    1e-5  # AdamW on a pretrained model; the embedded one is smaller and takes the demo's
+)
 MICRO_TOKENS = 8192  # 12 GB of a 135 M parameter model's activations in float32
 
 
@@ -61,10 +63,10 @@ class Lab:
     seed: int = 0
     rollouts: Path | None = None  # batches are taken from here, not drawn; see stored_rollouts.py
     options: Sequence[str] = ()  # of the run, as --set takes them
-    given: Mapping[str, Any] = field(default_factory=dict)  # sizes other than the budget's
+    size_overrides: Mapping[str, Any] = field(default_factory=dict)  # sizes other than the budget's
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
-    parts: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
+    measure_part: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
     _groups: dict[tuple[int, int], list[Group]] = field(default_factory=dict)
     _rows: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
 
@@ -76,9 +78,9 @@ class Lab:
         training runs take `config_with` and are free of these two limits.
         """
         made = self.config_with()
-        if made.sample.group_size != GROUP:
+        if made.sample.group_size != GROUP_SIZE:
             raise PoiseError(
-                f"a study draws {GROUP} rollouts of a prompt, its rule says so: leave "
+                f"a study draws {GROUP_SIZE} rollouts of a prompt, its rule says so: leave "
                 f"sample.group_size={made.sample.group_size} out"
             )
         if made.sample.temperature != 1:
@@ -93,11 +95,11 @@ class Lab:
         changes = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
         changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
-            changes += [f"update.lr={LR}", f"update.micro_tokens={MICRO_TOKENS}"]
+            changes += [f"update.lr={PRETRAINED_LR}", f"update.micro_tokens={MICRO_TOKENS}"]
         return load_config("demo", [*changes, *self.options, *options])
 
     @property
-    def rates(self) -> dict[str, float]:
+    def learning_rates(self) -> dict[str, float]:
         """Learning rates of single steps by optimizer: the trainer's, and the paper's for SGD."""
         return {"adamw": self.config.update.lr, "sgd": 0.1}
 
@@ -110,7 +112,7 @@ class Lab:
         return load_problems(self.config)
 
     @cached_property
-    def encoded(self) -> list[Encoded]:
+    def encoded_prompts(self) -> list[Encoded]:
         return encode(self.policy, self.task.train, self.config, Watch())
 
     @cached_property
@@ -120,14 +122,14 @@ class Lab:
         return made
 
     @cached_property
-    def stored(self) -> list[Group]:
+    def stored_groups(self) -> list[Group]:
         """The groups of `rollouts`, all of them."""
         assert self.rollouts is not None, "only asked for where rollouts are given"
         groups = read_groups(self.rollouts)
         check_vocabulary(groups, len(self.policy.decoder.unembedding))
         return groups
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Between two studies: what the sampler and the allocator hold is given back."""
         if "policy" in self.__dict__ and self.policy.device.type == "cuda":
             release(self.policy.decoder)
@@ -143,15 +145,15 @@ class Lab:
     def groups(self, prompts: int, batch: int = 1) -> list[Group]:
         """Rollouts of the model as loaded; another `batch` has other prompts."""
         if self.rollouts is not None:
-            return batch_of(self.stored, prompts, batch)
+            return select_batch(self.stored_groups, prompts, batch)
         key = (prompts, batch)
         if key not in self._groups:
             sample = replace(self.config.sample, prompts=prompts)
             config = replace(self.config, sample=sample)
-            chosen = pick_prompts(self.encoded, config, batch)
+            chosen = pick_prompts(self.encoded_prompts, config, batch)
             responses_PG = draw(Drawer(self.policy), chosen, config, batch)
             texts = [r.text for responses in responses_PG for r in responses]
-            asked = [prompt for prompt, _ in chosen for _ in range(GROUP)]
+            asked = [prompt for prompt, _ in chosen for _ in range(GROUP_SIZE)]
             rewards = verified(self.verifier, texts, asked).rewards
             self._groups[key] = gather(chosen, responses_PG, rewards, batch)
         return self._groups[key]
@@ -160,10 +162,10 @@ class Lab:
         """The rows of `groups`, those without signal left out; scored once."""
         key = (prompts, batch)
         if key not in self._rows:
-            self._rows[key] = self.credited(self.groups(prompts, batch))
+            self._rows[key] = self.credit_rows(self.groups(prompts, batch))
         return list(self._rows[key])
 
-    def credited(self, groups: Sequence[Group]) -> list[Row]:
+    def credit_rows(self, groups: Sequence[Group]) -> list[Row]:
         """Rows with advantages and the trainer's log-probabilities under the loaded model."""
         rows = [row for group in assign(groups, "grpo") for row in group if row.sign]
         temperature, options = self.config.sample.temperature, self.config.update

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from counterpoise.lab.experiments.compare import compare, points, told, verdict
 from counterpoise.lab.experiments.curves import arms, by_run
-from counterpoise.lab.studies.arms import BASELINE, BUDGETS, measure_arms, numbers
+from counterpoise.lab.studies.arms import BASELINE, BUDGETS, arm_numbers, measure_arms
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Records
 
-TESTED = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
+TESTED_ARMS = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
 ARM = "QB+RB"
-SMALLEST = 0.017
+SMALLEST_PAPER_GAIN = 0.017
 
 
 def measure(lab: Lab) -> Records:
-    return measure_arms(lab, TESTED)
+    return measure_arms(lab, TESTED_ARMS)
 
 
 def judge(records: Records) -> Finding:
@@ -35,9 +35,9 @@ def judge(records: Records) -> Finding:
     found = compare(runs, ARM, BASELINE)
     others = {a: compare(runs, a, BASELINE) for a in arms(runs) if a not in (BASELINE, ARM)}
     return Finding(
-        verdict(found, "better", SMALLEST),
+        verdict(found, "better", SMALLEST_PAPER_GAIN),
         f"QB+RB minus shuffled: {'; '.join(told(one) for one in found)}.",
-        numbers(runs),
+        arm_numbers(runs),
         (
             "The paper's gains of QB+RB are 7.2, 4.2 and 1.7 points for models of 7, 1.7 and 4 "
             "billion parameters; these runs say nothing about that scale.",

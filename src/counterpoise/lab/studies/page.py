@@ -21,16 +21,16 @@ from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.panels.summary import duration
 from counterpoise.variants import STUDIES
 
-Found = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
-NEEDED = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
-MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
+StudyResult = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
+REQUIRED_KEYS = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
+VERDICT_MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
 ASSETS = ("studies.css",)
-FIRST = 10  # numbers in view; the rest unfolds
+VISIBLE_NUMBERS = 10  # numbers in view; the rest unfolds
 
 
-def write_studies(folder: Path, out: Path, only: str | None = None) -> Path:
+def write_studies_page(folder: Path, out: Path, only: str | None = None) -> Path:
     """Write the page of all studies in `folder`, or of one of them by name."""
-    found = found_in(folder)
+    found = read_results(folder)
     if only is not None:
         found = [one for one in found if one["study"] == only]
     if not found:
@@ -44,39 +44,39 @@ def write_studies(folder: Path, out: Path, only: str | None = None) -> Path:
         )
     panels = {one["study"]: study_panel(folder, one) for one in found}
     if only is None:
-        panels = {"overview": overview(found), **panels}
+        panels = {"overview": overview_panel(found), **panels}
         return write_page(out, whole_page("Counterpoise studies", folder.resolve().name, panels))
     return write_page(out, whole_page("Counterpoise study", only, panels))
 
 
-def found_in(folder: Path) -> list[Found]:
+def read_results(folder: Path) -> list[StudyResult]:
     """The studies of a folder in the order of the registry, then those it does not know."""
     order = list(STUDIES)
-    found = [one for path in sorted(folder.glob("*.json")) if (one := _read(path))]
+    found = [one for path in sorted(folder.glob("*.json")) if (one := _read_result(path))]
     return sorted(
         found, key=lambda o: order.index(o["study"]) if o["study"] in order else len(order)
     )
 
 
-def _read(path: Path) -> Found | None:
+def _read_result(path: Path) -> StudyResult | None:
     """None for JSON that is no study."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
-    whole = isinstance(found, dict) and found.keys() >= NEEDED
-    return found if whole and found["verdict"] in MARKS else None
+    whole = isinstance(found, dict) and found.keys() >= REQUIRED_KEYS
+    return found if whole and found["verdict"] in VERDICT_MARKS else None
 
 
-def overview(found: list[Found]) -> Panel:
-    tally = [(v, MARKS[v], sum(o["verdict"] == v for o in found)) for v in MARKS]
+def overview_panel(found: list[StudyResult]) -> Panel:
+    tally = [(v, VERDICT_MARKS[v], sum(o["verdict"] == v for o in found)) for v in VERDICT_MARKS]
     return Panel(
         "",
         "",
         render(
             "studies_overview.html",
-            found=[(one, hypotheses(one)) for one in found],
-            marks=MARKS,
+            found=[(one, hypothesis_verdicts(one)) for one in found],
+            marks=VERDICT_MARKS,
             tally=tally,
             duration=duration,
             papers=any(one["shows"] for one in found),
@@ -85,13 +85,13 @@ def overview(found: list[Found]) -> Panel:
     )
 
 
-def hypotheses(one: Found) -> list[tuple[str, str]]:
+def hypothesis_verdicts(one: StudyResult) -> list[tuple[str, str]]:
     """(hypothesis, its verdict), the deciding one first; one without a name where there is one."""
     stated = [(h["hypothesis"], h["verdict"]) for h in one.get("hypotheses") or ()]
     return stated if len(stated) > 1 else [("", one["verdict"])]
 
 
-def study_panel(folder: Path, one: Found) -> Panel:
+def study_panel(folder: Path, one: StudyResult) -> Panel:
     sizes = one.get("sizes") or {}
     settings = {k: one[k] for k in ("model", "budget", "seed") if k in one} | sizes
     figures, why_none = _figures(folder, one["study"])
@@ -99,13 +99,15 @@ def study_panel(folder: Path, one: Found) -> Panel:
         one["title"],
         "",
         figures,
-        before=render("study_head.html", one=one, hypotheses=hypotheses(one), marks=MARKS),
+        before=render(
+            "study_head.html", one=one, hypotheses=hypothesis_verdicts(one), marks=VERDICT_MARKS
+        ),
         after=render(
             "study_numbers.html",
             one=one,
-            numbers=[_row(number) for number in one["numbers"]],
-            first=FIRST,
-            settings=[(name, _plain(value)) for name, value in settings.items()],
+            numbers=[_number_row(number) for number in one["numbers"]],
+            first=VISIBLE_NUMBERS,
+            settings=[(name, _format_setting(value)) for name, value in settings.items()],
             took=duration(one.get("seconds") or 0.0),
             why_none=why_none,
             papers=any(number.get("paper") is not None for number in one["numbers"]),
@@ -132,12 +134,14 @@ def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def _row(number: dict[str, Any]) -> dict[str, Any]:
+def _number_row(number: dict[str, Any]) -> dict[str, Any]:
     """A number as text and as places on a line from `low` to `high` end of its own scale."""
     unit = number.get("unit") or ""
-    value, low, high, paper = (_finite(number.get(k)) for k in ("value", "low", "high", "paper"))
+    value, low, high, paper = (
+        _finite_or_none(number.get(k)) for k in ("value", "low", "high", "paper")
+    )
     interval = (
-        f"{written(low, unit)} to {written(high, unit)}"
+        f"{format_number(low, unit)} to {format_number(high, unit)}"
         if low is not None and high is not None
         else ""
     )
@@ -152,9 +156,9 @@ def _row(number: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "name": number["name"],
-        "ours": written(value, unit),
+        "ours": format_number(value, unit),
         "interval": interval,
-        "paper": written(paper, unit),
+        "paper": format_number(paper, unit),
         "unit": "" if unit == "share" else unit,
         "at": {
             "value": at(value),
@@ -166,7 +170,7 @@ def _row(number: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(x: float | None, unit: str) -> str:
+def format_number(x: float | None, unit: str) -> str:
     """
     Example:
         >>> written(0.4612, "share"), written(-0.00123, ""), written(88312.0, ""), written(None, "")
@@ -185,12 +189,12 @@ def written(x: float | None, unit: str) -> str:
     return text.replace("-", "−")
 
 
-def _finite(x: Any) -> float | None:
+def _finite_or_none(x: Any) -> float | None:
     return float(x) if isinstance(x, int | float) and math.isfinite(x) else None
 
 
-def _plain(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     """A setting as a reader writes it: lists without brackets."""
     if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
+        return ", ".join(_format_setting(item) for item in value)
     return str(value) if isinstance(value, str | int | float) else json.dumps(value)

@@ -24,26 +24,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import Snapshot, check_rows
 from counterpoise.microscope.categories import (
     CATEGORIES,
-    REASONING,
-    nltk_tagger,
+    REASONING_CATEGORIES,
+    load_nltk_tagger,
     token_categories,
     token_texts,
 )
-from counterpoise.microscope.displacement import classes, flipped
-from counterpoise.microscope.polarity import polarity
+from counterpoise.microscope.displacement import displacement_classes, flipped_tokens
+from counterpoise.microscope.polarity import measure_polarity
 from counterpoise.report.charts.forest import Point, forest, point
 from counterpoise.report.panels.panel import Figure
-from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 UPDATES = ("positive", "joint")
-NAMES = {"positive": "positive-only", "joint": "joint"}
+UPDATE_NAMES = {"positive": "positive-only", "joint": "joint"}
 SIGNS = ("positive", "negative")
 TAGGERS = {"nltk": "NLTK's tagger", "rules": "our own word lists, without NLTK"}
 KEYS = (("soft", "positive rollouts alone"), ("series", "joint"))
@@ -55,24 +55,28 @@ LABELS = {
     "content": "content words",
     "other": "other",
 }
-KINDS = {"template": ("template",), "reasoning": REASONING, "function": ("function",)}
+CATEGORY_KINDS = {
+    "template": ("template",),
+    "reasoning": REASONING_CATEGORIES,
+    "function": ("function",),
+}
 Statistic = Callable[[Weights], float]
 
 
 def measure(lab: Lab) -> Records:
-    return by_batch(lab, _of_batch)
+    return measure_batches(lab, _measure_batch)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
-    tagger = nltk_tagger()
+    tagger = load_nltk_tagger()
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
     check_rows(rows)
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
     category_N = np.concatenate([token_categories(each, tagger) for each in texts])
-    for optimizer, lr in lab.rates.items():
+    for optimizer, lr in lab.learning_rates.items():
         step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-        found = polarity(lab.policy, rows, step)
+        found = measure_polarity(lab.policy, rows, step)
         for update, delta in (("positive", found.positive), ("joint", found.joint)):
             shared = {
                 "optimizer": optimizer,
@@ -81,16 +85,18 @@ def _of_batch(lab: Lab, batch: int) -> list[Record]:
                 "tagger": "nltk" if tagger else "rules",
             }
             delta_N = delta.double().cpu().numpy()
-            records += [shared | r for r in _sums(found.before, delta_N, category_N, batch)]
+            records += [
+                shared | r for r in _category_sums(found.before, delta_N, category_N, batch)
+            ]
     return records
 
 
-def _sums(
+def _category_sums(
     seen: Snapshot, delta_N: NDArray[np.float64], category_N: NDArray[np.str_], batch: int
 ) -> Iterator[Record]:
     """By prompt, category and sign of the rollout."""
     A_N, group_N = seen.advantages.cpu().numpy(), seen.groups.cpu().numpy()
-    class_N, flipped_N = classes(delta_N), flipped(delta_N, A_N)
+    class_N, flipped_N = displacement_classes(delta_N), flipped_tokens(delta_N, A_N)
     for group in np.unique(group_N):
         for category in np.unique(category_N):
             for sign, inside_N in (("positive", A_N > 0), ("negative", A_N < 0)):
@@ -116,21 +122,21 @@ def judge(records: Records) -> Finding:
     changes: dict[tuple[str, str], Interval] = {}
     flips: list[float] = []
     for optimizer in OPTIMIZERS:
-        mine = _where(records, optimizer=optimizer)
+        mine = _matching(records, optimizer=optimizer)
         prompts = [r["prompt"] for r in mine]
-        for name, wanted in KINDS.items():
+        for name, wanted in CATEGORY_KINDS.items():
             share = {update: _share(mine, update, wanted) for update in UPDATES}
             for update, statistic in share.items():
-                label = f"{name} share of boosted mass, {NAMES[update]}, {optimizer}"
-                numbers.append(Number(label, *interval(prompts, statistic), unit="share"))
-            change = interval(prompts, _change(share["joint"], share["positive"]))
+                label = f"{name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
+                numbers.append(Number(label, *bootstrap_interval(prompts, statistic), unit="share"))
+            change = bootstrap_interval(prompts, _change(share["joint"], share["positive"]))
             changes[name, optimizer] = change
             numbers.append(Number(f"change of {name} share, {optimizer}", *change, unit="share"))
         for sign in SIGNS:
             for update in UPDATES:
-                found = _rate(_where(mine, update=update, sign=sign), "flipped")
+                found = _rate(_matching(mine, update=update, sign=sign), "flipped")
                 flips.append(found[0])
-                label = f"flipped in {sign} rollouts, {NAMES[update]}, {optimizer}"
+                label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *found, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     verdict: Verdict = "inconclusive"
@@ -163,7 +169,7 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
     return tuple(notes)
 
 
-def _where(records: Records, **wanted: str) -> list[Record]:
+def _matching(records: Records, **wanted: str) -> list[Record]:
     return [r for r in records if all(r[name] == value for name, value in wanted.items())]
 
 
@@ -201,14 +207,14 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 
 def _shares(records: Records, optimizer: str) -> Figure:
-    mine = _where(records, optimizer=optimizer)
+    mine = _matching(records, optimizer=optimizer)
     prompts, tokens = [r["prompt"] for r in mine], sum(r["tokens"] for r in mine)
     points = []
-    for category in _present(mine):
-        count = sum(r["tokens"] for r in _where(mine, category=category))
+    for category in _present_categories(mine):
+        count = sum(r["tokens"] for r in _matching(mine, category=category))
         for update in UPDATES:
-            found = interval(prompts, _share(mine, update, (category,)))
-            points.append(point(LABELS[category], NAMES[update], found, count / tokens))
+            found = bootstrap_interval(prompts, _share(mine, update, (category,)))
+            points.append(point(LABELS[category], UPDATE_NAMES[update], found, count / tokens))
     return Figure(
         _forest(points, "share of boosted mass", "%"),
         f"Boosted mass by kind of token, {OPTIMIZERS[optimizer]}",
@@ -219,12 +225,12 @@ def _shares(records: Records, optimizer: str) -> Figure:
 
 
 def _means(records: Records) -> Figure:
-    mine = _where(records, optimizer="adamw")
+    mine = _matching(records, optimizer="adamw")
     points = [
-        point(LABELS[category], NAMES[update], _rate(members, "delta"))
-        for category in _present(mine)
+        point(LABELS[category], UPDATE_NAMES[update], _rate(members, "delta"))
+        for category in _present_categories(mine)
         for update in UPDATES
-        for members in [_where(mine, category=category, update=update)]
+        for members in [_matching(mine, category=category, update=update)]
     ]
     return Figure(
         _forest(points, "mean change of log-probability", "~g"),
@@ -236,11 +242,11 @@ def _means(records: Records) -> Figure:
 
 def _flips(records: Records) -> Figure:
     points = [
-        point(f"{sign}, {OPTIMIZERS[optimizer]}", NAMES[update], _rate(members, "flipped"))
+        point(f"{sign}, {OPTIMIZERS[optimizer]}", UPDATE_NAMES[update], _rate(members, "flipped"))
         for optimizer in OPTIMIZERS
         for sign in SIGNS
         for update in UPDATES
-        for members in [_where(records, optimizer=optimizer, sign=sign, update=update)]
+        for members in [_matching(records, optimizer=optimizer, sign=sign, update=update)]
     ]
     return Figure(
         _forest(points, "tokens that moved against their rollout's sign", "%"),
@@ -251,13 +257,13 @@ def _flips(records: Records) -> Figure:
     )
 
 
-def _present(records: Records) -> list[str]:
+def _present_categories(records: Records) -> list[str]:
     """Categories that occur, in their order."""
-    return [c for c in CATEGORIES if any(r["tokens"] for r in _where(records, category=c))]
+    return [c for c in CATEGORIES if any(r["tokens"] for r in _matching(records, category=c))]
 
 
 def _forest(points: Sequence[Point], title: str, axis: str) -> alt.LayerChart:
-    styles = {NAMES["positive"]: "soft", NAMES["joint"]: "series"}
+    styles = {UPDATE_NAMES["positive"]: "soft", UPDATE_NAMES["joint"]: "series"}
     told = "Positive-only against joint update"
     return forest(points, styles, title, told, axis=axis, zero=True, labels=112)
 

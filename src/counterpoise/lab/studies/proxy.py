@@ -15,9 +15,9 @@ import altair as alt
 import torch
 
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
 from counterpoise.report.charts.series import chart
@@ -25,24 +25,24 @@ from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
-LOW, HIGH, PAPER = 0.6, 0.8, 0.7
+LOWEST_AGREEMENT, HIGHEST_AGREEMENT, PAPER_AGREEMENT = 0.6, 0.8, 0.7
 OPTIMIZERS = ("sgd", "adamw")
 
 
 def measure(lab: Lab) -> Records:
-    return by_batch(lab, _of_batch)
+    return measure_batches(lab, _measure_batch)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
-    before = snapshot(lab.policy, rows)
+    before = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach().clone()
     gradient = output_gradient(before, W)
-    for optimizer, lr in lab.rates.items():
+    for optimizer, lr in lab.learning_rates.items():
         with lab.unchanged():
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-            full = snapshot(lab.policy, rows).logprobs - before.logprobs
+            full = take_snapshot(lab.policy, rows).logprobs - before.logprobs
         change = lr * (gradient if optimizer == "sgd" else gradient / (gradient.abs() + 1e-8))
         alone = output_displacement(before, W, change)
         counted = (full.abs() > EPSILON) & (alone.abs() > EPSILON)
@@ -67,9 +67,9 @@ def judge(records: Records) -> Finding:
     }
     value, low, high = found["adamw"]
     verdict: Verdict = "inconclusive"
-    if low >= LOW and high <= HIGH:
+    if low >= LOWEST_AGREEMENT and high <= HIGHEST_AGREEMENT:
         verdict = "replicated"
-    elif high < LOW or low > HIGH:
+    elif high < LOWEST_AGREEMENT or low > HIGHEST_AGREEMENT:
         verdict = "not replicated"
     sgd = found["sgd"][0]
     return Finding(
@@ -78,7 +78,7 @@ def judge(records: Records) -> Finding:
         f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of tokens, under SGD on "
         f"{100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
-            Number(f"sign agreement, {name}", *found[name], paper=PAPER, unit="share")
+            Number(f"sign agreement, {name}", *found[name], paper=PAPER_AGREEMENT, unit="share")
             for name in OPTIMIZERS
         ),
     )
@@ -111,7 +111,9 @@ def draw(records: Records) -> tuple[Figure, ...]:
             mine.mark_rule(style=style, strokeWidth=1.5).encode(x=x, y="low:Q", y2="high:Q"),
             mine.mark_point(style=style, size=50).encode(x=x, y=y),
         ]
-    dashed = chart([{"value": PAPER}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    dashed = (
+        chart([{"value": PAPER_AGREEMENT}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    )
     drawn = alt.LayerChart(
         layer=[dashed, *layers],
         width="container",

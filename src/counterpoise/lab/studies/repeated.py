@@ -19,16 +19,27 @@ import numpy as np
 from counterpoise.lab.studies.fixed_batch import FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
-from counterpoise.lab.studies.value_gap import change, detectable, gap, pooled, told
-from counterpoise.lab.studies.value_gap_charts import BY_SIGN, KEYS, along, by_sign
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
+from counterpoise.lab.studies.value_gap import (
+    detectable_gap,
+    format_interval,
+    gap_change,
+    pool_signs,
+    value_gap,
+)
+from counterpoise.lab.studies.value_gap_charts import (
+    KEYS,
+    SIGN_STYLES,
+    gap_chart,
+    gap_points_by_sign,
+)
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import take_step
 
-RISING = 0.8  # rank correlation
+MIN_RANK_CORRELATION = 0.8  # rank correlation
 
 
 def measure(lab: Lab) -> Records:
@@ -36,7 +47,7 @@ def measure(lab: Lab) -> Records:
     keys = {group.key for group in batch.groups[: lab.sizes["repeated"]]}
     rows = batch.rows_of(keys)
     candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
-    values = Bank(lab, batch).values(candidates)
+    values = TokenValueStore(lab, batch).value_records(candidates)
     options = replace(lab.config.update, warmup_steps=0)
     optimizer = Optimizer(lab.policy.model, options)
     steps, made = lab.sizes["steps"], 0
@@ -52,11 +63,11 @@ def measure(lab: Lab) -> Records:
             max_new_tokens=lab.config.sample.max_new_tokens,
         )
         made += 1
-        share = VALUES_SHARE + (1 - VALUES_SHARE) * made / steps
+        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * made / steps
         lab.progress(f"update {made} of {steps}", share)
 
     records: list[Record] = []
-    for number, delta in enumerate(batch.displacements(candidates, *[step] * steps), 1):
+    for number, delta in enumerate(batch.measure_displacements(candidates, *[step] * steps), 1):
         records += [
             {"step": number, **value, "delta": moved}
             for value, moved in zip(values, delta, strict=True)
@@ -65,28 +76,30 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    arms = _arms(records)
-    gaps = {step: gap(arm) for step, arm in arms.items()}
+    arms = _records_by_step(records)
+    gaps = {step: value_gap(arm) for step, arm in arms.items()}
     last = max(arms)
-    grown = change(arms[last], arms[1])
+    grown = gap_change(arms[last], arms[1])
     rising = rank_correlation([found[0] for found in gaps.values()])
     verdict: Verdict = "inconclusive"
-    if grown[1] > 0 and rising >= RISING:
+    if grown[1] > 0 and rising >= MIN_RANK_CORRELATION:
         verdict = "replicated"
     elif grown[2] < 0:
         verdict = "not replicated"
     numbers = [Number(f"gap after {step} steps", *found) for step, found in gaps.items()]
     numbers += [
         Number(f"gap, step {last} minus step 1", *grown),
-        Number("the same, pooled over signs", *change(pooled(arms[last]), pooled(arms[1]))),
+        Number(
+            "the same, pooled over signs", *gap_change(pool_signs(arms[last]), pool_signs(arms[1]))
+        ),
         Number("rank correlation of gap and step", rising),
     ]
     return Finding(
         verdict,
-        f"The gap goes from {told(gaps[1])} after one step to {told(gaps[last])} after {last}, a "
-        f"change of {told(grown)}; its rank correlation with the step is {rising:.2f}.",
+        f"The gap goes from {format_interval(gaps[1])} after one step to {format_interval(gaps[last])} after {last}, a "
+        f"change of {format_interval(grown)}; its rank correlation with the step is {rising:.2f}.",
         tuple(numbers),
-        (f"A change of {detectable(grown):.3f} would usually have been seen.",),
+        (f"A change of {detectable_gap(grown):.3f} would usually have been seen.",),
     )
 
 
@@ -98,16 +111,20 @@ def rank_correlation(values: Sequence[float]) -> float:
     return float(rank_correlations(values, np.arange(len(values)), once)[0])
 
 
-def _arms(records: Records) -> dict[int, list[Record]]:
+def _records_by_step(records: Records) -> dict[int, list[Record]]:
     steps = sorted({r["step"] for r in records})
     return {step: [r for r in records if r["step"] == step] for step in steps}
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    points = [point for step, arm in _arms(records).items() for point in by_sign(str(step), arm)]
-    drawn = along(
+    points = [
+        point
+        for step, arm in _records_by_step(records).items()
+        for point in gap_points_by_sign(str(step), arm)
+    ]
+    drawn = gap_chart(
         points,
-        BY_SIGN,
+        SIGN_STYLES,
         "steps on the same batch",
         "Value gap between boosted and suppressed tokens after repeated steps",
     )
@@ -128,8 +145,8 @@ STUDY = Study(
     "of the difference above 0, and the rank correlation of gap and step is at least 0.8; not "
     "replicated when the interval lies below 0; otherwise inconclusive.",
     budgets={
-        "quick": {**SIZES["quick"], "repeated": 48, "steps": 8},
-        "full": {**SIZES["full"], "repeated": 96, "steps": 16},
+        "quick": {**VALUE_SIZES["quick"], "repeated": 48, "steps": 8},
+        "full": {**VALUE_SIZES["full"], "repeated": 96, "steps": 16},
     },
     measure=measure,
     judge=judge,

@@ -18,10 +18,10 @@ from typing import Any
 
 from counterpoise.files import replacing
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import Parts
+from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records, write_records
 from counterpoise.lab.studies.study import Study
-from counterpoise.statistics.finding import Finding, Record, Records, as_json
+from counterpoise.statistics.finding import Finding, Record, Records, finding_to_json
 
 BUDGETS = ("quick", "full")
 
@@ -30,14 +30,14 @@ def run_study(
     study: Study, lab: Lab, say: Callable[[str], None], *, again: bool = False
 ) -> Finding:
     """Measure unless that was done, then judge and draw."""
-    settings = settings_of(study, lab)
+    settings = study_settings(study, lab)
     table = lab.out / f"{study.name}.parquet"
     saved = None if again else read_records(table, settings)
     if saved is None:
         kept = table.with_suffix(".part.parquet")
         if again:
             kept.unlink(missing_ok=True)
-        saved = _measure(study, lab, Parts(kept, settings))
+        saved = _measure(study, lab, PartialResults(kept, settings))
         write_records(table, saved[0], settings, saved[1])
         kept.unlink(missing_ok=True)
     else:
@@ -45,13 +45,13 @@ def run_study(
     records, seconds = saved
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
-    _draw(study, records, lab.out, say)
+    _write_figures(study, records, lab.out, say)
     return finding
 
 
-def _measure(study: Study, lab: Lab, parts: Parts) -> tuple[list[Record], float]:
+def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
     """(records, seconds); what was measured is kept whatever stops it."""
-    lab.sizes, lab.parts = sizes_of(study, lab), parts
+    lab.sizes, lab.measure_part = study_sizes(study, lab), parts
     try:
         records = list(study.measure(lab))
     except BaseException:
@@ -60,13 +60,13 @@ def _measure(study: Study, lab: Lab, parts: Parts) -> tuple[list[Record], float]
     return records, parts.seconds
 
 
-def _draw(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
     try:
-        from counterpoise.lab.studies.page import write_studies
+        from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
         write_figures(study.draw(records), out, study.name)
-        write_studies(out, out / f"{study.name}.html", only=study.name)
+        write_studies_page(out, out / f"{study.name}.html", only=study.name)
     except ModuleNotFoundError as fault:
         say(
             f"{study.name}: no figures, {fault.name} is not installed here; the same command draws "
@@ -74,27 +74,27 @@ def _draw(study: Study, records: Records, out: Path, say: Callable[[str], None])
         )
 
 
-def measured(study: Study, lab: Lab) -> bool:
+def is_measured(study: Study, lab: Lab) -> bool:
     """Whether its records are there, at the settings of this lab."""
-    return read_records(lab.out / f"{study.name}.parquet", settings_of(study, lab)) is not None
+    return read_records(lab.out / f"{study.name}.parquet", study_settings(study, lab)) is not None
 
 
-def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
+def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
     """What the records depend on; measured again when any of it changes."""
     return {
         "model": lab.model,
         "budget": lab.budget,
         "seed": lab.seed,
-        "sizes": json.loads(json.dumps(sizes_of(study, lab))),
+        "sizes": json.loads(json.dumps(study_sizes(study, lab))),
         **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
         **({"set": list(lab.options)} if lab.options else {}),
     }
 
 
-def sizes_of(study: Study, lab: Lab) -> dict[str, Any]:
+def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:
     """Those of the budget, with what `--size` says of them."""
     budget = study.budgets[lab.budget]
-    return {**budget, **{name: size for name, size in lab.given.items() if name in budget}}
+    return {**budget, **{name: size for name, size in lab.size_overrides.items() if name in budget}}
 
 
 def write_finding(
@@ -109,4 +109,4 @@ def write_finding(
         **settings,
     }
     with replacing(path) as temporary:
-        temporary.write_text(as_json(about, finding, seconds), encoding="utf-8")
+        temporary.write_text(finding_to_json(about, finding, seconds), encoding="utf-8")

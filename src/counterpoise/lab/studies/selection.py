@@ -12,28 +12,28 @@ from counterpoise.lab.studies import stored_rollouts as stored
 from counterpoise.variants import STUDIES
 
 EMBEDDED_ONLY = ("sign_partition", "interventions")  # rates and lengths are those of a small model
-WITHOUT = (
+SKIPPED_NOTE = (
     f"without {' and '.join(EMBEDDED_ONLY)}: on another model than the embedded one they are an "
     "experiment with learning rates of its own (docs/experiment.md)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StudyLimits:
     """What one command measures at, besides the budget.
 
     Example:
-        Limits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
+        StudyLimits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
     """
 
     sizes: Sequence[str] = ()  # other sizes than the budget's
-    sets: Sequence[str] = ()  # options of the run that studies draw and train with
+    overrides: Sequence[str] = ()  # options of the run that studies draw and train with
     minutes: float | None = None
 
 
-def chosen(names: str, model: str, stored_rollouts: bool) -> list[str]:
+def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
     """The studies by name; of all, those that make sense for the model and the rollouts."""
-    every = list(stored.STUDIES if stored_rollouts else STUDIES)
+    every = list(stored.ROW_STUDIES if stored_rollouts else STUDIES)
     if names == "all":
         return [name for name in every if model == "embedded" or name not in EMBEDDED_ONLY]
     wanted = [name.strip() for name in names.split(",") if name.strip()]
@@ -45,7 +45,7 @@ def chosen(names: str, model: str, stored_rollouts: bool) -> list[str]:
     return wanted
 
 
-def sizes_given(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Sizes that some of the budgets have, of the same kind.
 
     Example:

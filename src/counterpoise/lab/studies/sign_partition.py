@@ -15,28 +15,28 @@ from __future__ import annotations
 
 from counterpoise.lab.experiments.compare import compare, told, verdict
 from counterpoise.lab.experiments.curves import by_run
-from counterpoise.lab.studies.arms import BASELINE, BUDGETS, measure_arms, numbers
+from counterpoise.lab.studies.arms import BASELINE, BUDGETS, arm_numbers, measure_arms
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Records
 
-TESTED = ("shuffled", "by_sign", "QB")
+TESTED_ARMS = ("shuffled", "by_sign", "QB")
 ARM = "by_sign"
-SUBSTANTIAL = 0.02
+SUBSTANTIAL_DROP = 0.02
 
 
 def measure(lab: Lab) -> Records:
-    return measure_arms(lab, TESTED)
+    return measure_arms(lab, TESTED_ARMS)
 
 
 def judge(records: Records) -> Finding:
     runs = by_run(records)
     found = compare(runs, ARM, BASELINE)
     return Finding(
-        verdict(found, "worse", SUBSTANTIAL),
+        verdict(found, "worse", SUBSTANTIAL_DROP),
         f"by_sign minus shuffled: {'; '.join(told(one) for one in found)}.",
-        numbers(runs),
+        arm_numbers(runs),
         (
             "The paper prints no number for this figure.",
             f"by_sign minus QB: {'; '.join(told(one) for one in compare(runs, ARM, 'QB'))}.",

@@ -13,10 +13,10 @@ from __future__ import annotations
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 
-STUDIES = ("coupling", "masking", "polarity", "proxy")  # the others draw, continue or train
+ROW_STUDIES = ("coupling", "masking", "polarity", "proxy")  # the others draw, continue or train
 
 
-def batch_of(groups: list[Group], prompts: int, batch: int) -> list[Group]:
+def select_batch(groups: list[Group], prompts: int, batch: int) -> list[Group]:
     if batch * prompts > len(groups):
         raise PoiseError(
             f"--rollouts holds {len(groups)} groups, and the study needs {batch * prompts} for "

@@ -12,14 +12,19 @@ from rich.text import Text
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.run import BUDGETS, measured, run_study
-from counterpoise.lab.studies.selection import WITHOUT, Limits, chosen, sizes_given
+from counterpoise.lab.studies.run import BUDGETS, is_measured, run_study
+from counterpoise.lab.studies.selection import (
+    SKIPPED_NOTE,
+    StudyLimits,
+    parse_sizes,
+    select_studies,
+)
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.statistics.finding import Finding
 from counterpoise.store.folder import check_no_run
 from counterpoise.terminal import TerminalConsole, one_line
 
-COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
+VERDICT_COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
 
 
 class OutOfTimeError(Exception):
@@ -34,7 +39,7 @@ def run_studies(
     *,
     again: bool,
     rollouts: Path | None = None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: StudyLimits = StudyLimits(),  # noqa: B008  frozen
 ) -> None:
     """Some studies or all of them; every fault of the user's is found before anything is measured.
 
@@ -45,35 +50,35 @@ def run_studies(
         raise unknown("budget", budget, BUDGETS)
     check_no_run(out, "studies")
     console = TerminalConsole()
-    studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
+    studies = [load_study(name) for name in select_studies(names, model, rollouts is not None)]
     if names == "all" and model != "embedded" and not rollouts:
-        console.print(WITHOUT, markup=False, highlight=False)
-    given = sizes_given(limits.sizes, [study.budgets[budget] for study in studies])
-    lab = Lab(model, budget, out, rollouts=rollouts, options=limits.sets, given=given)
+        console.print(SKIPPED_NOTE, markup=False, highlight=False)
+    given = parse_sizes(limits.sizes, [study.budgets[budget] for study in studies])
+    lab = Lab(model, budget, out, rollouts=rollouts, options=limits.overrides, size_overrides=given)
     if rollouts:
-        _ = lab.stored  # and so are rollouts that cannot be read
-    if again or any(not measured(study, lab) for study in studies):
+        _ = lab.stored_groups  # and so are rollouts that cannot be read
+    if again or any(not is_measured(study, lab) for study in studies):
         _ = lab.policy  # a model that cannot be loaded is found before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
     try:
-        _all(studies, lab, console, until, again=again)
+        _run_all(studies, lab, console, until, again=again)
     finally:
         lab.close()
 
 
-def _all(
+def _run_all(
     studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
 ) -> None:
     late: list[str] = []
     failed: list[str] = []
     for study in studies:
         try:
-            if until is not None and time.monotonic() > until and not measured(study, lab):
+            if until is not None and time.monotonic() > until and not is_measured(study, lab):
                 raise OutOfTimeError
-            finding = _run(study, lab, console, until, again=again)
+            finding = _run_with_progress(study, lab, console, until, again=again)
         except OutOfTimeError:
             late.append(study.name)
         except Exception as fault:  # of one study: it must not cost the others their numbers
@@ -87,17 +92,17 @@ def _all(
             else:
                 console.print_exception()
         else:
-            _tell(study, finding, console)
-        lab.rest()
+            _print_verdict(study, finding, console)
+        lab.release_memory()
     if late:
         console.print(f"not finished in time: {', '.join(late)}; the same command goes on")
     if len(failed) + len(late) < len(studies):
-        _report(lab.out, console)
+        _write_report(lab.out, console)
     if failed:
         raise PoiseError(f"{', '.join(failed)} failed: why is said above; the others are done")
 
 
-def _report(out: Path, console: Console) -> None:
+def _write_report(out: Path, console: Console) -> None:
     try:
         from counterpoise.lab.choose_page import write_report
 
@@ -107,7 +112,9 @@ def _report(out: Path, console: Console) -> None:
     console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
-def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again: bool) -> Finding:
+def _run_with_progress(
+    study: Study, lab: Lab, console: Console, until: float | None, *, again: bool
+) -> Finding:
     """With a bar on a terminal; elsewhere a line now and then."""
     last = time.monotonic()
     progress = Progress(
@@ -135,10 +142,12 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
         return run_study(study, lab, lambda text: console.print(text, markup=False), again=again)
 
 
-def _tell(study: Study, finding: Finding, console: Console) -> None:
-    colour = COLOURS[finding.verdict]
-    told = Text.assemble(
-        (study.name, "bold"), f" ({study.shows}): ", (finding.verdict, colour),
+def _print_verdict(study: Study, finding: Finding, console: Console) -> None:
+    colour = VERDICT_COLOURS[finding.verdict]
+    line = Text.assemble(
+        (study.name, "bold"),
+        f" ({study.shows}): ",
+        (finding.verdict, colour),
         f". {finding.because}",
-    )  # fmt: skip
-    console.print(told, highlight=False)
+    )
+    console.print(line, highlight=False)

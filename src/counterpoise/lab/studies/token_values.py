@@ -14,26 +14,28 @@ from collections.abc import Iterator, Sequence
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.records import read_records, write_records
-from counterpoise.microscope.value import Branch, Kind, branch_rewards
+from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
 from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # their states are sampled together, then saved
-VALUES_SHARE = 0.7  # of a study's time, for its progress bar
-SIZES = {  # the batch and the values that the four studies share; `continuations` is even
+VALUES_PROGRESS = 0.7  # of a study's time, for its progress bar
+VALUE_SIZES = {  # the batch and the values that the four studies share; `continuations` is even
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }
-State = tuple[Candidate, Kind]  # a token, and what is continued: s + o, s, or s without o
-Place = tuple[str, int, int, Kind]  # the same by name: group, rollout, position, kind
-Halves = tuple[float, float]  # mean reward of the even and of the odd continuations
+ValueState = tuple[
+    Candidate, BranchKind
+]  # a token, and what is continued: s + o, s, or s without o
+StateKey = tuple[str, int, int, BranchKind]  # the same by name: group, rollout, position, kind
+HalfMeans = tuple[float, float]  # mean reward of the even and of the odd continuations
 COLUMNS = ("group", "rollout", "position", "kind", "even", "odd")
 
 
-class Bank:
+class TokenValueStore:
     """Example:
 
     batch = FixedBatch(lab)
-    records = Bank(lab, batch).values(batch.candidates())
+    records = TokenValueStore(lab, batch).values(batch.candidates())
     """
 
     def __init__(self, lab: Lab, batch: FixedBatch) -> None:
@@ -47,12 +49,14 @@ class Bank:
             **({"set": list(lab.options)} if lab.options else {}),
         }
         saved, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
-        self.known: dict[Place, Halves] = {
+        self.known_halves: dict[StateKey, HalfMeans] = {
             (r["group"], r["rollout"], r["position"], r["kind"]): (r["even"], r["odd"])
             for r in saved
         }
 
-    def values(self, candidates: Sequence[Candidate], *, mixed: bool = False) -> list[Record]:
+    def value_records(
+        self, candidates: Sequence[Candidate], *, mixed: bool = False
+    ) -> list[Record]:
         """What the records of every study say of a token.
 
         value      Q(s, o) - Q_other, by the forced estimator
@@ -60,13 +64,15 @@ class Bank:
         plain      Q - V = (1 - p) value, the main text's definition
         mixed      eq. 20 itself, where asked for
         """
-        kinds: tuple[Kind, ...] = ("taken", "other", "free") if mixed else ("taken", "other")
+        kinds: tuple[BranchKind, ...] = ("taken", "other", "free") if mixed else ("taken", "other")
         self._estimate([(c, kind) for c in candidates for kind in kinds])
         return [self._record(c, mixed) for c in candidates]
 
     def _record(self, c: Candidate, mixed: bool) -> Record:
         row = self.rows[c.row]
-        taken, other = (self.known[self._place((c, kind))] for kind in ("taken", "other"))
+        taken, other = (
+            self.known_halves[self._state_key((c, kind))] for kind in ("taken", "other")
+        )
         even, odd = taken[0] - other[0], taken[1] - other[1]
         value, rest = (even + odd) / 2, -math.expm1(c.logprob)  # rest: 1 - p
         record: Record = {
@@ -83,15 +89,15 @@ class Bank:
             "plain": rest * value,
         }
         if mixed:
-            excess = (sum(taken) - sum(self.known[self._place((c, "free"))])) / 2
+            excess = (sum(taken) - sum(self.known_halves[self._state_key((c, "free"))])) / 2
             record["mixed"] = excess / rest if rest else math.nan
         return record
 
-    def _estimate(self, wanted: Sequence[State]) -> None:
+    def _estimate(self, wanted: Sequence[ValueState]) -> None:
         """Sample the states that are not known yet, a few groups at a time."""
-        missing = [state for state in wanted if self._place(state) not in self.known]
+        missing = [state for state in wanted if self._state_key(state) not in self.known_halves]
         done = 0
-        for part in self._parts(missing):
+        for part in self._group_batches(missing):
             start = time.perf_counter()
             used = sorted({c.row for c, _ in part})
             rewards_BM = branch_rewards(
@@ -105,28 +111,28 @@ class Bank:
             )
             for state, rewards_M in zip(part, rewards_BM, strict=True):
                 halves = float(rewards_M[::2].mean()), float(rewards_M[1::2].mean())
-                self.known[self._place(state)] = halves
+                self.known_halves[self._state_key(state)] = halves
             self.seconds += time.perf_counter() - start
             self._save()
             done += len(part)
-            share = VALUES_SHARE * done / len(missing)
+            share = VALUES_PROGRESS * done / len(missing)
             self.lab.progress(f"token values, {done} of {len(missing)} states", share)
 
     def _save(self) -> None:
         self.lab.out.mkdir(parents=True, exist_ok=True)
         lines = [
             dict(zip(COLUMNS, (*place, *halves), strict=True))
-            for place, halves in self.known.items()
+            for place, halves in self.known_halves.items()
         ]
         write_records(self.path, lines, self.settings, self.seconds)
 
-    def _place(self, state: State) -> Place:
+    def _state_key(self, state: ValueState) -> StateKey:
         c, kind = state
         return self.rows[c.row].group, self.rows[c.row].index, c.position, kind
 
-    def _parts(self, missing: Sequence[State]) -> Iterator[list[State]]:
+    def _group_batches(self, missing: Sequence[ValueState]) -> Iterator[list[ValueState]]:
         """All of a group together: its rollouts share states."""
-        by_group: dict[str, list[State]] = {}
+        by_group: dict[str, list[ValueState]] = {}
         for state in missing:
             by_group.setdefault(self.rows[state[0].row].group, []).append(state)
         groups = list(by_group.values())

@@ -20,32 +20,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.microscope.displacement import classes
-from counterpoise.statistics.bootstrap import Interval, Weights, interval, weighted_mean
+from counterpoise.microscope.displacement import displacement_classes
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, weighted_mean
 from counterpoise.statistics.finding import Record, Records, Verdict
 
-POWER = (1.96 + 0.84) / (2 * 1.96)  # of an interval's width: 5 % two-sided, power 80 %
-BINS = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
+DETECTABLE_PER_WIDTH = (1.96 + 0.84) / (
+    2 * 1.96
+)  # of an interval's width: 5 % two-sided, power 80 %
+PROBABILITY_EDGES = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
 
 
-def gap(records: Records, field: str = "value") -> Interval:
+def value_gap(records: Records, field: str = "value") -> Interval:
     """Of the rollouts of both signs, or of one where there is only one."""
-    return interval(_prompts(records), _Columns.of(records, field).gap)
+    return bootstrap_interval(_prompts(records), _Columns.of(records, field).gap)
 
 
-def change(later: Records, earlier: Records, field: str = "value") -> Interval:
+def gap_change(later: Records, earlier: Records, field: str = "value") -> Interval:
     """gap(later) - gap(earlier)."""
     one, other = _Columns.of(later, field), _Columns.of(earlier, field)
     n = len(later)
-    return interval(_prompts([*later, *earlier]), lambda w_N: one.gap(w_N[:n]) - other.gap(w_N[n:]))
+    return bootstrap_interval(
+        _prompts([*later, *earlier]), lambda w_N: one.gap(w_N[:n]) - other.gap(w_N[n:])
+    )
 
 
-def pooled(records: Records) -> list[Record]:
+def pool_signs(records: Records) -> list[Record]:
     """The same tokens as if all were of one sign."""
     return [{**record, "sign": "any"} for record in records]
 
 
-def curve(
+def gap_curve(
     records: Records, field: str, by: str, limits: Sequence[float]
 ) -> Callable[[Weights], list[float]]:
     """The gaps among the records with `by` up to each limit, as a function of their weights."""
@@ -62,8 +66,10 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
     that is no explanation. A bin weighs n+ n- / (n+ + n-), what gives the least variance.
     """
     columns = _Columns.of(records, field)
-    bin_N = np.searchsorted(BINS, [r["p"] for r in records])
-    cells = [sign_N * (bin_N == b) for sign_N in columns.signs for b in range(len(BINS) + 1)]
+    bin_N = np.searchsorted(PROBABILITY_EDGES, [r["p"] for r in records])
+    cells = [
+        sign_N * (bin_N == b) for sign_N in columns.signs for b in range(len(PROBABILITY_EDGES) + 1)
+    ]
 
     def statistic(w_N: Weights) -> float:
         total = weights = 0.0
@@ -75,10 +81,10 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
                 weights += weight
         return total / weights if weights else math.nan
 
-    return interval(_prompts(records), statistic)
+    return bootstrap_interval(_prompts(records), statistic)
 
 
-def strongest(records: Records) -> list[Record]:
+def strongest_quarter(records: Records) -> list[Record]:
     """The quarter of tokens with the largest |value|, ties included.
 
     Chosen by one half of the continuations and measured by the other, both ways: whoever chooses
@@ -95,17 +101,17 @@ def strongest(records: Records) -> list[Record]:
     return chosen
 
 
-def detectable(found: Interval) -> float:
+def detectable_gap(found: Interval) -> float:
     """The smallest true difference that an interval of this width would usually (80 %) exclude."""
-    return POWER * (found[2] - found[1])
+    return DETECTABLE_PER_WIDTH * (found[2] - found[1])
 
 
-def told(found: Interval) -> str:
+def format_interval(found: Interval) -> str:
     value, low, high = (f"{x:+.3f}" for x in found)
     return f"{value} [{low}, {high}]"
 
 
-def verdict_of(found: Sequence[Interval]) -> Verdict:
+def verdict_from_intervals(found: Sequence[Interval]) -> Verdict:
     """All intervals above 0: replicated; any below: not replicated; otherwise inconclusive."""
     if all(low > 0 for _, low, _ in found):
         return "replicated"
@@ -130,7 +136,7 @@ class _Columns:
     @classmethod
     def of(cls, records: Records, field: str) -> _Columns:
         weight_N = np.array([r["weight"] for r in records], dtype=np.float64)
-        class_N = classes(np.array([r["delta"] for r in records], dtype=np.float64))
+        class_N = displacement_classes(np.array([r["delta"] for r in records], dtype=np.float64))
         sign_N = np.array([r["sign"] for r in records])
         return cls(
             np.array([r[field] for r in records], dtype=np.float64),

@@ -7,14 +7,14 @@ from typing import TypedDict
 
 import altair as alt
 
-from counterpoise.lab.studies.value_gap import gap
+from counterpoise.lab.studies.value_gap import value_gap
 from counterpoise.report.charts.series import chart
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 
-SPACING = 10  # pixels between the series at one place
-SIGNED = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
-BY_SIGN = {"both": "series", "positive": "positive", "negative": "negative"}
+SERIES_SPACING = 10  # pixels between the series at one place
+SIGNED_LABEL = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
+SIGN_STYLES = {"both": "series", "positive": "positive", "negative": "negative"}
 KEYS = (
     ("series", "mean of both signs"),
     ("positive", "positive rollouts"),
@@ -22,7 +22,7 @@ KEYS = (
 )
 
 
-class Point(TypedDict):
+class GapPoint(TypedDict):
     x: str
     series: str
     value: float
@@ -30,21 +30,21 @@ class Point(TypedDict):
     high: float
 
 
-def at(x: str, series: str, found: Interval) -> Point:
+def gap_point(x: str, series: str, found: Interval) -> GapPoint:
     value, low, high = found
     return {"x": x, "series": series, "value": value, "low": low, "high": high}
 
 
-def by_sign(x: str, records: Records) -> list[Point]:
+def gap_points_by_sign(x: str, records: Records) -> list[GapPoint]:
     """The gap, and that of positive and negative rollouts alone."""
     return [
-        at(x, series, gap([r for r in records if series in ("both", r["sign"])]))
-        for series in BY_SIGN
+        gap_point(x, series, value_gap([r for r in records if series in ("both", r["sign"])]))
+        for series in SIGN_STYLES
     ]
 
 
-def along(
-    points: Sequence[Point],
+def gap_chart(
+    points: Sequence[GapPoint],
     styles: Mapping[str, str],
     title: str,
     description: str,
@@ -58,13 +58,15 @@ def along(
         scale=alt.Scale(padding=0.5),
         axis=alt.Axis(title=title or None, labelAngle=0),
     )
-    y = alt.Y("value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED, tickMinStep=0))
+    y = alt.Y(
+        "value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED_LABEL, tickMinStep=0)
+    )
     tip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
     tip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
     zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     layers: list[alt.Chart] = [zero]
     for place, (series, style) in enumerate(styles.items()):
-        shift = SPACING * (place - (len(styles) - 1) / 2)
+        shift = SERIES_SPACING * (place - (len(styles) - 1) / 2)
         mine = chart([dict(p) for p in points if p["series"] == series])
         if joined:
             layers.append(

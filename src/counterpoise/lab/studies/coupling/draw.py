@@ -11,8 +11,8 @@ from counterpoise.report.charts.series import chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-BINS = 10  # of entropy, by rank
-HIGH = 8  # bins from here on are the top fifth
+ENTROPY_BINS = 10  # of entropy, by rank
+FIRST_HIGH_BIN = 8  # bins from here on are the top fifth
 KINDS = ("equal", "rival", "different")
 KEYS = (("series", "equal tokens"), ("soft", "different tokens"))
 SHADES = alt.Scale(domain=[0, 1], range=[0, 1])
@@ -87,14 +87,14 @@ def _phi(sampled: Records) -> Figure:
 
 
 def _entropy(cells: Records) -> Figure:
-    strength, count = np.zeros((BINS, BINS)), np.zeros((BINS, BINS))
+    strength, count = np.zeros((ENTROPY_BINS, ENTROPY_BINS)), np.zeros((ENTROPY_BINS, ENTROPY_BINS))
     for r in cells:
         strength[r["entropy_j"], r["entropy_k"]] += r["strength"]
         count[r["entropy_j"], r["entropy_k"]] += r["pairs"]
     values = [
         {"j": a + 1, "k": b + 1, "mean": float(strength[a, b] / count[a, b])}
-        for a in range(BINS)
-        for b in range(BINS)
+        for a in range(ENTROPY_BINS)
+        for b in range(ENTROPY_BINS)
         if count[a, b] and strength[a, b] > 0
     ]
     top = max(v["mean"] for v in values)

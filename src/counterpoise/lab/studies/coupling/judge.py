@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from counterpoise.lab.studies.coupling.draw import HIGH
+from counterpoise.lab.studies.coupling.draw import FIRST_HIGH_BIN
 from counterpoise.statistics.bootstrap import (
     Interval,
     Weights,
+    bootstrap_interval,
     difference_interval,
-    interval,
     mean_interval,
     ratio_interval,
 )
@@ -23,7 +23,7 @@ PRIMARY_PAIRS = "pairs of equal tokens, both of low confidence"
 EQUAL = "coupling by equal tokens"
 RIVALS = "coupling by rivals"
 LOW = "coupling by tokens both of low confidence"
-LACKS = "part of phi that eq. 10 lacks, equal tokens"
+MISSING_FROM_EQ_10 = "part of phi that eq. 10 lacks, equal tokens"
 
 
 def judge(records: Records) -> Finding:
@@ -39,14 +39,16 @@ def judge(records: Records) -> Finding:
     numbers = (
         Number("products <h_j, h_k> above 0", *positive, unit="share"),
         Number("<h_j, h_k>, equal minus different tokens", *aligned),
-        *_of_kind(sampled, "cosine"),
-        Number("|phi| > 0.01, equal tokens", *_often(sampled, "equal"), unit="share"),
-        Number("|phi| > 0.01, different tokens", *_often(sampled, "different"), unit="share"),
+        *_numbers_by_kind(sampled, "cosine"),
+        Number("|phi| > 0.01, equal tokens", *_phi_frequency(sampled, "equal"), unit="share"),
+        Number(
+            "|phi| > 0.01, different tokens", *_phi_frequency(sampled, "different"), unit="share"
+        ),
         Number("coupling of two high entropies over one", *_entropy_ratio(cells, 1)),
         Number("coupling of two high entropies over none", *_entropy_ratio(cells, 0)),
         *_concentration(cells),
         Number("coupling by equal tokens after summation", *_net_share(records), unit="share"),
-        *_left_out(sampled),
+        *_missing_from_eq_10(sampled),
     )
     verdict: Verdict = "inconclusive"
     if all(low > 0 for _, low, _ in claims):
@@ -66,13 +68,13 @@ def judge(records: Records) -> Finding:
             f"all pairs and carry {found[PRIMARY]:.0f} % of the coupling. Equal tokens in all "
             f"carry {found[EQUAL]:.0f} %, rivals (different tokens that could have stood in each "
             f"other's place) {found[RIVALS]:.0f} %.",
-            f"The printed eq. 10 lacks {found[LACKS]:.0f} % of phi between equal tokens: equal "
+            f"The printed eq. 10 lacks {found[MISSING_FROM_EQ_10]:.0f} % of phi between equal tokens: equal "
             "tokens share their alternatives too. This package computes eq. 8.",
         ),
     )
 
 
-def _of_kind(sampled: Records, column: str) -> list[Number]:
+def _numbers_by_kind(sampled: Records, column: str) -> list[Number]:
     return [
         Number(f"{column}, {kind} tokens", *mean_interval(*_columns(sampled, column, kind)))
         for kind in ("equal", "different")
@@ -84,7 +86,7 @@ def _columns(sampled: Records, column: str, kind: str) -> tuple[list[str], list[
     return [r["prompt"] for r in mine], [r[column] for r in mine]
 
 
-def _often(sampled: Records, kind: str) -> Interval:
+def _phi_frequency(sampled: Records, kind: str) -> Interval:
     prompts, phi = _columns(sampled, "phi", kind)
     return mean_interval(prompts, [abs(x) > NEGLIGIBLE for x in phi])
 
@@ -93,8 +95,8 @@ def _entropy_gaps(cells: Records) -> list[Interval]:
     """Mean coupling of two high entropies minus that of one, and of none."""
     mean, prompts = _mean_by_entropy(cells), [r["prompt"] for r in cells]
     return [
-        interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 1)),
-        interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 0)),
+        bootstrap_interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 1)),
+        bootstrap_interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 0)),
     ]
 
 
@@ -105,13 +107,15 @@ def _entropy_ratio(cells: Records, fewer: int) -> Interval:
         weaker = mean(w_N, fewer)
         return mean(w_N, 2) / weaker if weaker else float("nan")
 
-    return interval([r["prompt"] for r in cells], ratio)
+    return bootstrap_interval([r["prompt"] for r in cells], ratio)
 
 
 def _mean_by_entropy(cells: Records) -> Callable[[Weights, int], float]:
     """(weights, how many of the two have high entropy) -> mean coupling of such pairs."""
     strength, count = (np.array([r[x] for r in cells], float) for x in ("strength", "pairs"))
-    high_N = np.array([(r["entropy_j"] >= HIGH) + (r["entropy_k"] >= HIGH) for r in cells])
+    high_N = np.array(
+        [(r["entropy_j"] >= FIRST_HIGH_BIN) + (r["entropy_k"] >= FIRST_HIGH_BIN) for r in cells]
+    )
 
     def mean(w_N: Weights, wanted: int) -> float:
         inside = high_N == wanted
@@ -132,10 +136,12 @@ def _concentration(cells: Records) -> list[Number]:
         (LOW, "strength", np.array([r["low"] == 2 for r in cells])),
         ("pairs of equal tokens", "pairs", equal_N),
     )
-    return [Number(name, *_part(cells, x, inside), unit="share") for name, x, inside in wanted]
+    return [
+        Number(name, *_share_interval(cells, x, inside), unit="share") for name, x, inside in wanted
+    ]
 
 
-def _part(records: Records, column: str, inside_N: np.ndarray) -> Interval:
+def _share_interval(records: Records, column: str, inside_N: np.ndarray) -> Interval:
     x_N = np.array([r[column] for r in records])
     return ratio_interval([r["prompt"] for r in records], x_N * inside_N, x_N)
 
@@ -143,10 +149,10 @@ def _part(records: Records, column: str, inside_N: np.ndarray) -> Interval:
 def _net_share(records: Records) -> Interval:
     """sum_j |part of equal tokens| / sum_j (|equal| + |different|), the token itself apart."""
     mine = [r for r in records if r["panel"] == "parts" and r["kind"] != "own"]
-    return _part(mine, "strength", np.array([r["kind"] == "equal" for r in mine]))
+    return _share_interval(mine, "strength", np.array([r["kind"] == "equal" for r in mine]))
 
 
-def _left_out(sampled: Records) -> list[Number]:
+def _missing_from_eq_10(sampled: Records) -> list[Number]:
     mine = [r for r in sampled if r["kind"] == "equal"]
     phi = np.array([r["phi"] for r in mine])
     lacks = phi - np.array([r["printed"] for r in mine])
@@ -155,7 +161,7 @@ def _left_out(sampled: Records) -> list[Number]:
     share = lacks[coupled] / phi[coupled] if coupled.any() else np.array([np.nan])
     low, median, high = np.quantile(share, (0.25, 0.5, 0.75)).tolist()
     return [
-        Number(LACKS, *whole, unit="share"),
+        Number(MISSING_FROM_EQ_10, *whole, unit="share"),
         Number("the same, lower quartile over pairs", low, unit="share"),
         Number("the same, median over pairs", median, unit="share"),
         Number("the same, upper quartile over pairs", high, unit="share"),

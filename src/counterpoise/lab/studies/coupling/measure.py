@@ -25,36 +25,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.lab.studies.coupling.draw import BINS, draw
+from counterpoise.lab.studies.coupling.draw import ENTROPY_BINS, draw
 from counterpoise.lab.studies.coupling.judge import judge
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import Snapshot, errors, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot, token_residuals
 from counterpoise.microscope.coupling import decompose
-from counterpoise.microscope.masking import low_confidence
-from counterpoise.microscope.pairs import kernel, pairs
+from counterpoise.microscope.masking import is_low_confidence
+from counterpoise.microscope.pairs import kernel_rows, pair_coupling
 from counterpoise.model.residuals import wide
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 
-RIVAL = 0.05  # a different token is a rival where j gave it at least this probability
+RIVAL_PROBABILITY = 0.05  # a different token is a rival where j gave it at least this probability
 KINDS = ("different", "rival", "equal")
-BLOCK = 256  # watched tokens whose rows of the kernel are held at once
+WATCHED_BLOCK = 256  # watched tokens whose rows of the kernel are held at once
 
 
 def measure(lab: Lab) -> Records:
     rows = lab.rows(lab.sizes["prompts"])
-    seen = snapshot(lab.policy, rows)
+    seen = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach()
     rng = rng_for(lab.seed, "pairs")
-    records = list(_sampled(seen, W, lab.sizes["pairs"], rng))
+    records = list(_sample_pairs(seen, W, lab.sizes["pairs"], rng))
     lab.progress("pairs", 0.3)
-    records += _cells(seen, W, lab.sizes["watched"], rng, lab)
-    records += _parts(seen, W)
+    records += _kernel_cells(seen, W, lab.sizes["watched"], rng, lab)
+    records += _displacement_parts(seen, W)
     return records
 
 
-def _sampled(seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator) -> Iterator[Record]:
+def _sample_pairs(
+    seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator
+) -> Iterator[Record]:
     """`count` pairs of equal tokens and `count` of different ones; j is drawn uniformly."""
     tokens_N = seen.tokens.cpu().numpy()
     places = {v: np.flatnonzero(tokens_N == v) for v in np.unique(tokens_N)}
@@ -74,13 +76,13 @@ def _sampled(seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator) ->
     for kind, chosen in (("equal", equal), ("different", different)):
         for part in torch.tensor(chosen, device=W.device).split(max(1, (1 << 22) // len(W))):
             j_n, k_n = part.T
-            found = pairs(seen.hidden, W, seen.tokens, j_n, k_n)
+            found = pair_coupling(seen.hidden, W, seen.tokens, j_n, k_n)
             length = seen.hidden.float().norm(dim=1)
             columns = {
                 "similarity": found.similarity,
                 "cosine": found.similarity / (length[j_n] * length[k_n]),
                 "phi": found.phi,
-                "printed": found.printed,
+                "printed": found.printed_phi,
                 "confidence": torch.maximum(confidence_N[j_n], confidence_N[k_n]),
                 "group": seen.groups[j_n],
             }
@@ -92,24 +94,24 @@ def _sampled(seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator) ->
                 yield {"panel": "pairs", "kind": kind, "prompt": prompt, **record}
 
 
-def _cells(
+def _kernel_cells(
     seen: Snapshot, W: Tensor, watched: int, rng: np.random.Generator, lab: Lab
 ) -> list[Record]:
     """Sums of |A_k K_jk| by prompt of j, entropy bins of both, equal tokens and confidence."""
     N = len(seen)
     chosen = np.sort(rng.permutation(N)[:watched])
     rank_N = seen.entropies.argsort().argsort()
-    bin_N = (rank_N * BINS) // N
-    low_N = low_confidence(seen).long()
+    bin_N = (rank_N * ENTROPY_BINS) // N
+    low_N = is_low_confidence(seen).long()
     P = int(seen.groups.max()) + 1
-    shape = (P, BINS, BINS, 3, 3)
+    shape = (P, ENTROPY_BINS, ENTROPY_BINS, 3, 3)
     strength = torch.zeros(shape, dtype=torch.float64, device=W.device).flatten()
     counted = torch.zeros_like(strength)
-    blocks = torch.from_numpy(chosen).to(W.device).split(BLOCK)
+    blocks = torch.from_numpy(chosen).to(W.device).split(WATCHED_BLOCK)
     for done, j_n in enumerate(blocks):
-        push = (kernel(seen.hidden, W, seen.tokens, j_n) * seen.advantages).abs().double()
-        cell = (seen.groups[j_n] * BINS + bin_N[j_n])[:, None] * BINS + bin_N
-        cell = cell * 3 + _kind(seen, W, j_n)
+        push = (kernel_rows(seen.hidden, W, seen.tokens, j_n) * seen.advantages).abs().double()
+        cell = (seen.groups[j_n] * ENTROPY_BINS + bin_N[j_n])[:, None] * ENTROPY_BINS + bin_N
+        cell = cell * 3 + _pair_kinds(seen, W, j_n)
         cell = cell * 3 + low_N[j_n, None] + low_N
         other = j_n[:, None] != torch.arange(N, device=W.device)
         strength.index_add_(0, cell[other], push[other])
@@ -131,19 +133,21 @@ def _cells(
     ]
 
 
-def _kind(seen: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
+def _pair_kinds(seen: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
     """Index into KINDS for each of `j_n` with every token of the batch: [n, N]."""
-    r_nV = errors(wide(seen.hidden[j_n]), wide(W), seen.tokens[j_n])
-    rival = r_nV[:, seen.tokens] <= -RIVAL  # r_j(o_k) = -pi_j(o_k) where the tokens differ
+    r_nV = token_residuals(wide(seen.hidden[j_n]), wide(W), seen.tokens[j_n])
+    rival = (
+        r_nV[:, seen.tokens] <= -RIVAL_PROBABILITY
+    )  # r_j(o_k) = -pi_j(o_k) where the tokens differ
     return torch.where(seen.tokens[j_n, None] == seen.tokens, 2, rival.long())
 
 
-def _parts(seen: Snapshot, W: Tensor) -> list[Record]:
+def _displacement_parts(seen: Snapshot, W: Tensor) -> list[Record]:
     """What remains after summing over k: the parts of each token's displacement."""
     found = decompose(seen.hidden, W, seen.tokens, seen.advantages, seen.groups)
     same = found.parts["same", "same", "positive"] + found.parts["same", "same", "negative"]
     same += found.parts["same", "other", "positive"] + found.parts["same", "other", "negative"]
-    sums = {"equal": same, "different": found.coupled - same, "own": found.own}
+    sums = {"equal": same, "different": found.from_others - same, "own": found.self_push}
     return [
         {
             "panel": "parts",

@@ -23,25 +23,30 @@ from numpy.typing import NDArray
 
 from counterpoise.variants import ADVANTAGES, STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
-Kind = Literal["advantage", "weights", "settings", "step", "sampling"]
-WEIGHTED = ("weights", "settings")
-EXPLICIT = ("advantage", *WEIGHTED)  # kinds whose credit of a token, A w, is known before the step
+ArmKind = Literal["advantage", "weights", "settings", "step", "sampling"]
+WEIGHTED_KINDS = ("weights", "settings")
+EXPLICIT_KINDS = (
+    "advantage",
+    *WEIGHTED_KINDS,
+)  # kinds whose credit of a token, A w, is known before the step
 BASELINE = "uniform"
-ALL = ("balance.tau=0",)
-NONE = ("off", BASELINE)  # entries of the registries that do nothing
-GROUP = 8  # rollouts of a group, to tell advantages apart by
-WEIGHED = {  # weights at other settings than their own
+COMMON_OPTIONS = ("balance.tau=0",)
+NO_OP_NAMES = ("off", BASELINE)  # entries of the registries that do nothing
+GROUP_SIZE = 8  # rollouts of a group, to tell advantages apart by
+WEIGHTS_AT_SETTINGS = {  # weights at other settings than their own
     "cancellation_1": ("cancellation", "strength=1"),
     "cancellation_batch": ("cancellation", "scope=batch"),
     "shear_16": ("shear", "width=16", "stride=4"),
     "grail_both": ("grail", "which=both"),
 }
-GOES_WITH = {  # what a method cannot do without; each has an arm of its own below
+REQUIRED_OPTIONS = {  # what a method cannot do without; each has an arm of its own below
     "min_replace": ("update.surrogate=reinforce",),
     "orthogonal": ("update.surrogate=reinforce",),
     "kl_cov": ("update.surrogate=unclipped",),
 }
-BESIDE: dict[str, tuple[Kind, tuple[str, ...]]] = {  # what is in no registry of credit
+UNREGISTERED_ARMS: dict[
+    str, tuple[ArmKind, tuple[str, ...]]
+] = {  # what is in no registry of credit
     "coupled": ("step", ("batch.composer=coupled",)),
     "reinforce": ("step", ("update.surrogate=reinforce",)),
     "unclipped": ("step", ("update.surrogate=unclipped",)),
@@ -52,47 +57,47 @@ BESIDE: dict[str, tuple[Kind, tuple[str, ...]]] = {  # what is in no registry of
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """Example: Arm("gtpo", "weights", ("balance.tau=0", "credit.weights=gtpo"))"""
+class CreditArm:
+    """Example: CreditArm("gtpo", "weights", ("balance.tau=0", "credit.weights=gtpo"))"""
 
     name: str
-    kind: Kind
+    kind: ArmKind
     options: tuple[str, ...]  # section.option=value, as --set takes them
 
 
 @cache
-def arms() -> dict[str, Arm]:
+def credit_arms() -> dict[str, CreditArm]:
     """By name, the baseline first."""
     made = [_arm(BASELINE, "weights")]
     made += [
         _arm(name, "weights", f"credit.weights={name}")
         for name in TOKEN_WEIGHTS
-        if name not in NONE
+        if name not in NO_OP_NAMES
     ]
     made += [
-        _arm(name, "settings", f"credit.weights={weights}", f"credit.settings={_listed(given)}")
-        for name, (weights, *given) in WEIGHED.items()
+        _arm(name, "settings", f"credit.weights={weights}", f"credit.settings={_toml_list(given)}")
+        for name, (weights, *given) in WEIGHTS_AT_SETTINGS.items()
     ]
-    made += [_arm(name, "advantage", f"credit.name={name}") for name in differing()[1:]]
+    made += [_arm(name, "advantage", f"credit.name={name}") for name in distinct_advantages()[1:]]
     made += [
-        _arm(name, "step", f"{option}={name}", *GOES_WITH.get(name, ()))
+        _arm(name, "step", f"{option}={name}", *REQUIRED_OPTIONS.get(name, ()))
         for option, registry in (
             ("update.trajectory", TRAJECTORY_WEIGHTS),
             ("credit.rule", STEP_RULES),
         )
         for name in registry
-        if name not in NONE
+        if name not in NO_OP_NAMES
     ]
-    made += [_arm(name, kind, *options) for name, (kind, options) in BESIDE.items()]
+    made += [_arm(name, kind, *options) for name, (kind, options) in UNREGISTERED_ARMS.items()]
     return {arm.name: arm for arm in made}
 
 
-def differing() -> list[str]:
+def distinct_advantages() -> list[str]:
     """Advantages, the default first, less those that are an earlier one times one number."""
     kept: dict[str, NDArray[np.float64]] = {}
     for name in ADVANTAGES:
         of = ADVANTAGES.load(name)
-        groups = [np.arange(GROUP) < right for right in range(GROUP + 1)]
+        groups = [np.arange(GROUP_SIZE) < right for right in range(GROUP_SIZE + 1)]
         A = np.concatenate([of(rewards_G.astype(np.float64)) for rewards_G in groups])
         if not any(_proportional(A, other) for other in kept.values()):
             kept[name] = A
@@ -104,9 +109,9 @@ def _proportional(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
     return abs(float(a @ b)) > (1 - 1e-9) * size
 
 
-def _listed(settings: Sequence[str]) -> str:
+def _toml_list(settings: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{each}"' for each in settings) + "]"
 
 
-def _arm(name: str, kind: Kind, *options: str) -> Arm:
-    return Arm(name, kind, (*ALL, *options))
+def _arm(name: str, kind: ArmKind, *options: str) -> CreditArm:
+    return CreditArm(name, kind, (*COMMON_OPTIONS, *options))

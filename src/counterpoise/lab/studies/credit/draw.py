@@ -7,38 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 import altair as alt
 
 from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.training import Trained, trained
-from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
+from counterpoise.lab.studies.credit.training import TrainingResult, training_results
+from counterpoise.lab.studies.credit.value_correlation import (
+    ArmCorrelations,
+    ComparedTokens,
+    correlate_arms,
+)
 from counterpoise.report.charts.forest import Point, forest, point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
-from counterpoise.statistics.student import Mean
+from counterpoise.statistics.student import SeedMean
 
 LABELS = 130  # pixels of an arm's name
-PARTS = {"right": "positive", "wrong": "negative"}  # series -> colour
+SUBSET_STYLES = {"right": "positive", "wrong": "negative"}  # series -> colour
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    tokens = Tokens(records)
-    found = valued(records, tokens)
-    runs = trained(records)
+    tokens = ComparedTokens(records)
+    found = correlate_arms(records, tokens)
+    runs = training_results(records)
     figures = [
-        _credit(found, tokens),
-        _parts(found),
-        _moved(found),
-        _one(found, "residual", "Left on shared prefixes", "0: what rollouts share cancels."),
-        _one(found, "cancellation", "Cancellation index", "1: pushes on a token undo each other."),
-        _overhead(found),
+        _credit_figure(found, tokens),
+        _subset_figure(found),
+        _movement_figure(found),
+        _column_figure(
+            found, "residual", "Left on shared prefixes", "0: what rollouts share cancels."
+        ),
+        _column_figure(
+            found, "cancellation", "Cancellation index", "1: pushes on a token undo each other."
+        ),
+        _overhead_figure(found),
     ]
-    if any(one.rollouts for one in runs):
-        figures.append(_training(runs))
+    if any(one.by_rollouts for one in runs):
+        figures.append(_training_figure(runs))
     return tuple(figures)
 
 
-def _credit(found: Sequence[Valued], tokens: Tokens) -> Figure:
+def _credit_figure(found: Sequence[ArmCorrelations], tokens: ComparedTokens) -> Figure:
     """Sorted, the baseline as a dashed line."""
-    known = sorted((o for o in found if o.credit), key=_by("credit"), reverse=True)
+    known = sorted((o for o in found if o.credit), key=_sort_key("credit"), reverse=True)
     base = next(o for o in found if o.arm == BASELINE)
     drawn = _forest(
         [point(o.arm, "A w", o.credit) for o in known if o.credit],
@@ -54,17 +62,17 @@ def _credit(found: Sequence[Valued], tokens: Tokens) -> Figure:
     return Figure(drawn, "Which credit follows a token's value?", note, wide=True)
 
 
-def _parts(found: Sequence[Valued]) -> Figure:
+def _subset_figure(found: Sequence[ArmCorrelations]) -> Figure:
     shown = [o for o in found if o.right or o.wrong]
     points = [
         point(o.arm, name, interval)
-        for o in sorted(shown, key=_by("credit"), reverse=True)
-        for name in PARTS
+        for o in sorted(shown, key=_sort_key("credit"), reverse=True)
+        for name in SUBSET_STYLES
         if (interval := getattr(o, name))
     ]
     drawn = _forest(
         points,
-        PARTS,
+        SUBSET_STYLES,
         "rank correlation with value",
         "Rank correlation of token weights with value, in right and in wrong rollouts",
         guide=0.0,
@@ -77,8 +85,8 @@ def _parts(found: Sequence[Valued]) -> Figure:
     return Figure(drawn, "Within right and within wrong rollouts", note, keys, wide=True)
 
 
-def _moved(found: Sequence[Valued]) -> Figure:
-    known = sorted((o for o in found if o.moved), key=_by("moved"), reverse=True)
+def _movement_figure(found: Sequence[ArmCorrelations]) -> Figure:
+    known = sorted((o for o in found if o.moved), key=_sort_key("moved"), reverse=True)
     base = next(o for o in found if o.arm == BASELINE)
     drawn = _forest(
         [point(o.arm, "moved", o.moved) for o in known if o.moved],
@@ -94,13 +102,13 @@ def _moved(found: Sequence[Valued]) -> Figure:
     return Figure(drawn, "Which update follows a token's value?", note, wide=True)
 
 
-def _one(found: Sequence[Valued], name: str, title: str, note: str) -> Figure:
+def _column_figure(found: Sequence[ArmCorrelations], name: str, title: str, note: str) -> Figure:
     points = [point(o.arm, name, interval) for o in found if (interval := getattr(o, name))]
     drawn = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
     return Figure(drawn, title, f"{note} The same batch in the demo's steps; 95 % over prompts.")
 
 
-def _overhead(found: Sequence[Valued]) -> Figure:
+def _overhead_figure(found: Sequence[ArmCorrelations]) -> Figure:
     points = [point(o.arm, "cost", (o.overhead, None, None)) for o in found if o.arm != BASELINE]
     drawn = _forest(
         points, {"cost": "series"}, "of an iteration", "Overhead by arm", zero=True, axis="%",
@@ -109,12 +117,12 @@ def _overhead(found: Sequence[Valued]) -> Figure:
     return Figure(drawn, "Overhead", "Beside an iteration with uniform weights, sampling included.")
 
 
-def _training(runs: Sequence[Trained]) -> Figure:
+def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
     several = len({one.rate for one in runs}) > 1
     points = [
         point(f"{one.arm}, lr {one.rate:g}" if several else one.arm, series, _interval(mean))
         for one in runs
-        for series, mean in (("equal rollouts", one.rollouts), ("equal seconds", one.seconds))
+        for series, mean in (("equal rollouts", one.by_rollouts), ("equal seconds", one.by_seconds))
         if mean
     ]
     styles = {"equal rollouts": "ink", "equal seconds": "soft"}
@@ -123,7 +131,7 @@ def _training(runs: Sequence[Trained]) -> Figure:
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
     keys = tuple((colour, name) for name, colour in styles.items())
-    paired = [one.rollouts.n for one in runs if one.rollouts]
+    paired = [one.by_rollouts.n for one in runs if one.by_rollouts]
     least, most = min(paired), max(paired)
     seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
     note = f"Paired over {seeds}; the intervals hold for all arms together."
@@ -147,13 +155,13 @@ def _forest(
     )  # fmt: skip
 
 
-def _by(name: str) -> Callable[[Valued], float]:
-    def key(one: Valued) -> float:
+def _sort_key(name: str) -> Callable[[ArmCorrelations], float]:
+    def key(one: ArmCorrelations) -> float:
         interval: Interval | None = getattr(one, name)
         return interval[0] if interval else float("-inf")
 
     return key
 
 
-def _interval(mean: Mean) -> tuple[float, float | None, float | None]:
+def _interval(mean: SeedMean) -> tuple[float, float | None, float | None]:
     return (mean.value, mean.low, mean.high) if mean.n > 1 else (mean.value, None, None)

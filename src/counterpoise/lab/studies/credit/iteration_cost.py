@@ -17,10 +17,10 @@ import torch
 from counterpoise import loop
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
-from counterpoise.lab.studies.credit.arms import ALL
+from counterpoise.lab.studies.credit.arms import COMMON_OPTIONS
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.monitor import Monitor, StepView
-from counterpoise.microscope.prefixes import shared
+from counterpoise.microscope.monitor import Monitor, StepMeasurement
+from counterpoise.microscope.prefixes import measure_shared_prefixes
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
 from counterpoise.sample.collect import Drawer, draw, pick_prompts
@@ -28,25 +28,25 @@ from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Group, Row, StepResult
 
-SUMS = ("left", "gross", "rest", "whole", "net", "pushed")
-SECOND = 2  # the batch that is drawn to see how long it takes: other prompts than the study's
+SUM_NAMES = ("left", "gross", "rest", "whole", "net", "pushed")
+TIMING_BATCH = 2  # the batch that is drawn to see how long it takes: other prompts than the study's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterated:
+class IterationOutcome:
     """What one iteration of an arm left."""
 
     rows: list[Row]  # credited, all of the batch
     results: list[StepResult]
-    views: list[StepView]  # one for each step that was taken
+    measurements: list[StepMeasurement]  # one for each step that was taken
     seconds: float
 
 
-def one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> Iterated:
+def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> IterationOutcome:
     """As `loop.iterate`, from the groups on. The weights are left as the update made them."""
     state = new_state(lab.policy, config)
-    monitor = Timed(config.sample.temperature, state.micro, ())
-    start = spent(lab.policy)
+    monitor = TimedMonitor(config.sample.temperature, state.micro, ())
+    start = seconds_spent(lab.policy)
     reader = loop.reader_of(state, config)
     credited = loop.credit(groups, config, reader)
     rows = loop.balance(state, credited, config, 1)
@@ -54,27 +54,27 @@ def one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> Itera
     plan = compose(config.batch.composer, rows, config.batch.steps, seed)
     rows = loop.with_old_logprobs(state, rows, plan, config, reader.scores)
     results = loop.update(state, rows, plan, config, monitor)
-    seconds = spent(lab.policy) - start - monitor.spent
-    return Iterated(rows, results, monitor.views, seconds)
+    seconds = seconds_spent(lab.policy) - start - monitor.monitor_seconds
+    return IterationOutcome(rows, results, monitor.measurements, seconds)
 
 
-class Timed(Monitor):
+class TimedMonitor(Monitor):
     """A monitor that says what it cost by the study's clock."""
 
-    spent = 0.0
+    monitor_seconds = 0.0
 
     def before(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
-        start = spent(policy)
+        start = seconds_spent(policy)
         super().before(policy, rows, result)
-        self.spent += spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start
 
     def after(self, policy: Policy) -> None:
-        start = spent(policy)
+        start = seconds_spent(policy)
         super().after(policy)
-        self.spent += spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start
 
 
-def spent(policy: Policy) -> float:
+def seconds_spent(policy: Policy) -> float:
     """Seconds so far: the process's own on a CPU; on a GPU by the clock, when its work is done."""
     if policy.device.type == "cuda":
         torch.cuda.synchronize(policy.device)
@@ -84,14 +84,14 @@ def spent(policy: Policy) -> float:
 
 def sampling_seconds(lab: Lab, prompts: int) -> float:
     """Of the groups of so many prompts."""
-    config = lab.config_with(*ALL, "batch.steps=1", f"sample.prompts={prompts}")
-    chosen = pick_prompts(lab.encoded, config, SECOND)
-    start = spent(lab.policy)
-    draw(Drawer(lab.policy), chosen, config, SECOND)
-    return spent(lab.policy) - start
+    config = lab.config_with(*COMMON_OPTIONS, "batch.steps=1", f"sample.prompts={prompts}")
+    chosen = pick_prompts(lab.encoded_prompts, config, TIMING_BATCH)
+    start = seconds_spent(lab.policy)
+    draw(Drawer(lab.policy), chosen, config, TIMING_BATCH)
+    return seconds_spent(lab.policy) - start
 
 
-def sums_of(one: Iterated) -> list[Record]:
+def prompt_sums(one: IterationOutcome) -> list[Record]:
     """For every prompt, over the steps that were taken.
 
     left, gross    what is left of the pull on shared prefixes, and all of it
@@ -101,17 +101,17 @@ def sums_of(one: Iterated) -> list[Record]:
     """
     found: dict[str, Record] = {}
     taken = [result for result in one.results if not result.skipped]
-    for result, view in zip(taken, one.views, strict=True):
+    for result, view in zip(taken, one.measurements, strict=True):
         used = [one.rows[i] for i in result.rows]
         names = list(dict.fromkeys(row.group for row in used))
         for name in names:
             mine = [i for i, row in enumerate(used) if row.group == name]
             pulls = [result.pulls[i].astype(np.float64) for i in mine]
-            part = shared([used[i] for i in mine], pulls)
+            part = measure_shared_prefixes([used[i] for i in mine], pulls)
             means_G = np.array([pull_T.mean() for pull_T in pulls])
-            sums = found.setdefault(name, {"prompt": name, **dict.fromkeys(SUMS, 0.0)})
-            sums["left"] += part.left
-            sums["gross"] += part.gross
+            sums = found.setdefault(name, {"prompt": name, **dict.fromkeys(SUM_NAMES, 0.0)})
+            sums["left"] += part.net_pull
+            sums["gross"] += part.gross_pull
             sums["rest"] += float(abs(means_G.sum()))
             sums["whole"] += float(np.abs(means_G).sum())
         number_N = np.repeat([names.index(row.group) for row in used], view.lengths)

@@ -6,13 +6,21 @@ from collections.abc import Sequence
 
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, points
 from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.training import Trained, trained, untrained
-from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
+from counterpoise.lab.studies.credit.training import (
+    TrainingResult,
+    training_results,
+    untrained_notes,
+)
+from counterpoise.lab.studies.credit.value_correlation import (
+    ArmCorrelations,
+    ComparedTokens,
+    correlate_arms,
+)
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 
 MARGIN = 0.05  # of rank correlation: the smallest gain that would matter
-COLUMNS = {  # of Valued: what its number is called
+NUMBER_LABELS = {  # of Valued: what its number is called
     "gain": "A w and value, less A alone",
     "credit": "A w and value",
     "right": "w and value, right rollouts",
@@ -27,32 +35,32 @@ COLUMNS = {  # of Valued: what its number is called
 
 
 def judge(records: Records) -> Finding:
-    tokens = Tokens(records)
-    found = valued(records, tokens)
-    runs, unfinished = trained(records), untrained(records)
-    gains = {one.arm: one.gain for one in found if one.judged and one.gain}
+    tokens = ComparedTokens(records)
+    found = correlate_arms(records, tokens)
+    runs, unfinished = training_results(records), untrained_notes(records)
+    gains = {one.arm: one.gain for one in found if one.counts_for_verdict and one.gain}
     better = [arm for arm, (_, low, _) in gains.items() if low > 0]
     worse = [arm for arm, (_, _, high) in gains.items() if high < 0]
     small = [arm for arm, (_, _, high) in gains.items() if high < MARGIN]
     base = next(one for one in found if one.arm == BASELINE)
     because = (
-        f"A alone follows the value of a token by {told(base.credit)}. Of {len(gains)} token "
+        f"A alone follows the value of a token by {format_correlation(base.credit)}. Of {len(gains)} token "
         f"weights {len(better)} follow it more closely with A w ({_names(better)}) and "
         f"{len(worse)} less ({_names(worse)}); for {len(small)} a gain of {MARGIN:g} or more is "
         f"excluded ({_names(small)})"
     )
     if gains:
         first = max(gains, key=lambda arm: gains[arm][0])
-        because += f"; most: {first}, {told(gains[first])} more"
+        because += f"; most: {first}, {format_correlation(gains[first])} more"
     return Finding(
-        verdict_of(list(gains.values())),
+        verdict_from_gains(list(gains.values())),
         because + ".",
-        (*_numbers(found), *_trained_numbers(runs)),
-        (*_notes(found, runs, tokens, unfinished), *_refused(records)),
+        (*_numbers(found), *_training_numbers(runs)),
+        (*_notes(found, runs, tokens, unfinished), *_refusal_notes(records)),
     )
 
 
-def verdict_of(gains: Sequence[Interval]) -> Verdict:
+def verdict_from_gains(gains: Sequence[Interval]) -> Verdict:
     """The rule: half of them are above 0, or it is excluded that half gain as much as MARGIN."""
     shown = sum(low > 0 for _, low, _ in gains)
     small = sum(high < MARGIN for _, _, high in gains)
@@ -61,7 +69,7 @@ def verdict_of(gains: Sequence[Interval]) -> Verdict:
     return "not replicated" if 2 * small > len(gains) else "inconclusive"
 
 
-def told(found: Interval | None) -> str:
+def format_correlation(found: Interval | None) -> str:
     return f"{found[0]:+.2f} [{found[1]:+.2f}, {found[2]:+.2f}]" if found else "nothing"
 
 
@@ -69,10 +77,10 @@ def _names(arms: Sequence[str]) -> str:
     return ", ".join(arms) or "none"
 
 
-def _numbers(found: Sequence[Valued]) -> list[Number]:
+def _numbers(found: Sequence[ArmCorrelations]) -> list[Number]:
     numbers = [
         Number(f"{one.arm}: {label}", *interval)
-        for name, label in COLUMNS.items()
+        for name, label in NUMBER_LABELS.items()
         for one in found
         if (interval := getattr(one, name))
     ]
@@ -83,16 +91,16 @@ def _numbers(found: Sequence[Valued]) -> list[Number]:
     ]
 
 
-def _trained_numbers(runs: Sequence[Trained]) -> list[Number]:
+def _training_numbers(runs: Sequence[TrainingResult]) -> list[Number]:
     numbers = []
     for one in runs:
         at = f"{one.arm}, lr {one.rate:g}"
         numbers.append(as_number(f"{at}: success after training", one.success))
-        for name, mean in (("rollouts", one.rollouts), ("seconds", one.seconds)):
+        for name, mean in (("rollouts", one.by_rollouts), ("seconds", one.by_seconds)):
             if mean:
                 numbers.append(as_number(f"{at}: less {BASELINE}, equal {name}", mean))
-        if one.slower:
-            numbers.append(as_number(f"{at}: longer iterations", one.slower))
+        if one.slowdown:
+            numbers.append(as_number(f"{at}: longer iterations", one.slowdown))
         for name in ("cancellation", "residual", "entropy"):
             if (value := getattr(one, name)) is not None:
                 numbers.append(Number(f"{at}: {name} in training", value))
@@ -100,7 +108,10 @@ def _trained_numbers(runs: Sequence[Trained]) -> list[Number]:
 
 
 def _notes(
-    found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens, unfinished: Sequence[str]
+    found: Sequence[ArmCorrelations],
+    runs: Sequence[TrainingResult],
+    tokens: ComparedTokens,
+    unfinished: Sequence[str],
 ) -> list[str]:
     prompts, N = len(set(tokens.prompts)), len(tokens.prompts)
     notes = [
@@ -110,18 +121,18 @@ def _notes(
         "weights; sampling is in it.",
     ]
     moved = sorted(
-        (one for one in found if one.lift and not one.ones),
+        (one for one in found if one.lift and not one.all_ones),
         key=lambda one: one.lift[0] if one.lift else 0.0,
         reverse=True,
     )
     if moved:
         ends = moved[:1] if len(moved) == 1 else [moved[0], moved[-1]]
-        said = "; ".join(f"{one.arm} {told(one.lift)}" for one in ends)
+        said = "; ".join(f"{one.arm} {format_correlation(one.lift)}" for one in ends)
         notes.append(
             f"What an iteration does to a token follows its value most and least with: {said}, "
             f"each less {BASELINE}."
         )
-    if idle := [one.arm for one in found if one.ones and one.arm != BASELINE]:
+    if idle := [one.arm for one in found if one.all_ones and one.arm != BASELINE]:
         notes.append(
             f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle)}."
         )
@@ -130,18 +141,18 @@ def _notes(
             "No arm was trained: --budget full does, on the embedded model only; others are an "
             "experiment (docs/experiment.md)."
         )
-    compared = [one for one in runs if one.rollouts]
+    compared = [one for one in runs if one.by_rollouts]
     if compared and max(one.success.n for one in compared) < FEWEST_SEEDS:
         notes.append(f"Training of fewer than {FEWEST_SEEDS} seeds says nothing about success.")
     for one in compared:
-        if one.rollouts and one.rollouts.n >= FEWEST_SEEDS:
+        if one.by_rollouts and one.by_rollouts.n >= FEWEST_SEEDS:
             notes.append(
-                f"{one.arm} minus {BASELINE} at lr {one.rate:g}, {one.rollouts.n} seeds: "
-                f"{points(one.rollouts)} at equal rollouts"
-                + (f", {points(one.seconds)} at equal seconds." if one.seconds else ".")
+                f"{one.arm} minus {BASELINE} at lr {one.rate:g}, {one.by_rollouts.n} seeds: "
+                f"{points(one.by_rollouts)} at equal rollouts"
+                + (f", {points(one.by_seconds)} at equal seconds." if one.by_seconds else ".")
             )
     return [*notes, *unfinished]
 
 
-def _refused(records: Records) -> list[str]:
+def _refusal_notes(records: Records) -> list[str]:
     return [f"Left out: {r['reason']}." for r in records if r["panel"] == "refused"]

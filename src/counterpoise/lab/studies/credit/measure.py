@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from counterpoise.lab.studies.arms import BUDGETS
-from counterpoise.lab.studies.credit.arms import BASELINE, arms
+from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
 from counterpoise.lab.studies.credit.judge import MARGIN, judge
 from counterpoise.lab.studies.credit.tokens import measure_tokens
 from counterpoise.lab.studies.credit.training import measure_training
@@ -36,18 +36,20 @@ from counterpoise.statistics.finding import Record, Records
 if TYPE_CHECKING:
     from counterpoise.report.panels.panel import Figure
 
-TRAINED = "embedded"
-SLOW = 2.0  # times the baseline's seconds, from where an arm is trained after all others
+TRAINED_MODEL = "embedded"
+SLOW_FACTOR = 2.0  # times the baseline's seconds, from where an arm is trained after all others
 
 
 def measure(lab: Lab) -> Records:
     found = measure_tokens(lab)
-    if lab.model != TRAINED or not lab.sizes["training"]["arms"]:
+    if lab.model != TRAINED_MODEL or not lab.sizes["training"]["arms"]:
         return found
     refused = [r["arm"] for r in found if r["panel"] == "refused"]
     costs = {r["arm"]: r for r in found if r["panel"] == "cost"}
     plain = [arm for arm, r in costs.items() if r["ones"]]
-    slow = [arm for arm, r in costs.items() if _seconds(r) > SLOW * _seconds(costs[BASELINE])]
+    slow = [
+        arm for arm, r in costs.items() if _seconds(r) > SLOW_FACTOR * _seconds(costs[BASELINE])
+    ]
     return [*found, *measure_training(lab, {*refused, *plain} - {BASELINE}, slow)]
 
 
@@ -68,7 +70,7 @@ def _budgets() -> dict[str, dict[str, Any]]:
     `quick` trains nothing: what a few minutes of two cores can train shows no difference.
     train_minutes = 0 is no limit.
     """
-    every = list(arms())
+    every = list(credit_arms())
     full = {**BUDGETS["full"], "rates": [1e-4], "seeds": 4, "iterations": 40, "arms": every}
     return {
         "quick": {

@@ -22,25 +22,32 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign, read_settings
 from counterpoise.credit.view import Reader, View, ones
 from counterpoise.errors import PoiseError
-from counterpoise.lab.studies.credit.arms import BASELINE, WEIGHTED, Arm, arms
+from counterpoise.lab.studies.credit.arms import BASELINE, WEIGHTED_KINDS, CreditArm, credit_arms
 from counterpoise.lab.studies.credit.iteration_cost import (
-    Iterated,
-    one_iteration,
+    IterationOutcome,
+    prompt_sums,
+    run_one_iteration,
     sampling_seconds,
-    sums_of,
 )
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.records import read_records, write_records
-from counterpoise.lab.studies.token_values import VALUES_SHARE, Bank
+from counterpoise.lab.studies.token_values import VALUES_PROGRESS, TokenValueStore
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Floats, Row
 from counterpoise.variants import TOKEN_WEIGHTS
 
-MEASURED_SHARE = 0.85  # of the study's time, by when every arm had its iteration
-SINGLE = ("update.warmup_steps=0", "update.capture=false")
-SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repeats")  # that records are of
+ARMS_PROGRESS = 0.85  # of the study's time, by when every arm had its iteration
+SINGLE_ITERATION = ("update.warmup_steps=0", "update.capture=false")
+SETTING_SIZES = (
+    "prompts",
+    "iterated",
+    "continuations",
+    "open",
+    "steps",
+    "repeats",
+)  # that records are of
 
 
 def measure_tokens(lab: Lab) -> list[Record]:
@@ -49,57 +56,59 @@ def measure_tokens(lab: Lab) -> list[Record]:
     settings = {
         "model": lab.model,
         "seed": lab.seed,
-        **{name: lab.sizes[name] for name in SIZES},
+        **{name: lab.sizes[name] for name in SETTING_SIZES},
         **({"set": list(lab.options)} if lab.options else {}),
     }
     records, seconds = read_records(path, settings) or ([], 0.0)
     known = {r["arm"] for r in records}
-    todo = [arm for arm in arms().values() if arm.name not in known]
+    todo = [arm for arm in credit_arms().values() if arm.name not in known]
     if not todo:
         return records
-    glass, failed = Glass(lab), list[Record]()
+    glass, failed = ArmProbe(lab), list[Record]()
     for done, arm in enumerate(todo):
-        share = VALUES_SHARE + (MEASURED_SHARE - VALUES_SHARE) * done / len(todo)
+        share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * done / len(todo)
         lab.progress(f"credit and one iteration of {arm.name}", share)
         start = time.perf_counter()
         try:
-            records = [*records, *glass.look(arm)]
+            records = [*records, *glass.measure_arm(arm)]
         except RuntimeError as fault:  # torch's: no memory left, or nothing this device can do
             if arm.name == BASELINE:
                 raise
-            failed.append(_refused(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
+            failed.append(_refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
             continue
         seconds += time.perf_counter() - start
         write_records(path, records, settings, seconds)
     return records + failed
 
 
-def _refused(arm: Arm, reason: str) -> Record:
+def _refusal_record(arm: CreditArm, reason: str) -> Record:
     return {"panel": "refused", "arm": arm.name, "kind": arm.kind, "reason": reason}
 
 
-class Glass:
+class ArmProbe:
     """The batch, its values, and what all arms share."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.batch = lab, FixedBatch(lab)
         self.candidates = self.batch.candidates()
-        self.values = Bank(lab, self.batch).values(self.candidates)
+        self.values = TokenValueStore(lab, self.batch).value_records(self.candidates)
         self.groups = self.batch.groups[: lab.sizes["iterated"]]
         keys = {group.key for group in self.groups}
-        self.moving = [n for n, c in enumerate(self.candidates) if self._row(c).group in keys]
+        self.iterated_candidates = [
+            n for n, c in enumerate(self.candidates) if self._row(c).group in keys
+        ]
         micro = MicroBatch(lab.config.update.micro_tokens)
         reader = Reader(lab.policy, lab.config.sample.temperature, micro, seed=lab.seed)
         self.view = View(self.batch.rows, reader)
-        self.sampling: float | None = None  # seconds, once an iteration was asked for
+        self.sampling_seconds: float | None = None  # seconds, once an iteration was asked for
 
-    def look(self, arm: Arm) -> list[Record]:
+    def measure_arm(self, arm: CreditArm) -> list[Record]:
         """The records of one arm."""
         about: Record = {"arm": arm.name, "kind": arm.kind}
         try:
-            config = self.configured(arm)
+            config = self.configure(arm)
         except PoiseError as fault:
-            return [_refused(arm, str(fault))]
+            return [_refusal_record(arm, str(fault))]
         if arm.kind == "sampling":
             return [{"panel": "sampling", **about}]
         weights = self.weights(arm, config)
@@ -112,21 +121,25 @@ class Glass:
             tokens.append(
                 {"panel": "token", **about, **value, "w": w, "credit": credit, "delta": moved}
             )
-        plain = arm.kind in WEIGHTED and all((w_T == 1).all() for w_T in weights)
+        plain = arm.kind in WEIGHTED_KINDS and all((w_T == 1).all() for w_T in weights)
         return [
             *tokens,
             *({"panel": "prompt", **about, **sums} for sums in prompts),
             {"panel": "cost", **about, **cost, "ones": plain},
         ]
 
-    def configured(self, arm: Arm) -> RunConfig:
+    def configure(self, arm: CreditArm) -> RunConfig:
         sizes = self.lab.sizes
-        common = (*SINGLE, f"sample.prompts={sizes['iterated']}", f"batch.steps={sizes['steps']}")
+        common = (
+            *SINGLE_ITERATION,
+            f"sample.prompts={sizes['iterated']}",
+            f"batch.steps={sizes['steps']}",
+        )
         return self.lab.config_with(*common, *arm.options)
 
-    def weights(self, arm: Arm, config: RunConfig) -> Sequence[Floats]:
+    def weights(self, arm: CreditArm, config: RunConfig) -> Sequence[Floats]:
         """Per row of the batch [T]; all look through one view."""
-        if arm.kind not in WEIGHTED or arm.name == BASELINE:
+        if arm.kind not in WEIGHTED_KINDS or arm.name == BASELINE:
             return ones(self.batch.rows)
         name = config.credit.weights
         weights_of = TOKEN_WEIGHTS.load(name)
@@ -140,23 +153,23 @@ class Glass:
 
     def iterate(self, config: RunConfig) -> tuple[list[float | None], list[Record], Record]:
         """(how far every candidate moved, None: not in it; sums of every prompt; seconds)."""
-        if self.sampling is None:
-            self.sampling = sampling_seconds(self.lab, len(self.groups))
+        if self.sampling_seconds is None:
+            self.sampling_seconds = sampling_seconds(self.lab, len(self.groups))
             self._run(config)  # the first of all is slower
         runs = [self._run(config) for _ in range(self.lab.sizes["repeats"])]
         moved, last = runs[-1]
         delta_N: list[float | None] = [None] * len(self.candidates)
-        for n, delta in zip(self.moving, moved, strict=True):
+        for n, delta in zip(self.iterated_candidates, moved, strict=True):
             delta_N[n] = delta
         seconds = min(one.seconds for _, one in runs)  # whatever else happened only adds
-        return delta_N, sums_of(last), {"seconds": seconds, "sampling": self.sampling}
+        return delta_N, prompt_sums(last), {"seconds": seconds, "sampling": self.sampling_seconds}
 
-    def _run(self, config: RunConfig) -> tuple[list[float], Iterated]:
+    def _run(self, config: RunConfig) -> tuple[list[float], IterationOutcome]:
         """Displacements of the moving candidates, and the iteration; the weights are put back."""
-        done: list[Iterated] = []
-        chosen = [self.candidates[n] for n in self.moving]
-        (moved,) = self.batch.displacements(
-            chosen, lambda: done.append(one_iteration(self.lab, self.groups, config))
+        done: list[IterationOutcome] = []
+        chosen = [self.candidates[n] for n in self.iterated_candidates]
+        (moved,) = self.batch.measure_displacements(
+            chosen, lambda: done.append(run_one_iteration(self.lab, self.groups, config))
         )
         return moved, done[0]
 

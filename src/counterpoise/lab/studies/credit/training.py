@@ -29,29 +29,34 @@ from counterpoise.lab.experiments.curves import (
     read_run,
 )
 from counterpoise.lab.experiments.processes import Fleet, Standing, number_of_jobs
-from counterpoise.lab.studies.arms import after, design
-from counterpoise.lab.studies.credit import arms as credit_arms
-from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.tokens import MEASURED_SHARE
+from counterpoise.lab.studies.arms import design_runs, final_success
+from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
+from counterpoise.lab.studies.credit.tokens import ARMS_PROGRESS
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record, Records
-from counterpoise.statistics.student import Mean, student, together
+from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 from counterpoise.store.folder import RunFolder
 
-LEAN = ("verify.workers=1", "store.model=false", "store.report=false")  # many runs, few numbers
-LATE = "not in the time given"
+LEAN_OPTIONS = (
+    "verify.workers=1",
+    "store.model=false",
+    "store.report=false",
+)  # many runs, few numbers
+OUT_OF_TIME = "not in the time given"
 
 
 def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()) -> list[Record]:
     """Of the budget's arms but the idle ones."""
-    sizes, every = lab.sizes["training"], credit_arms.arms()
-    table = {name: (*LEAN, *every[name].options) for name in sizes["arms"] if name not in idle}
-    plan = design(replace(lab, sizes=sizes), list(table), table)
+    sizes, every = lab.sizes["training"], credit_arms()
+    table = {
+        name: (*LEAN_OPTIONS, *every[name].options) for name in sizes["arms"] if name not in idle
+    }
+    plan = design_runs(replace(lab, sizes=sizes), list(table), table)
     keys = sorted(plan.runs(), key=lambda key: key.arm in slow)
     fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
 
     def tell(standing: Standing) -> None:
-        share = MEASURED_SHARE + (1 - MEASURED_SHARE) * standing.share
+        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.share
         lab.progress(f"{standing.ended} of {standing.total} runs", share)
 
     fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
@@ -62,16 +67,16 @@ def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()
     found = [
         {"panel": "training", **key._asdict(), **r}
         for key in ended
-        for r in read_timed(RunFolder.open(fleet.folder / key.name))
+        for r in read_timed_run(RunFolder.open(fleet.folder / key.name))
     ]
     return found + [
-        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, LATE)}
+        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, OUT_OF_TIME)}
         for key in keys
         if key not in ended
     ]
 
 
-def read_timed(folder: RunFolder) -> list[Record]:
+def read_timed_run(folder: RunFolder) -> list[Record]:
     """A run's curve with its seconds, and the residual on shared prefixes where it is known."""
     lines = folder.read("metrics")
     each = statistics.median(
@@ -85,21 +90,21 @@ def read_timed(folder: RunFolder) -> list[Record]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """An arm at one rate; differences are from the baseline, seed by seed."""
 
     arm: str
     rate: float
-    success: Mean
-    rollouts: Mean | None  # difference at equal rollouts; None: the baseline itself
-    seconds: Mean | None  # at equal seconds
-    slower: Mean | None  # seconds of an iteration over the baseline's, less 1
+    success: SeedMean
+    by_rollouts: SeedMean | None  # difference at equal rollouts; None: the baseline itself
+    by_seconds: SeedMean | None  # at equal seconds
+    slowdown: SeedMean | None  # seconds of an iteration over the baseline's, less 1
     cancellation: float | None  # mean over the run, and over seeds
     residual: float | None
     entropy: float | None  # at the end
 
 
-def trained(records: Records) -> list[Trained]:
+def training_results(records: Records) -> list[TrainingResult]:
     """Every arm at every rate; intervals of differences hold for all of them together."""
     runs = by_run([r for r in records if r["panel"] == "training"])
     others = [arm for arm in arms(runs) if arm != BASELINE]
@@ -107,20 +112,20 @@ def trained(records: Records) -> list[Trained]:
     found = []
     for rate in rates(runs):
         for arm in arms(runs):
-            success = after(runs, arm, rate)
+            success = final_success(runs, arm, rate)
             by_rollouts = by_seconds = slower = None
             if arm != BASELINE:
                 one = [c for c in compare(runs, arm, BASELINE, family=family) if c.rate == rate]
                 timed = differences(runs, arm, BASELINE, rate, "seconds")
                 by_rollouts = one[0].rollouts if one else None
-                by_seconds = student(timed, together(LEVEL, family)) if timed else None
-                slower = _slower(runs, arm, rate)
+                by_seconds = student_mean(timed, bonferroni_level(LEVEL, family)) if timed else None
+                slower = _slowdown(runs, arm, rate)
             cancellation, residual, entropy = (
-                _mean(runs, arm, rate, of)
+                _mean_of_seeds(runs, arm, rate, of)
                 for of in (mean("cancellation"), mean("residual"), end("entropy"))
             )
             found.append(
-                Trained(
+                TrainingResult(
                     arm, rate, success, by_rollouts, by_seconds, slower, cancellation, residual,
                     entropy,
                 )
@@ -128,7 +133,7 @@ def trained(records: Records) -> list[Trained]:
     return found
 
 
-def untrained(records: Records) -> list[str]:
+def untrained_notes(records: Records) -> list[str]:
     """What was not trained, and why, in sentences; without one when everything was."""
     runs = [r for r in records if r["panel"] == "untrained"]
     every = len({(r["arm"], r["rate"], r["seed"]) for r in records if r["panel"] == "training"})
@@ -146,19 +151,19 @@ def untrained(records: Records) -> list[str]:
     return found
 
 
-def _slower(runs: Runs, arm: str, rate: float) -> Mean | None:
-    mine, theirs = (of_seeds(runs, who, rate, _each) for who in (arm, BASELINE))
+def _slowdown(runs: Runs, arm: str, rate: float) -> SeedMean | None:
+    mine, theirs = (of_seeds(runs, who, rate, _iteration_seconds) for who in (arm, BASELINE))
     pairs = [mine[seed] / theirs[seed] - 1 for seed in sorted(mine.keys() & theirs.keys())]
-    return student(pairs) if pairs else None
+    return student_mean(pairs) if pairs else None
 
 
-def _each(curve: list[Record]) -> float | None:
+def _iteration_seconds(curve: list[Record]) -> float | None:
     """Seconds of an iteration."""
     last = curve[-1]
     return last["seconds"] / last["iteration"] if last["iteration"] else None
 
 
-def _mean(
+def _mean_of_seeds(
     runs: Runs, arm: str, rate: float, of: Callable[[list[Record]], float | None]
 ) -> float | None:
     """Over seeds; None where no seed knows it."""

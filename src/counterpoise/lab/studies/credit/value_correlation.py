@@ -27,11 +27,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.lab.studies.credit.arms import BASELINE, EXPLICIT, WEIGHTED
-from counterpoise.statistics.bootstrap import Interval, bounded, ratio_interval, resampled
+from counterpoise.lab.studies.credit.arms import BASELINE, EXPLICIT_KINDS, WEIGHTED_KINDS
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    interval_from_draws,
+    ratio_interval,
+    resampled_weights,
+)
 from counterpoise.statistics.finding import Record, Records
-from counterpoise.statistics.ranks import Draws, correlations, rank_correlations, ranks
-from counterpoise.statistics.student import together
+from counterpoise.statistics.ranks import (
+    DrawMatrix,
+    rank_correlations,
+    weighted_correlations,
+    weighted_ranks,
+)
+from counterpoise.statistics.student import bonferroni_level
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -39,12 +49,12 @@ Mask = NDArray[np.bool_]  # [N]
 
 
 @dataclass(frozen=True, slots=True)
-class Valued:
-    """One arm. Example: Valued("gtpo", "weights", False, (0.41, 0.34, 0.47), None, ...)"""
+class ArmCorrelations:
+    """One arm. Example: ArmCorrelations("gtpo", "weights", False, (0.41, 0.34, 0.47), None, ...)"""
 
     arm: str
     kind: str
-    ones: bool  # its weights are 1 everywhere here
+    all_ones: bool  # its weights are 1 everywhere here
     credit: Interval | None
     right: Interval | None
     wrong: Interval | None
@@ -58,51 +68,51 @@ class Valued:
     overhead: float  # seconds over those of an iteration with uniform weights, sampling included
 
     @property
-    def judged(self) -> bool:
+    def counts_for_verdict(self) -> bool:
         """Whether the verdict counts it: token weights at their own settings."""
-        return self.kind == "weights" and not self.ones
+        return self.kind == "weights" and not self.all_ones
 
 
-class Tokens:
+class ComparedTokens:
     """The tokens all arms are compared by, resampled once for all."""
 
     def __init__(self, records: Records) -> None:
-        first = _of(records, BASELINE, "token")
+        first = _records_of(records, BASELINE, "token")
         self.prompts = [r["prompt"] for r in first]
         weight_N = np.array([r["weight"] for r in first])
-        self.w_DN: Draws = resampled(self.prompts, DRAWS) * weight_N
+        self.w_DN: DrawMatrix = resampled_weights(self.prompts, DRAWS) * weight_N
         self.value_N = np.array([r["value"] for r in first])
         self.halves = [[r[name] for r in first] for name in ("even", "odd")]
         positive_N = np.array([r["sign"] == "positive" for r in first])
-        self.parts: dict[str, Mask] = {
+        self.subsets: dict[str, Mask] = {
             "all": np.ones_like(positive_N),
             "right": positive_N,
             "wrong": ~positive_N,
             "moving": np.array([r["delta"] is not None for r in first]),
         }
-        self._known: dict[str, tuple[Draws, Draws]] = {}
+        self._ranks_by_subset: dict[str, tuple[DrawMatrix, DrawMatrix]] = {}
 
-    def drawn(self, part: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    def draw_correlations(self, part: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Correlations of x with value among a part of the tokens, one a draw."""
-        in_N = self.parts[part]
+        in_N = self.subsets[part]
         if not in_N.any():
             return np.full(len(self.w_DN), np.nan)
-        w_DN, of_value = self._ranked(part)
-        return correlations(ranks(x_N[in_N], w_DN), of_value, w_DN)
+        w_DN, of_value = self._value_ranks(part)
+        return weighted_correlations(weighted_ranks(x_N[in_N], w_DN), of_value, w_DN)
 
-    def _ranked(self, part: str) -> tuple[Draws, Draws]:
+    def _value_ranks(self, part: str) -> tuple[DrawMatrix, DrawMatrix]:
         """Weights of the part's tokens and the ranks of their values, once for all arms."""
-        if part not in self._known:
-            in_N = self.parts[part]
+        if part not in self._ranks_by_subset:
+            in_N = self.subsets[part]
             w_DN = self.w_DN[:, in_N]
-            self._known[part] = w_DN, ranks(self.value_N[in_N], w_DN)
-        return self._known[part]
+            self._ranks_by_subset[part] = w_DN, weighted_ranks(self.value_N[in_N], w_DN)
+        return self._ranks_by_subset[part]
 
     def interval(self, drawn_D: NDArray[np.float64], level: float = LEVEL) -> Interval | None:
         """None where there is nothing to correlate."""
         if not math.isfinite(drawn_D[0]):
             return None
-        return bounded(drawn_D, len(set(self.prompts)), level)
+        return interval_from_draws(drawn_D, len(set(self.prompts)), level)
 
     @property
     def ceiling(self) -> float:
@@ -111,46 +121,50 @@ class Tokens:
         return math.sqrt(max(0.0, 2 * rho / (1 + rho))) if rho > -1 else 0.0
 
 
-def valued(records: Records, tokens: Tokens) -> list[Valued]:
+def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelations]:
     """Every arm that was iterated, in the order of the records."""
     costs = {r["arm"]: r for r in records if r["panel"] == "cost"}
     base = costs[BASELINE]
     iteration = base["seconds"] + base["sampling"]
     others = len(costs) - 1
-    explicit = sum(r["kind"] in EXPLICIT and not r["ones"] for r in costs.values())
-    level_gain, level_lift = (together(LEVEL, max(1, n)) for n in (explicit, others))
+    explicit = sum(r["kind"] in EXPLICIT_KINDS and not r["ones"] for r in costs.values())
+    level_gain, level_lift = (bonferroni_level(LEVEL, max(1, n)) for n in (explicit, others))
     plain, still = (
-        tokens.drawn(part, _column(records, BASELINE, column))
+        tokens.draw_correlations(part, _column(records, BASELINE, column))
         for part, column in (("all", "credit"), ("moving", "delta"))
     )
     found = []
     for arm, cost in costs.items():
         w_N, credit_N, delta_N = (_column(records, arm, c) for c in ("w", "credit", "delta"))
-        moved = tokens.drawn("moving", delta_N)
-        credit = tokens.drawn("all", credit_N) if cost["kind"] in EXPLICIT else None
-        weighed = cost["kind"] in WEIGHTED and not cost["ones"]
+        moved = tokens.draw_correlations("moving", delta_N)
+        credit = (
+            tokens.draw_correlations("all", credit_N) if cost["kind"] in EXPLICIT_KINDS else None
+        )
+        weighed = cost["kind"] in WEIGHTED_KINDS and not cost["ones"]
         found.append(
-            Valued(
+            ArmCorrelations(
                 arm,
                 cost["kind"],
                 cost["ones"],
                 None if credit is None else tokens.interval(credit),
-                tokens.interval(tokens.drawn("right", w_N)) if weighed else None,
-                tokens.interval(tokens.drawn("wrong", -w_N)) if weighed else None,
+                tokens.interval(tokens.draw_correlations("right", w_N)) if weighed else None,
+                tokens.interval(tokens.draw_correlations("wrong", -w_N)) if weighed else None,
                 None
                 if credit is None or cost["ones"]
                 else tokens.interval(credit - plain, level_gain),
                 tokens.interval(moved),
                 tokens.interval(moved - still, level_lift) if arm != BASELINE else None,
-                tokens.interval(moved - tokens.drawn("moving", credit_N)),
-                *_sums(_of(records, arm, "prompt")),
+                tokens.interval(moved - tokens.draw_correlations("moving", credit_N)),
+                *_pull_ratios(_records_of(records, arm, "prompt")),
                 (cost["seconds"] - base["seconds"]) / iteration,
             )
         )
     return found
 
 
-def _sums(prompts: Sequence[Record]) -> tuple[Interval | None, Interval | None, Interval | None]:
+def _pull_ratios(
+    prompts: Sequence[Record],
+) -> tuple[Interval | None, Interval | None, Interval | None]:
     """Residual on shared prefixes, that of groups, cancellation index: each over prompts."""
     names = [r["prompt"] for r in prompts]
 
@@ -165,9 +179,9 @@ def _sums(prompts: Sequence[Record]) -> tuple[Interval | None, Interval | None, 
     )
 
 
-def _of(records: Records, arm: str, panel: str) -> list[Record]:
+def _records_of(records: Records, arm: str, panel: str) -> list[Record]:
     return [r for r in records if r["panel"] == panel and r["arm"] == arm]
 
 
 def _column(records: Records, arm: str, column: str) -> NDArray[np.float64]:
-    return np.array([r[column] for r in _of(records, arm, "token")], dtype=np.float64)
+    return np.array([r[column] for r in _records_of(records, arm, "token")], dtype=np.float64)

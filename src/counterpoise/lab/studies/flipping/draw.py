@@ -6,7 +6,7 @@ from functools import partial
 
 import altair as alt
 
-from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, Moved
+from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, MovementCounts
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.series import chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure
@@ -73,7 +73,7 @@ def _steps(records: Records) -> Figure:
     points = []
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
-            moved = Moved(records, optimizer, arm)
+            moved = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
                 line = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
                 for name in ("boosted", "suppressed"):

@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from counterpoise.statistics.bootstrap import Interval, Weights, interval
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval
 from counterpoise.statistics.finding import Number, Records
 
 ARMS = ("joint", "positive_only")
 OPTIMIZERS = ("adamw", "sgd")
 SIGNS = {"positive": 1, "negative": -1}
-AGAINST = {"positive": "suppressed", "negative": "boosted"}  # a move against the advantage
-NAMES = {
+FLIPPED_CLASS = {"positive": "suppressed", "negative": "boosted"}  # a move against the advantage
+NUMBER_LABELS = {
     "difference": "boosted, positive minus negative rollouts",
     "flipped": "flipped, of all moved tokens",
     "positive": "flipped, positive rollouts, joint",
@@ -25,7 +25,7 @@ NAMES = {
 }
 
 
-class Moved:
+class MovementCounts:
     """Token counts of one optimizer and arm by prompt and sign, as weighted statistics."""
 
     def __init__(self, records: Records, optimizer: str, arm: str) -> None:
@@ -36,22 +36,22 @@ class Moved:
         ]
         self.prompts = [r["prompt"] for r in mine]
         sign = np.array([SIGNS[r["sign"]] for r in mine])
-        self.of = {name: sign == s for name, s in SIGNS.items()}
+        self.sign_masks = {name: sign == s for name, s in SIGNS.items()}
         self.counts = {
             name: np.array([r[name] for r in mine], dtype=np.float64)
             for name in ("tokens", "boosted", "suppressed", "moved")
         }
 
     def total(self, name: str, sign: str, w: Weights) -> float:
-        return float((w * self.counts[name])[self.of[sign]].sum())
+        return float((w * self.counts[name])[self.sign_masks[sign]].sum())
 
     def share(self, name: str, sign: str, w: Weights) -> float:
-        return _over(self.total(name, sign, w), self.total("tokens", sign, w))
+        return _ratio(self.total(name, sign, w), self.total("tokens", sign, w))
 
     def flip_share(self, w: Weights, signs: tuple[str, ...] = ("positive", "negative")) -> float:
-        flipped = sum(self.total(AGAINST[sign], sign, w) for sign in signs)
+        flipped = sum(self.total(FLIPPED_CLASS[sign], sign, w) for sign in signs)
         moved = sum(self.total(n, sign, w) for n in ("boosted", "suppressed") for sign in signs)
-        return _over(flipped, moved)
+        return _ratio(flipped, moved)
 
     def difference(self, w: Weights) -> float:
         """Boosted share, positive minus negative rollouts."""
@@ -59,19 +59,19 @@ class Moved:
 
     def size_ratio(self, w: Weights) -> float:
         """Mean |delta|, negative over positive rollouts (Fig. 1 c)."""
-        return _over(self.share("moved", "negative", w), self.share("moved", "positive", w))
+        return _ratio(self.share("moved", "negative", w), self.share("moved", "positive", w))
 
     def interval(self, statistic: Callable[[Weights], float]) -> Interval:
-        return interval(self.prompts, statistic)
+        return bootstrap_interval(self.prompts, statistic)
 
 
-def _over(part: float, whole: float) -> float:
+def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
 
 
 def step_numbers(records: Records) -> dict[str, Interval]:
     """What the verdict is about, by single AdamW updates; keys as NAMES."""
-    joint, control = (Moved(records, "adamw", arm) for arm in ARMS)
+    joint, control = (MovementCounts(records, "adamw", arm) for arm in ARMS)
     of_positive = ("positive",)
 
     def lowered(w: Weights) -> float:
@@ -83,7 +83,7 @@ def step_numbers(records: Records) -> dict[str, Interval]:
         "positive": joint.interval(lambda w: joint.flip_share(w, of_positive)),
         "positive-only": control.interval(lambda w: control.flip_share(w, of_positive)),
         "lowered": joint.interval(lowered),
-        "removed": joint.interval(lambda w: _over(lowered(w), joint.flip_share(w, of_positive))),
+        "removed": joint.interval(lambda w: _ratio(lowered(w), joint.flip_share(w, of_positive))),
         "size": joint.interval(joint.size_ratio),
     }
 
@@ -98,7 +98,7 @@ def run_means(records: Records) -> dict[str, float]:
             mine = [
                 r for r in records if r["panel"] == "run" and r["arm"] == arm and r["sign"] == sign
             ]
-            moved = [(r[AGAINST[sign]], r["boosted"] + r["suppressed"]) for r in mine]
+            moved = [(r[FLIPPED_CLASS[sign]], r["boosted"] + r["suppressed"]) for r in mine]
             parts = [against / whole for against, whole in moved if whole]
             share[arm, sign] = float(np.mean(parts)) if parts else float("nan")
             if arm == "joint" and mine:
@@ -111,11 +111,11 @@ def run_means(records: Records) -> dict[str, float]:
     }
 
 
-def all_shares(records: Records) -> tuple[Number, ...]:
+def class_shares(records: Records) -> tuple[Number, ...]:
     numbers = []
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
-            moved = Moved(records, optimizer, arm)
+            moved = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
                 for name in ("boosted", "suppressed"):
                     found = moved.interval(partial(moved.share, name, sign))

@@ -35,24 +35,24 @@ from counterpoise.lab.experiments.processes import train_runs
 from counterpoise.lab.studies.flipping.draw import draw
 from counterpoise.lab.studies.flipping.judge import (
     ARMS,
-    NAMES,
+    NUMBER_LABELS,
     SIGNS,
-    all_shares,
+    class_shares,
     run_means,
     step_numbers,
 )
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import snapshot
-from counterpoise.microscope.displacement import classes
+from counterpoise.microscope.batch_tokens import take_snapshot
+from counterpoise.microscope.displacement import displacement_classes
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Row
 
-MOST_DIFFERENT, LEAST_FLIPPED = 0.10, 0.35
-CHANGES = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
+MAX_DIFFERENCE, MIN_FLIPPED = 0.10, 0.35
+ARM_OPTIONS = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
 COMMON = (
     "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=1",
     "monitor.watch=0",
@@ -67,19 +67,19 @@ def measure(lab: Lab) -> Records:
 
 
 def _steps(lab: Lab) -> list[Record]:
-    return by_batch(lab, _of_batch, "single updates, ", share=0.3)
+    return measure_batches(lab, _measure_batch, "single updates, ", share=0.3)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
-    before = snapshot(lab.policy, rows)
+    before = take_snapshot(lab.policy, rows)
     group_N, A_N = before.groups.cpu().numpy(), before.advantages.cpu().numpy()
-    for optimizer, lr in lab.rates.items():
+    for optimizer, lr in lab.learning_rates.items():
         for arm, trained in (("joint", rows), ("positive_only", _without_negative(rows))):
             with lab.unchanged():
                 lab.update(trained, optimizer=optimizer, lr=lr)
-                after = snapshot(lab.policy, rows)
+                after = take_snapshot(lab.policy, rows)
             delta_N = (after.logprobs - before.logprobs).cpu().numpy()
             about = {"panel": "step", "optimizer": optimizer, "arm": arm}
             for group in np.unique(group_N).tolist():
@@ -95,7 +95,7 @@ def _without_negative(rows: list[Row]) -> list[Row]:
 
 
 def _counts(delta_N: np.ndarray) -> Record:
-    class_N = classes(delta_N)
+    class_N = displacement_classes(delta_N)
     return {
         "tokens": len(delta_N),
         "boosted": int((class_N > 0).sum()),
@@ -114,18 +114,18 @@ def _runs(lab: Lab) -> list[Record]:
     given = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (given[arm] / "metrics.jsonl").is_file()]
     trained = train_runs(
-        {f"flipping-{arm}": (*common, length, *CHANGES[arm]) for arm in missing},
+        {f"flipping-{arm}": (*common, length, *ARM_OPTIONS[arm]) for arm in missing},
         lab.out / "runs" / lab.budget,
         lambda doing, share: lab.progress(doing, 0.3 + 0.7 * share),
     )
     records = []
     for arm in ARMS:
         folder = trained[f"flipping-{arm}"] if arm in missing else RunFolder(given[arm])
-        records += [{"panel": "run", "arm": arm, **r} for r in read_run(folder.path)]
+        records += [{"panel": "run", "arm": arm, **r} for r in read_monitor_records(folder.path)]
     return records
 
 
-def read_run(folder: Path) -> list[Record]:
+def read_monitor_records(folder: Path) -> list[Record]:
     """The monitor's numbers, by sign and iteration, from metrics.jsonl alone."""
     return [
         {
@@ -154,11 +154,14 @@ def judge(records: Records) -> Finding:
         f"four are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
         (
             *(
-                Number(NAMES[key], *found, unit="" if key == "size" else "share")
+                Number(NUMBER_LABELS[key], *found, unit="" if key == "size" else "share")
                 for key, found in step.items()
             ),
-            *(Number(f"{NAMES[key]}, over the runs", v, unit="share") for key, v in run.items()),
-            *all_shares(records),
+            *(
+                Number(f"{NUMBER_LABELS[key]}, over the runs", v, unit="share")
+                for key, v in run.items()
+            ),
+            *class_shares(records),
         ),
         (
             "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
@@ -178,12 +181,12 @@ def judge(records: Records) -> Finding:
 def _verdict(step: dict[str, Interval], run: dict[str, float]) -> Verdict:
     (_, d_low, d_high), (_, f_low, f_high) = step["difference"], step["flipped"]
     (_, l_low, l_high) = step["lowered"]
-    if d_low > MOST_DIFFERENT or d_high < -MOST_DIFFERENT or f_high < LEAST_FLIPPED or l_high < 0:
+    if d_low > MAX_DIFFERENCE or d_high < -MAX_DIFFERENCE or f_high < MIN_FLIPPED or l_high < 0:
         return "not replicated"
-    seen = d_low > -MOST_DIFFERENT and d_high < MOST_DIFFERENT and f_low >= LEAST_FLIPPED
+    seen = d_low > -MAX_DIFFERENCE and d_high < MAX_DIFFERENCE and f_low >= MIN_FLIPPED
     agrees = (
-        abs(run["difference"]) < MOST_DIFFERENT
-        and run["flipped"] >= LEAST_FLIPPED
+        abs(run["difference"]) < MAX_DIFFERENCE
+        and run["flipped"] >= MIN_FLIPPED
         and run["positive"] > run["positive-only"]
     )
     return "replicated" if seen and l_low > 0 and agrees else "inconclusive"

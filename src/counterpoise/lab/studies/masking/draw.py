@@ -9,22 +9,27 @@ import altair as alt
 import numpy as np
 
 from counterpoise.lab.studies.masking.judge import (
-    EDGES,
+    COSINE_EDGES,
     ETA,
     LAYERS,
-    PAPER,
+    PAPER_TABLE,
+    boost_rate,
     matching,
     mean_boost,
-    rate,
 )
 from counterpoise.report.charts.forest import Point, forest, point
 from counterpoise.report.charts.series import chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-CONDITIONS = {"random": "random", "same": "same token", "low": "low confidence", "both": "both"}
+CONDITION_LABELS = {
+    "random": "random",
+    "same": "same token",
+    "low": "low confidence",
+    "both": "both",
+}
 STYLES = {"positive": "positive", "mixed": "series", "negative": "negative"}
-SOURCES = (
+SOURCE_KEYS = (
     ("positive", "masked tokens from positive rollouts"),
     ("negative", "from negative"),
     ("series", "as they come"),
@@ -33,29 +38,29 @@ SOURCES = (
 
 def draw(records: Records) -> tuple[Figure, ...]:
     return (
-        *(_table(records, layer) for layer in LAYERS),
-        _by_candidate(records),
-        _effects(records),
-        _strength(records),
-        _mixture(records),
-        _top(records, "rate"),
-        _top(records, "mean"),
+        *(_table_figure(records, layer) for layer in LAYERS),
+        _candidate_figure(records),
+        _effects_figure(records),
+        _strength_figure(records),
+        _mixture_figure(records),
+        _top_figure(records, "rate"),
+        _top_figure(records, "mean"),
     )
 
 
 # -- Table 1 --------------------------------------------------------------------------------------
 
 
-def _table(records: Records, layer: str) -> Figure:
+def _table_figure(records: Records, layer: str) -> Figure:
     table = matching(records, panel="table", layer=layer, how="update", rate=ETA)
     points = [
         point(
             label,
             source,
-            rate(matching(table, condition=condition, source=source)),
-            PAPER[condition, layer][0] if source == "mixed" else None,
+            boost_rate(matching(table, condition=condition, source=source)),
+            PAPER_TABLE[condition, layer][0] if source == "mixed" else None,
         )
-        for condition, label in CONDITIONS.items()
+        for condition, label in CONDITION_LABELS.items()
         for source in STYLES
     ]
     return Figure(
@@ -63,14 +68,14 @@ def _table(records: Records, layer: str) -> Figure:
         f"Boost Rate, {LAYERS[layer]}",
         "Share of candidates that the masked tokens had raised, by which tokens are masked and "
         "whose they are. Ticks: the paper's Table 1, which does not say whose.",
-        SOURCES,
+        SOURCE_KEYS,
     )
 
 
-def _by_candidate(records: Records) -> Figure:
+def _candidate_figure(records: Records) -> Figure:
     both = matching(records, panel="table", layer="head", how="update", condition="both")
     points = [
-        point(f"{sign} candidate", source, rate(matching(both, sign=sign, source=source)))
+        point(f"{sign} candidate", source, boost_rate(matching(both, sign=sign, source=source)))
         for sign in ("positive", "negative")
         for source in STYLES
     ]
@@ -79,7 +84,7 @@ def _by_candidate(records: Records) -> Figure:
         "By the candidate's own rollout",
         "Boost Rate of masked tokens that are the same and of low confidence, output layer, by the "
         "sign of the rollout the candidate stands in.",
-        SOURCES,
+        SOURCE_KEYS,
     )
 
 
@@ -100,7 +105,7 @@ def _forest(points: Sequence[Point]) -> alt.LayerChart:
 # -- Fig. 3 ---------------------------------------------------------------------------------------
 
 
-def _effects(records: Records) -> Figure:
+def _effects_figure(records: Records) -> Figure:
     """Panel a: cumulative, because effects span orders of magnitude on both sides of 0."""
     table = matching(records, panel="table", layer="head", how="update")
     chosen = {
@@ -132,7 +137,7 @@ def _effects(records: Records) -> Figure:
         "Share of candidates with an effect up to x (output layer). Equal tokens of low "
         "confidence, by whose they are, against random tokens. A curve to the right of 0 means "
         "that the masked tokens had raised the candidate.",
-        (("muted", "random tokens"), *SOURCES),
+        (("muted", "random tokens"), *SOURCE_KEYS),
     )
 
 
@@ -141,29 +146,29 @@ def _decades(widest: float) -> list[float]:
     return [-top, -top / 10, 0, top / 10, top]
 
 
-def _strength(records: Records) -> Figure:
-    labels = [f"{low:g} to {high:g}" for low, high in pairwise(EDGES)]
+def _strength_figure(records: Records) -> Figure:
+    labels = [f"{low:g} to {high:g}" for low, high in pairwise(COSINE_EDGES)]
     points = [
-        _point(matching(mine, condition=f"{low}"), at=label, source=source, layer=layer)
+        _rate_point(matching(mine, condition=f"{low}"), at=label, source=source, layer=layer)
         for layer, how in (("head", "update"), ("full", "first order"))
         for source in STYLES
         for mine in [matching(records, panel="strength", layer=layer, how=how, source=source)]
-        for low, label in zip(EDGES[:-1], labels, strict=True)
+        for low, label in zip(COSINE_EDGES[:-1], labels, strict=True)
     ]
     x = alt.X("at:N", sort=labels, axis=alt.Axis(labelAngle=-35, title="cosine with the candidate"))
     return Figure(
-        _lines(points, x, "Boost Rate by coupling"),
+        _line_chart(points, x, "Boost Rate by coupling"),
         "Boost Rate by coupling strength",
         "Up to 16 tokens from each band of the cosine of output-layer gradients. Solid: output "
         "layer; dashed: all parameters, first order. As they come, tokens of both signs undo each "
         "other however strong the coupling.",
-        SOURCES,
+        SOURCE_KEYS,
     )
 
 
-def _top(records: Records, what: str) -> Figure:
+def _top_figure(records: Records, what: str) -> Figure:
     points = [
-        _point(
+        _rate_point(
             matching(mine, condition=n), at=int(n), source=source, layer=layer, mean=what == "mean"
         )
         for layer, how in (("head", "update"), ("full", "first order"))
@@ -180,18 +185,18 @@ def _top(records: Records, what: str) -> Figure:
     )
     title = "Mean Boost" if what == "mean" else "Boost Rate"
     return Figure(
-        _lines(points, x, f"{title} by number of masked tokens", share=what == "rate"),
+        _line_chart(points, x, f"{title} by number of masked tokens", share=what == "rate"),
         f"{title} by number masked",
         ("In nats. " if what == "mean" else "")
         + "The tokens with the largest cosine, of all rollouts or of one sign. Solid: output "
         "layer; dashed: all parameters, first order.",
-        SOURCES,
+        SOURCE_KEYS,
     )
 
 
-def _mixture(records: Records) -> Figure:
+def _mixture_figure(records: Records) -> Figure:
     points = [
-        _point(matching(mine, condition=q), at=float(q), source="mixed", layer=layer)
+        _rate_point(matching(mine, condition=q), at=float(q), source="mixed", layer=layer)
         for layer, how in (("head", "update"), ("full", "first order"))
         for mine in [matching(records, panel="mixture", layer=layer, how=how)]
         for q in sorted({r["condition"] for r in mine}, key=float)
@@ -202,9 +207,9 @@ def _mixture(records: Records) -> Figure:
             format="%", title="masked tokens from positive rollouts", tickCount=5, tickMinStep=0
         ),
     )
-    paper = {"value": PAPER["both", "full"][0]}
+    paper = {"value": PAPER_TABLE["both", "full"][0]}
     return Figure(
-        _lines(points, x, "Boost Rate by share of positive tokens", guides=[paper]),
+        _line_chart(points, x, "Boost Rate by share of positive tokens", guides=[paper]),
         "Which mixture gives 75 %",
         "Boost Rate of four equal tokens of low confidence, by how many of them come from positive "
         "rollouts. Dotted: the paper's 75 %.",
@@ -212,7 +217,7 @@ def _mixture(records: Records) -> Figure:
     )
 
 
-def _lines(
+def _line_chart(
     points: Records, x: alt.X, description: str, *, share: bool = True, guides: Records = ()
 ) -> alt.LayerChart:
     """One line a source, solid for the output layer, dashed for all parameters."""
@@ -229,11 +234,11 @@ def _lines(
                 band = mine.mark_area(style=style, opacity=0.14).encode(x=x, y="low:Q", y2="high:Q")
                 layers.append(band)
             layers.append(mine.mark_line(style=style, strokeDash=dash).encode(x=x, y=y))
-            layers.append(mine.mark_point(style=style).encode(x=x, y=y, tooltip=TIPS))
+            layers.append(mine.mark_point(style=style).encode(x=x, y=y, tooltip=TOOLTIPS))
     return alt.LayerChart(layer=layers, width="container", height=200, description=description)
 
 
-TIPS = [
+TOOLTIPS = [
     alt.Tooltip("value:Q", title="value", format=".3~g"),
     alt.Tooltip("low:Q", title="from", format=".3~g"),
     alt.Tooltip("high:Q", title="to", format=".3~g"),
@@ -241,7 +246,7 @@ TIPS = [
 ]
 
 
-def _point(records: Records, *, mean: bool = False, **keys: object) -> Record:
-    found = mean_boost(records) if mean else rate(records)
+def _rate_point(records: Records, *, mean: bool = False, **keys: object) -> Record:
+    found = mean_boost(records) if mean else boost_rate(records)
     value, low, high = (None if np.isnan(v) else v for v in found)
     return {**keys, "value": value, "low": low, "high": high, "candidates": len(records)}

@@ -12,11 +12,23 @@ from counterpoise.microscope.masking import CONDITIONS, SOURCES
 from counterpoise.statistics.bootstrap import Interval, difference_interval, mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
-ETA, SMALL = 0.1, 0.001  # the paper's learning rate, and one at which first order should be exact
-EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)  # of the cosine of two output-layer gradients
+ETA, SMALL_ETA = (
+    0.1,
+    0.001,
+)  # the paper's learning rate, and one at which first order should be exact
+COSINE_EDGES = (
+    -1.0,
+    -0.1,
+    -0.01,
+    0.01,
+    0.1,
+    0.3,
+    0.6,
+    1.0,
+)  # of the cosine of two output-layer gradients
 LAYERS = {"head": "output layer", "full": "all parameters"}
-HALF_THE_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
-PAPER = {  # (Boost Rate, Mean Boost) as printed; which of the middle rows is which is our reading
+HALF_PAPER_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
+PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; which of the middle rows is which is our reading
     ("random", "head"): (0.5060, -0.0039),
     ("random", "full"): (0.5021, 0.0048),
     ("same", "head"): (0.6620, 0.0224),
@@ -32,16 +44,16 @@ def matching(records: Records, **wanted: Any) -> list[Record]:
     return [r for r in records if all(r[name] == value for name, value in wanted.items())]
 
 
-def rate(records: Records) -> Interval:
+def boost_rate(records: Records) -> Interval:
     """Boost Rate."""
-    return _mean(records, [r["effect"] > 0 for r in records])
+    return _mean_or_nan(records, [r["effect"] > 0 for r in records])
 
 
 def mean_boost(records: Records) -> Interval:
-    return _mean(records, [r["effect"] for r in records])
+    return _mean_or_nan(records, [r["effect"] for r in records])
 
 
-def _mean(records: Records, values: Sequence[float]) -> Interval:
+def _mean_or_nan(records: Records, values: Sequence[float]) -> Interval:
     """nan where no candidate had such tokens to mask."""
     if not records:
         return math.nan, math.nan, math.nan
@@ -56,31 +68,31 @@ def judge(records: Records) -> Finding:
         mixed = matching(records, panel="table", layer=layer, how="update", rate=ETA)
         for condition in CONDITIONS:
             mine = matching(mixed, condition=condition, source="mixed")
-            boosts, mean = PAPER[condition, layer]
+            boosts, mean = PAPER_TABLE[condition, layer]
             name = f"{condition}, {layer}"
             numbers += [
-                Number(f"Boost Rate, {name}", *rate(mine), paper=boosts, unit="share"),
+                Number(f"Boost Rate, {name}", *boost_rate(mine), paper=boosts, unit="share"),
                 Number(f"Mean Boost, {name}", *mean_boost(mine), paper=mean),
             ]
-        rates = [rate(matching(mixed, condition=x, source="mixed"))[0] for x in CONDITIONS]
+        rates = [boost_rate(matching(mixed, condition=x, source="mixed"))[0] for x in CONDITIONS]
         ordered &= rates[0] <= rates[1] <= rates[3]
-        gaps[layer] = _gap(matching(mixed, source="mixed"))
+        gaps[layer] = _gap_over_random(matching(mixed, source="mixed"))
         numbers.append(Number(f"both minus random, {layer}", *gaps[layer], unit="share"))
         for sign in ("positive", "negative"):
             for source in ("positive", "negative"):
                 mine = matching(mixed, condition="both", source=source, sign=sign)
                 name = f"both, {layer}: {source} tokens on a {sign} candidate"
-                numbers.append(Number(name, *rate(mine), unit="share"))
-    agreements = _agreements(records)
-    needed = _mixture(records)
+                numbers.append(Number(name, *boost_rate(mine), unit="share"))
+    agreements = _sign_agreements(records)
+    needed = _mixture_numbers(records)
     numbers += [*agreements, *needed]
     verdict: Verdict = "inconclusive"
     if ordered and all(low > 0 for _, low, _ in gaps.values()):
         verdict = "replicated"
-    elif all(high < HALF_THE_GAP for _, _, high in gaps.values()):
+    elif all(high < HALF_PAPER_GAP for _, _, high in gaps.values()):
         verdict = "not replicated"
     head = matching(records, panel="table", layer="head", how="update", condition="both")
-    by_sign = {s: rate(matching(head, source=s))[0] for s in SOURCES}
+    by_sign = {s: boost_rate(matching(head, source=s))[0] for s in SOURCES}
     values = [x for name in LAYERS for x in (100 * v for v in gaps[name])]
     return Finding(
         verdict,
@@ -94,7 +106,7 @@ def judge(records: Records) -> Finding:
     )
 
 
-def _gap(records: Records) -> Interval:
+def _gap_over_random(records: Records) -> Interval:
     two = [r for r in records if r["condition"] in ("both", "random")]
     return difference_interval(
         [r["prompt"] for r in two],
@@ -103,31 +115,37 @@ def _gap(records: Records) -> Interval:
     )
 
 
-def _agreements(records: Records) -> list[Number]:
+def _sign_agreements(records: Records) -> list[Number]:
     """How often the kernel row predicts the sign of the real update."""
     table = matching(records, panel="table")
-    told = {_pair(r): r["effect"] for r in matching(table, how="first order")}
+    told = {_prediction_key(r): r["effect"] for r in matching(table, how="first order")}
     found = []
-    for layer, eta in (("head", ETA), ("full", ETA), ("full", SMALL)):
-        real = [r for r in matching(table, layer=layer, how="update", rate=eta) if _pair(r) in told]
-        same = [np.sign(told[_pair(r)]) == np.sign(r["effect"]) for r in real]  # 0 where all cancel
+    for layer, eta in (("head", ETA), ("full", ETA), ("full", SMALL_ETA)):
+        real = [
+            r
+            for r in matching(table, layer=layer, how="update", rate=eta)
+            if _prediction_key(r) in told
+        ]
+        same = [
+            np.sign(told[_prediction_key(r)]) == np.sign(r["effect"]) for r in real
+        ]  # 0 where all cancel
         name = f"first order has the sign of the update, {layer}, lr {eta:g}"
-        found.append(Number(name, *_mean(real, same), unit="share"))
+        found.append(Number(name, *_mean_or_nan(real, same), unit="share"))
     return found
 
 
-def _pair(r: Record) -> tuple[object, ...]:
+def _prediction_key(r: Record) -> tuple[object, ...]:
     return r["layer"], r["condition"], r["source"], r["candidate"]
 
 
-def _mixture(records: Records) -> list[Number]:
+def _mixture_numbers(records: Records) -> list[Number]:
     """Which share of positive tokens would give the paper's rate; none where no share does."""
     found = []
     for layer, how in (("head", "update"), ("full", "first order")):
         mine = matching(records, panel="mixture", layer=layer, how=how)
         shares = sorted({float(r["condition"]) for r in mine})
-        rates = [rate(matching(mine, condition=f"{q}"))[0] for q in shares]
-        printed = PAPER["both", layer][0]
+        rates = [boost_rate(matching(mine, condition=f"{q}"))[0] for q in shares]
+        printed = PAPER_TABLE["both", layer][0]
         if shares and rates == sorted(rates) and rates[0] <= printed <= rates[-1]:
             share = float(np.interp(printed, rates, shares))
             name = f"share of positive tokens at which the paper's rate is met, {layer}"
@@ -138,7 +156,7 @@ def _mixture(records: Records) -> list[Number]:
     return [*found, Number("share of positive tokens as drawn, both", share, unit="share")]
 
 
-def _layer(crossing: Number) -> str:
+def _layer_label(crossing: Number) -> str:
     return LAYERS[crossing.name.rpartition(", ")[2]]
 
 
@@ -146,7 +164,7 @@ def _notes(records: Records, needed: list[Number]) -> tuple[str, ...]:
     table = matching(records, panel="table", layer="head", how="update", source="mixed")
     sizes = {x: np.mean([r["tokens"] for r in matching(table, condition=x)]) for x in CONDITIONS}
     *crossings, drawn = needed
-    met = " and ".join(f"{100 * n.value:.0f} % ({_layer(n)})" for n in crossings)
+    met = " and ".join(f"{100 * n.value:.0f} % ({_layer_label(n)})" for n in crossings)
     return (
         "Masked tokens a set, on average: "
         + ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())

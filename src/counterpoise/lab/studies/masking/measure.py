@@ -35,40 +35,40 @@ from torch import Tensor
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking.draw import draw
-from counterpoise.lab.studies.masking.judge import EDGES, ETA, SMALL, judge
+from counterpoise.lab.studies.masking.judge import COSINE_EDGES, ETA, SMALL_ETA, judge
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
-from counterpoise.microscope.chosen_gradients import gradient, plus
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
+from counterpoise.microscope.chosen_gradients import objective_gradient, weighted_sum
 from counterpoise.microscope.masking import (
     CONDITIONS,
-    by_source,
-    draw_places,
-    draw_sets,
-    full_effects,
-    low_confidence,
-    output_effects,
-    predicted,
+    draw_indices,
+    draw_masked_sets,
+    first_order_effect,
+    full_update_effects,
+    is_low_confidence,
+    output_layer_effects,
+    tokens_by_source,
 )
 from counterpoise.microscope.output_layer import output_gradient
-from counterpoise.microscope.pairs import kernel, norms
-from counterpoise.microscope.parameter_kernel import kernel_row
+from counterpoise.microscope.pairs import gradient_norms, kernel_rows
+from counterpoise.microscope.parameter_kernel import parameter_kernel_row
 from counterpoise.model.swapped_weights import Direction
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.types import Row
 
-SIZE = 16  # pools of equal tokens at low confidence hold about as many
-TOPS = (1, 2, 4, 8, 16, 32, 64)
-QUARTER = 4  # tokens of a set in the mixture panel: 0 to 4 of them positive
+SET_SIZE = 16  # pools of equal tokens at low confidence hold about as many
+TOP_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+MIXTURE_SIZE = 4  # tokens of a set in the mixture panel: 0 to 4 of them positive
 
-Key = tuple[str, str, str]  # (panel, condition, source)
+SetKey = tuple[str, str, str]  # (panel, condition, source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
     lab: Lab
     rows: list[Row]
-    seen: Snapshot
+    snapshot: Snapshot
     W: Tensor
     candidates: list[int]
     kernel_CN: Tensor  # output layer
@@ -77,50 +77,57 @@ class _Batch:
 
 def measure(lab: Lab) -> Records:
     batch = _prepare(lab)
-    head, normal = output_gradient(batch.seen, batch.W), gradient(lab.policy, batch.rows)
+    head, normal = (
+        output_gradient(batch.snapshot, batch.W),
+        objective_gradient(lab.policy, batch.rows),
+    )
     records: list[Record] = []
     C = len(batch.candidates)
     for i in range(C):
-        records += lab.parts(f"candidate {i}", partial(_of_candidate, batch, i, head, normal))
+        records += lab.measure_part(
+            f"candidate {i}", partial(_measure_candidate, batch, i, head, normal)
+        )
         lab.progress(f"candidate {i + 1} of {C}", (i + 1) / C)
     return records
 
 
-def _of_candidate(batch: _Batch, i: int, head: Tensor, normal: Direction) -> list[Record]:
+def _measure_candidate(batch: _Batch, i: int, head: Tensor, normal: Direction) -> list[Record]:
     lab, c = batch.lab, batch.candidates[i]
-    sets = {key: places for key, places in _sets(batch, i) if len(places)}
+    sets = {key: places for key, places in _masked_sets(batch, i) if len(places)}
     table = {key: places for key, places in sets.items() if key[0] == "table"}
-    effects = output_effects(batch.seen, batch.W, head, c, list(sets.values()), ETA)
+    effects = output_layer_effects(batch.snapshot, batch.W, head, c, list(sets.values()), ETA)
     found = dict(zip(sets, effects, strict=True))
     records = _records(batch, c, sets, found, "head", "update")
     records += _predictions(batch, c, table, batch.kernel_CN[i], "head")
     if i < lab.sizes["rows"]:
-        row_N = kernel_row(lab.policy, batch.rows, _place(batch.seen, c))
+        row_N = parameter_kernel_row(lab.policy, batch.rows, _row_and_position(batch.snapshot, c))
         records += _predictions(batch, c, sets, row_N, "full")
     if i < lab.sizes["real"]:
-        rates = (ETA, SMALL) if i < lab.sizes["rows"] else (ETA,)
+        rates = (ETA, SMALL_ETA) if i < lab.sizes["rows"] else (ETA,)
         records += _real_updates(batch, c, table, normal, rates)
     return records
 
 
 def _prepare(lab: Lab) -> _Batch:
     rows = lab.rows(lab.sizes["prompts"])
-    seen = snapshot(lab.policy, rows)
+    seen = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach()
-    candidates = _candidates(seen, lab.sizes["candidates"], rng_for(lab.seed, "candidates"))
+    candidates = _choose_candidates(seen, lab.sizes["candidates"], rng_for(lab.seed, "candidates"))
     at = torch.tensor(candidates, dtype=torch.long, device=W.device)
-    kernel_CN = kernel(seen.hidden, W, seen.tokens, at)
-    norm_N = norms(seen.hidden, W, seen.tokens)
+    kernel_CN = kernel_rows(seen.hidden, W, seen.tokens, at)
+    norm_N = gradient_norms(seen.hidden, W, seen.tokens)
     return _Batch(
         lab, rows, seen, W, candidates, kernel_CN, kernel_CN / (norm_N[at, None] * norm_N)
     )
 
 
-def _candidates(seen: Snapshot, most: int, rng: np.random.Generator) -> list[int]:
+def _choose_candidates(seen: Snapshot, most: int, rng: np.random.Generator) -> list[int]:
     """Of low confidence, in random order, positive and negative rollouts in turn."""
-    low = low_confidence(seen)
+    low = is_low_confidence(seen)
     sides = [
-        rng.permutation((low & by_source(seen)[sign]).nonzero().squeeze(1).cpu().numpy()).tolist()
+        rng.permutation(
+            (low & tokens_by_source(seen)[sign]).nonzero().squeeze(1).cpu().numpy()
+        ).tolist()
         for sign in ("positive", "negative")
     ]
     pairs = min(map(len, sides))
@@ -128,79 +135,79 @@ def _candidates(seen: Snapshot, most: int, rng: np.random.Generator) -> list[int
     return (turns + sides[0][pairs:] + sides[1][pairs:])[:most]
 
 
-def _sets(batch: _Batch, i: int) -> Iterator[tuple[Key, Tensor]]:
-    seen, c = batch.seen, batch.candidates[i]
+def _masked_sets(batch: _Batch, i: int) -> Iterator[tuple[SetKey, Tensor]]:
+    seen, c = batch.snapshot, batch.candidates[i]
     rng = rng_for(batch.lab.seed, "masking", index=c)
-    for (condition, source), places in draw_sets(seen, c, SIZE, rng).items():
+    for (condition, source), places in draw_masked_sets(seen, c, SET_SIZE, rng).items():
         yield ("table", condition, source), places
 
-    cosine_N, sources = batch.cosine_CN[i], by_source(seen)
+    cosine_N, sources = batch.cosine_CN[i], tokens_by_source(seen)
     others = torch.ones_like(sources["mixed"])
     others[c] = False
     for source, members in sources.items():
-        for low, high in pairwise(EDGES):
+        for low, high in pairwise(COSINE_EDGES):
             pool = others & members & (cosine_N > low) & (cosine_N <= high)
-            yield ("strength", f"{low}", source), draw_places(pool, SIZE, rng)
+            yield ("strength", f"{low}", source), draw_indices(pool, SET_SIZE, rng)
         ranked = torch.where(others & members, cosine_N, -torch.inf).argsort(descending=True)
         enough = int((others & members).sum())
-        for n in TOPS:
+        for n in TOP_COUNTS:
             yield ("top", f"{n}", source), ranked[: min(n, enough)]
 
-    pool = others & low_confidence(seen) & (seen.tokens == seen.tokens[c])
+    pool = others & is_low_confidence(seen) & (seen.tokens == seen.tokens[c])
     plus_minus = [pool & sources["positive"], pool & sources["negative"]]
-    if all(int(side.sum()) >= QUARTER for side in plus_minus):
-        for up in range(QUARTER + 1):
+    if all(int(side.sum()) >= MIXTURE_SIZE for side in plus_minus):
+        for up in range(MIXTURE_SIZE + 1):
             drawn = [
-                draw_places(side, n, rng)
-                for side, n in zip(plus_minus, (up, QUARTER - up), strict=True)
+                draw_indices(side, n, rng)
+                for side, n in zip(plus_minus, (up, MIXTURE_SIZE - up), strict=True)
             ]
-            yield ("mixture", f"{up / QUARTER}", "mixed"), torch.cat(drawn)
+            yield ("mixture", f"{up / MIXTURE_SIZE}", "mixed"), torch.cat(drawn)
 
 
 def _real_updates(
-    batch: _Batch, c: int, table: dict[Key, Tensor], normal: Direction, rates: tuple[float, ...]
+    batch: _Batch, c: int, table: dict[SetKey, Tensor], normal: Direction, rates: tuple[float, ...]
 ) -> list[Record]:
     """Condition by condition: a gradient is as large as the model, so few are kept at a time."""
-    policy, rows, where = batch.lab.policy, batch.rows, _place(batch.seen, c)
+    policy, rows, where = batch.lab.policy, batch.rows, _row_and_position(batch.snapshot, c)
     records: list[Record] = []
     for condition in CONDITIONS:
         sets = {key: places for key, places in table.items() if key[1] == condition}
         masked: dict[str, Direction] = {}
         apart = {source: places for (_, _, source), places in sets.items() if source != "mixed"}
         for source, places in apart.items():
-            masked[source] = gradient(policy, rows, places)
+            masked[source] = objective_gradient(policy, rows, places)
         if (whole := sets.get(("table", condition, "mixed"))) is not None:
             together = {k for places in apart.values() for k in places.tolist()}
             masked["mixed"] = (
-                plus((1.0, masked[source]) for source in apart)
+                weighted_sum((1.0, masked[source]) for source in apart)
                 if together == set(whole.tolist())  # a small pool: the other two make it up
-                else gradient(policy, rows, whole)
+                else objective_gradient(policy, rows, whole)
             )
         for eta in rates:
-            found = full_effects(policy, rows, where, normal, masked, eta)
+            found = full_update_effects(policy, rows, where, normal, masked, eta)
             effects = {key: found[key[2]] for key in sets}
             records += _records(batch, c, sets, effects, "full", "update", eta)
     return records
 
 
 def _predictions(
-    batch: _Batch, c: int, sets: dict[Key, Tensor], row_N: Tensor, layer: str
+    batch: _Batch, c: int, sets: dict[SetKey, Tensor], row_N: Tensor, layer: str
 ) -> list[Record]:
-    A = batch.seen.advantages
-    found = {key: predicted(row_N, A, places, ETA) for key, places in sets.items()}
+    A = batch.snapshot.advantages
+    found = {key: first_order_effect(row_N, A, places, ETA) for key, places in sets.items()}
     return _records(batch, c, sets, found, layer, "first order")
 
 
 def _records(
     batch: _Batch,
     c: int,
-    sets: dict[Key, Tensor],
-    effects: dict[Key, float],
+    sets: dict[SetKey, Tensor],
+    effects: dict[SetKey, float],
     layer: str,
     how: str,
     eta: float = ETA,
 ) -> list[Record]:
-    seen = batch.seen
+    seen = batch.snapshot
     return [
         {
             "panel": panel,
@@ -221,7 +228,7 @@ def _records(
     ]
 
 
-def _place(seen: Snapshot, c: int) -> tuple[int, int]:
+def _row_and_position(seen: Snapshot, c: int) -> tuple[int, int]:
     return int(seen.rows[c]), int(seen.positions[c])
 
 

@@ -27,12 +27,12 @@ from itertools import product
 
 import numpy as np
 
-from counterpoise.lab.studies.fixed_batch import OPEN, Candidate, FixedBatch
+from counterpoise.lab.studies.fixed_batch import OPEN_LIMIT, Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value.judge import draw, judge
-from counterpoise.microscope.displacement import classes
+from counterpoise.microscope.displacement import displacement_classes
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.types import Row
@@ -40,21 +40,23 @@ from counterpoise.types import Row
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
-    bank = Bank(lab, batch)
-    pool, whole = batch.all_open(), batch.candidates(closed=True)
-    (delta,) = batch.displacements([*pool, *whole], partial(lab.update, batch.rows))
-    mixed_up = shuffled(batch.rows, lab.seed)
-    (control,) = batch.displacements(whole, partial(lab.update, mixed_up))
+    bank = TokenValueStore(lab, batch)
+    pool, whole = batch.open_tokens(), batch.candidates(closed=True)
+    (delta,) = batch.measure_displacements([*pool, *whole], partial(lab.update, batch.rows))
+    mixed_up = shuffle_row_advantages(batch.rows, lab.seed)
+    (control,) = batch.measure_displacements(whole, partial(lab.update, mixed_up))
 
-    cells = equal_cells(batch.rows, pool, delta[: len(pool)], lab.sizes["cell"])
+    cells = draw_equal_cells(batch.rows, pool, delta[: len(pool)], lab.sizes["cell"])
     records = [
         {"panel": "cells", **value, "delta": delta[n]}
-        for n, value in zip(cells, bank.values([pool[n] for n in cells], mixed=True), strict=True)
+        for n, value in zip(
+            cells, bank.value_records([pool[n] for n in cells], mixed=True), strict=True
+        )
     ]
     population = [i for i, row in enumerate(batch.rows) if row.index == 0]
-    entropy_N = np.sort([c.entropy for c in batch.tokens(population)])
+    entropy_N = np.sort([c.entropy for c in batch.tokens_of_rows(population)])
     for c, value, moved, other in zip(
-        whole, bank.values(whole), delta[len(pool) :], control, strict=True
+        whole, bank.value_records(whole), delta[len(pool) :], control, strict=True
     ):
         above = len(entropy_N) - int(np.searchsorted(entropy_N, c.entropy))  # itself included
         records.append(
@@ -66,16 +68,16 @@ def measure(lab: Lab) -> Records:
                 "top": above / len(entropy_N),
             }
         )
-    lab.progress("values are known", VALUES_SHARE)
-    return [*records, *_counts(batch)]
+    lab.progress("values are known", VALUES_PROGRESS)
+    return [*records, *_count_open_tokens(batch)]
 
 
-def equal_cells(
+def draw_equal_cells(
     rows: Sequence[Row], pool: Sequence[Candidate], delta_N: Sequence[float], size: int
 ) -> list[int]:
     """Indices of the first `size` of the pool in each of (positive, negative) x (boosted,
     suppressed); fewer where the smallest cell has fewer."""
-    class_N = classes(np.asarray(delta_N))
+    class_N = displacement_classes(np.asarray(delta_N))
     cells = [
         [n for n, c in enumerate(pool) if rows[c.row].sign == sign and class_N[n] == way]
         for sign, way in product((1, -1), (1, -1))
@@ -84,7 +86,7 @@ def equal_cells(
     return sorted(n for cell in cells for n in cell[:count])
 
 
-def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
+def shuffle_row_advantages(rows: Sequence[Row], seed: int) -> list[Row]:
     """The same rows, the advantages of each group in another order."""
     advantages: dict[str, list[float]] = {}
     for row in rows:
@@ -96,10 +98,10 @@ def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
     return [replace(row, advantage=next(permuted[row.group])) for row in rows]
 
 
-def _counts(batch: FixedBatch) -> list[Record]:
+def _count_open_tokens(batch: FixedBatch) -> list[Record]:
     """How many tokens of each prompt the candidates of (a) are drawn from."""
     found: dict[str, Record] = {}
-    for c in batch.tokens(range(len(batch.rows))):
+    for c in batch.tokens_of_rows(range(len(batch.rows))):
         prompt = batch.rows[c.row].group
         record = found.setdefault(
             prompt, {"panel": "tokens", "prompt": prompt, "tokens": 0, "open": 0}
@@ -117,12 +119,12 @@ STUDY = Study(
     "suppresses, in positive and in negative rollouts; the gap is largest among the 40 % of "
     "tokens with the highest entropy.",
     rule="Replicated when the gap between boosted and suppressed tokens (p <= "
-    f"{OPEN}, equal numbers, forced estimator) is above 0 with its interval in positive and in "
+    f"{OPEN_LIMIT}, equal numbers, forced estimator) is above 0 with its interval in positive and in "
     "negative rollouts; not replicated when either interval lies below 0; otherwise "
     "inconclusive. The place of the peak over entropy is reported, not judged.",
     budgets={
-        "quick": {**SIZES["quick"], "cell": 100},
-        "full": {**SIZES["full"], "cell": 400},
+        "quick": {**VALUE_SIZES["quick"], "cell": 100},
+        "full": {**VALUE_SIZES["full"], "cell": 400},
     },
     measure=measure,
     judge=judge,

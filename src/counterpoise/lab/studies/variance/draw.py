@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.lab.studies.variance.judge import COMPOSERS, Measured, cross_term, signals
+from counterpoise.lab.studies.variance.judge import (
+    COMPOSERS,
+    CutStatistics,
+    cross_term_interval,
+    signal_numbers,
+)
 from counterpoise.microscope.variance import CUTS
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.panels.panel import Figure
@@ -21,9 +26,9 @@ def _noise_figure(records: Records) -> Figure:
     points = []
     for cut in (*CUTS, *COMPOSERS):
         for direction in COLOURS:
-            one = Measured(records, direction, cut)
+            one = CutStatistics(records, direction, cut)
             all_once = np.ones(len(one.prompts))
-            line = f"{cut}, C = {one.C(all_once):+.2f}"
+            line = f"{cut}, C = {one.cross_term(all_once):+.2f}"
             found, expected = one.interval(one.factor), one.predicted(all_once)
             points.append(point(line, direction, found, expected))
     drawn = forest(
@@ -49,7 +54,7 @@ def _noise_figure(records: Records) -> Figure:
 
 def _plan_figure(records: Records) -> Figure:
     steps = [r for r in records if r["panel"] == "plan" and r["squares"]]
-    points = [point(rule, "mean", cross_term(records, rule)) for rule in COMPOSERS]
+    points = [point(rule, "mean", cross_term_interval(records, rule)) for rule in COMPOSERS]
     points += [point(r["cut"], "step", (r["cross"] / r["squares"], None, None)) for r in steps]
     drawn = forest(
         points,
@@ -69,7 +74,7 @@ def _plan_figure(records: Records) -> Figure:
 
 def _filter_figure(records: Records) -> Figure:
     points = []
-    for number in signals(records):
+    for number in signal_numbers(records):
         _, direction, label = number.name.split(", ")
         points.append(point(direction, label, (number.value, number.low, number.high)))
     drawn = forest(

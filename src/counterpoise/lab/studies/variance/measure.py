@@ -41,30 +41,32 @@ from counterpoise.lab.studies.variance.draw import draw
 from counterpoise.lab.studies.variance.judge import (
     COMPOSERS,
     DIRECTIONS,
-    Measured,
-    cross_term,
-    rho_of,
-    signals,
+    CutStatistics,
+    cross_term_interval,
+    rho_interval,
+    signal_numbers,
 )
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.microscope.variance import (
     CUTS,
-    directions,
-    noise,
-    permuted,
+    reference_directions,
     rollout_scores,
-    update_along,
+    shuffle_advantages,
+    update_along_direction,
+    update_noise,
 )
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.types import Row
 
-AT_MOST = 0.8  # of the noise of groups cut by sign
+MAX_NOISE_RATIO = 0.8  # of the noise of groups cut by sign
 TOLERANCE = 0.1
 STEPS = 4
 BATCH, DIRECTIONS_BATCH = 1, 2
-Array = NDArray[np.float64]
-Cut = Callable[[Array, int], NDArray[np.int64]]  # advantages [P, G], draw -> part of each rollout
+FloatArray = NDArray[np.float64]
+CutFunction = Callable[
+    [FloatArray, int], NDArray[np.int64]
+]  # advantages [P, G], draw -> part of each rollout
 
 
 # -- measure --------------------------------------------------------------------------------------
@@ -76,15 +78,15 @@ def measure(lab: Lab) -> Records:
     others = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
     A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)
     lab.progress("directions", 0.1)
-    X: dict[str, Array] = {}
-    for name, u in directions(lab.policy, others).items():
+    X: dict[str, FloatArray] = {}
+    for name, u in reference_directions(lab.policy, others).items():
         lab.progress(f"scores along {name}", 0.1 + 0.1 * (1 + len(X)))
         X[name] = rollout_scores(lab.policy, rows, u).reshape(-1, G)
-    records = _of_plans(rows) + [r for name in X for r in _of_filter(name, X[name], A_PG)]
+    records = _plan_records(rows) + [r for name in X for r in _filter_records(name, X[name], A_PG)]
     cuts = _cuts(rows)
     for done, (cut, parts) in enumerate(cuts.items()):
         lab.progress(f"groups cut: {cut}", 0.4 + 0.6 * done / len(cuts))
-        records += _of_cut(cut, parts, X, A_PG, lab.sizes["draws"])
+        records += _cut_records(cut, parts, X, A_PG, lab.sizes["draws"])
     return records
 
 
@@ -96,14 +98,14 @@ def whole_groups(rows: Sequence[Row]) -> tuple[list[Row], int]:
     return [row for row in rows if sizes[row.group] == G], G
 
 
-def _cuts(rows: Sequence[Row]) -> dict[str, Cut]:
+def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
     """Parts of single groups, and the steps of whole plans."""
 
-    def of_group(name: str) -> Cut:
+    def of_group(name: str) -> CutFunction:
         return lambda A_PG, draw: CUTS[name](A_PG, rng_for(draw, name))
 
-    def of_plan(rule: str) -> Cut:
-        def parts(A_PG: Array, draw: int) -> NDArray[np.int64]:
+    def of_plan(rule: str) -> CutFunction:
+        def parts(A_PG: FloatArray, draw: int) -> NDArray[np.int64]:
             dealt = [
                 replace(r, advantage=a) for r, a in zip(rows, A_PG.ravel().tolist(), strict=True)
             ]
@@ -117,22 +119,24 @@ def _cuts(rows: Sequence[Row]) -> dict[str, Cut]:
     return {name: of_group(name) for name in CUTS} | {rule: of_plan(rule) for rule in COMPOSERS}
 
 
-def _of_cut(cut: str, parts: Cut, X: dict[str, Array], A_PG: Array, draws: int) -> list[Record]:
+def _cut_records(
+    cut: str, parts: CutFunction, X: dict[str, FloatArray], A_PG: FloatArray, draws: int
+) -> list[Record]:
     """One record a prompt, direction and kind of advantages: sums over parts, mean over draws."""
     records: list[Record] = []
     for dealt in (True, False):
         drawn = []
         for seed in range(draws):
-            A_draw = permuted(A_PG, rng_for(seed, "deal")) if dealt else A_PG
+            A_draw = shuffle_advantages(A_PG, rng_for(seed, "deal")) if dealt else A_PG
             drawn.append((A_draw, parts(A_draw, seed)))
         for direction, X_PG in X.items():
             centred_PG = X_PG - X_PG.mean()
-            found = [noise(centred_PG, *each) for each in drawn]
+            found = [update_noise(centred_PG, *each) for each in drawn]
             mean_P = centred_PG.mean(axis=1)
             columns = {
                 "measured": np.mean([n.measured for n in found], axis=0),
-                "squares": np.mean([n.squares for n in found], axis=0),
-                "sums": np.mean([n.sums for n in found], axis=0),
+                "squares": np.mean([n.sum_of_squares for n in found], axis=0),
+                "sums": np.mean([n.squared_sums for n in found], axis=0),
                 "mean": mean_P,
                 "within": np.square(centred_PG - mean_P[:, None]).sum(axis=1),
             }
@@ -145,9 +149,12 @@ def _of_cut(cut: str, parts: Cut, X: dict[str, Array], A_PG: Array, draws: int) 
     return records
 
 
-def _of_filter(direction: str, X_PG: Array, A_PG: Array) -> list[Record]:
+def _filter_records(direction: str, X_PG: FloatArray, A_PG: FloatArray) -> list[Record]:
     """What reaches the update of a whole group, and what its right rollouts alone would do."""
-    joint_P, right_P = update_along(X_PG, A_PG), update_along(X_PG, A_PG.clip(min=0))
+    joint_P, right_P = (
+        update_along_direction(X_PG, A_PG),
+        update_along_direction(X_PG, A_PG.clip(min=0)),
+    )
     about = {"panel": "filter", "direction": direction}
     return [
         {**about, "prompt": p, "joint": joint, "right": right}
@@ -155,7 +162,7 @@ def _of_filter(direction: str, X_PG: Array, A_PG: Array) -> list[Record]:
     ]
 
 
-def _of_plans(rows: Sequence[Row]) -> list[Record]:
+def _plan_records(rows: Sequence[Row]) -> list[Record]:
     """Eq. 14 for each step of one plan a composer, as every run reports it."""
     records: list[Record] = []
     for rule in COMPOSERS:
@@ -172,7 +179,7 @@ def _of_plans(rows: Sequence[Row]) -> list[Record]:
 
 
 def judge(records: Records) -> Finding:
-    shared = {cut: Measured(records, "shared", cut) for cut in CUTS}
+    shared = {cut: CutStatistics(records, "shared", cut) for cut in CUTS}
     whole, by_sign = shared["whole"], shared["by sign"]
     ratio = whole.interval(lambda w: whole.per_square(w) / by_sign.per_square(w))
     fits = {cut: one.interval(one.over_closed_form) for cut, one in shared.items()}
@@ -180,11 +187,11 @@ def judge(records: Records) -> Finding:
         low <= 1 <= high or abs(value - 1) <= TOLERANCE for value, low, high in fits.values()
     )
     verdict: Verdict = "inconclusive"
-    if holds and ratio[2] < AT_MOST:
+    if holds and ratio[2] < MAX_NOISE_RATIO:
         verdict = "replicated"
-    elif ratio[1] > AT_MOST:
+    elif ratio[1] > MAX_NOISE_RATIO:
         verdict = "not replicated"
-    rho = {name: rho_of(records, name) for name in DIRECTIONS}
+    rho = {name: rho_interval(records, name) for name in DIRECTIONS}
     because = (
         f"Along the shared direction whole groups have {ratio[0]:.2f} [{ratio[1]:.2f}, "
         f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
@@ -202,8 +209,11 @@ def judge(records: Records) -> Finding:
                 for cut, one in shared.items()
             ),
             *(Number(f"measured over closed form, {cut}", *fit) for cut, fit in fits.items()),
-            *(Number(f"C of eq. 14, {rule}", *cross_term(records, rule)) for rule in COMPOSERS),
-            *signals(records),
+            *(
+                Number(f"C of eq. 14, {rule}", *cross_term_interval(records, rule))
+                for rule in COMPOSERS
+            ),
+            *signal_numbers(records),
         ),
         (
             "The paper prints no numbers for Sec. 3.1; eq. 11 to 13 are our derivation.",
