@@ -1,9 +1,10 @@
-"""Delta log p of every token, and its class (Algorithm 1, eq. 16).
+"""Classes of tokens by their displacement, the change of log p in an update (Algorithm 1, eq. 16).
 
     boosted: > eps      suppressed: < -eps      stable: otherwise      eps = 1e-6
 
-A token is flipped when it moves against the sign of its own advantage. Before and after must come
-from the same forward in the same batch layout: then an update of nothing is 100 % stable, exactly.
+A token is flipped when it moves against the sign of its own advantage. Both log-probabilities must
+come from the same forward pass in the same batch layout: then an update that changes nothing leaves
+exactly 100 % of tokens stable.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class DisplacementShares:
-    """Of the tokens with one sign of advantage.
+    """Shares of the three classes among the tokens with one sign of advantage.
 
     Example:
-        DisplacementShares(tokens=3100, boosted=0.46, suppressed=0.41, stable=0.13, mean=0.0004, size=0.012)
+        DisplacementShares(
+            tokens=3100, boosted=0.46, suppressed=0.41, stable=0.13, mean=0.0004, mean_abs=0.012
+        )
     """
 
     tokens: int
     boosted: float
     suppressed: float
     stable: float
-    mean: float  # of delta
+    mean: float  # mean of delta
     mean_abs: float  # mean of |delta|
 
 
@@ -42,7 +45,7 @@ def displacement_classes(
 def displacement_shares(
     delta_N: NDArray[np.floating], epsilon: float = EPSILON
 ) -> DisplacementShares | None:
-    """None when there are no tokens."""
+    """Shares of boosted, suppressed and stable tokens; None when there are no tokens."""
     if not len(delta_N):
         return None
     class_N = displacement_classes(delta_N, epsilon)
@@ -59,7 +62,7 @@ def displacement_shares(
 def shares_by_sign(
     delta_N: NDArray[np.floating], advantages_N: NDArray[np.floating]
 ) -> dict[str, DisplacementShares | None]:
-    """{"positive": ..., "negative": ...}, by the sign of each token's advantage."""
+    """The shares as {"positive": ..., "negative": ...}, by the sign of each token's advantage."""
     return {
         "positive": displacement_shares(delta_N[advantages_N > 0]),
         "negative": displacement_shares(delta_N[advantages_N < 0]),
@@ -69,5 +72,5 @@ def shares_by_sign(
 def flipped_tokens(
     delta_N: NDArray[np.floating], advantages_N: NDArray[np.floating]
 ) -> NDArray[np.bool_]:
-    """Tokens that moved against their own advantage."""
+    """True for tokens that moved against their own advantage."""
     return np.sign(advantages_N) * displacement_classes(delta_N) < 0
