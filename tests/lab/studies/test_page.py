@@ -105,7 +105,7 @@ def test_figures_are_drawn_from_the_table_where_there_is_one(folder: Path):
     page = Page(write_report(folder))
     assert len(page.json) == 2  # the proxy's chart, the theme
     assert "masking.parquet is missing" in page.text
-    assert "knows no study unheard_of" in page.text
+    assert "has no study called unheard_of" in page.text
 
 
 def test_one_study_alone(folder: Path):

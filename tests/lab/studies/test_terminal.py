@@ -75,7 +75,7 @@ def test_a_study_that_fails_does_not_take_the_others_along(
     tmp_path: Path, made_up: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_up(a=fails, b=has_no_signal, c=measures)
-    with pytest.raises(PoiseError, match="a, b failed: why is said above"):
+    with pytest.raises(PoiseError, match="a, b failed, for the reasons above"):
         run("a,b,c", tmp_path)
     said = capsys.readouterr().out
     assert "RuntimeError: out of memory" in said
@@ -92,7 +92,8 @@ def test_time_that_is_over_stops_what_runs_and_the_same_command_goes_on(
     asked = made_up(a=measures, b=measures)
     run("a", tmp_path)
     run("a,b", tmp_path, minutes=-1.0)  # what was measured before is judged and drawn
-    assert "not finished in time: b; the same command goes on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not finished in time: b; run the same command again to continue" in said
     assert asked == ["a"]
     run("a,b", tmp_path)
     assert asked == ["a", "b"]
@@ -121,8 +122,8 @@ def test_without_what_draws_the_numbers_are_kept_and_drawn_later(
         bundle.cache_clear()
         run("proxy", tmp_path)
     said = capsys.readouterr().out.replace("\n", " ")
-    assert "proxy: no figures, vl_convert is not installed here" in said
-    assert "no report: vl_convert is not installed here" in said
+    assert "proxy: no figures, vl_convert is not installed;" in said
+    assert "no report: vl_convert is not installed;" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["proxy.json", "proxy.parquet"]
     run("proxy", tmp_path)
     assert (tmp_path / "proxy.png").is_file()
@@ -146,7 +147,7 @@ def test_other_sizes_and_options_are_other_settings(
 
 @pytest.mark.parametrize("option", ["sample.group_size=4", "sample.temperature=0.6"])
 def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
-    with pytest.raises(PoiseError, match=f"leave {option} out"):
+    with pytest.raises(PoiseError, match=f"remove {option}"):
         _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
 
 
@@ -168,7 +169,7 @@ def test_which_studies_all_means() -> None:
         proxy.STUDY.name,
         polarity.STUDY.name,
     ]
-    with pytest.raises(PoiseError, match="value draws its own rollouts"):
+    with pytest.raises(PoiseError, match="value samples its own rollouts"):
         select_studies("proxy,value", "embedded", True)
 
 

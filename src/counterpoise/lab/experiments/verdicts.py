@@ -131,8 +131,8 @@ def power(experiment: Experiment) -> str:
         return "one seed shows nothing: raise experiment.seeds"
     spreads = (options.spread / 2, options.spread, 2 * options.spread)
     said = ", ".join(
-        f"{100 * detectable_difference(options.seeds, spread, level):.1f} points if differences vary by "
-        f"{100 * spread:.1f}"
+        f"{100 * detectable_difference(options.seeds, spread, level):.1f} points if differences "
+        f"vary by {100 * spread:.1f}"
         for spread in spreads
     )
     return (

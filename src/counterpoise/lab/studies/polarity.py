@@ -1,13 +1,14 @@
-"""Fig. 4, and the control of Fig. 1 d: what negative rollouts take away from an update.
+"""Fig. 4, and the control of Fig. 1 d: what negative rollouts remove from an update.
 
-Algorithm 2 from one checkpoint, on several batches: a step on the positive rollouts alone, a step
-on all, both measured on all tokens. Every token has a category (microscope/categories.py); the
-share of boosted mass in category c is
+Algorithm 2 from one checkpoint, on several batches: one step on the positive rollouts alone and one
+on all rollouts, both measured on all tokens. Every token has a category (microscope/categories.py);
+the share of boosted mass in category c is
 
     share_c = sum_{j in c} max(delta_j, 0) / sum_j max(delta_j, 0)
 
-AdamW at its first step, the trainer's, decides; plain SGD stands beside it. No clipping, so that
-the two updates differ by their tokens alone. Shares are pooled over tokens; prompts are resampled.
+The verdict is by AdamW, the trainer's optimizer, at its first step; plain SGD is reported too.
+Gradients are not clipped, so that the two updates differ by their tokens alone. Shares are pooled
+over tokens; prompts are resampled.
 
 Replicated: under AdamW the template share falls from positive-only to joint and the share of
 reasoning tokens (numbers, LaTeX, content words) rises, both intervals of the change off 0. Not
@@ -72,49 +73,54 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     tagger = load_nltk_tagger()
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
     check_rows(rows)
+    # Categories do not depend on the update, so tokens are classified once for all of them.
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
-    category_N = np.concatenate([token_categories(each, tagger) for each in texts])
+    category_N = np.concatenate([token_categories(row_texts, tagger) for row_texts in texts])
     for optimizer, lr in lab.learning_rates.items():
         step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-        found = measure_polarity(lab.policy, rows, step)
-        for update, delta in (("positive", found.positive), ("joint", found.joint)):
+        displacements = measure_polarity(lab.policy, rows, step)
+        for update, update_delta in (
+            ("positive", displacements.positive),
+            ("joint", displacements.joint),
+        ):
             shared = {
                 "optimizer": optimizer,
                 "update": update,
                 "batch": batch,
                 "tagger": "nltk" if tagger else "rules",
             }
-            delta_N = delta.double().cpu().numpy()
+            delta_N = update_delta.double().cpu().numpy()
             records += [
-                shared | r for r in _category_sums(found.before, delta_N, category_N, batch)
+                shared | record
+                for record in _category_sums(displacements.before, delta_N, category_N, batch)
             ]
     return records
 
 
 def _category_sums(
-    seen: Snapshot, delta_N: NDArray[np.float64], category_N: NDArray[np.str_], batch: int
+    snapshot: Snapshot, delta_N: NDArray[np.float64], category_N: NDArray[np.str_], batch: int
 ) -> Iterator[Record]:
-    """By prompt, category and sign of the rollout."""
-    A_N, group_N = seen.advantages.cpu().numpy(), seen.groups.cpu().numpy()
+    """Sums over tokens, by prompt, category and sign of the rollout."""
+    A_N, group_N = snapshot.advantages.cpu().numpy(), snapshot.groups.cpu().numpy()
     class_N, flipped_N = displacement_classes(delta_N), flipped_tokens(delta_N, A_N)
     for group in np.unique(group_N):
         for category in np.unique(category_N):
             for sign, inside_N in (("positive", A_N > 0), ("negative", A_N < 0)):
-                mine = (group_N == group) & (category_N == category) & inside_N
+                member_N = (group_N == group) & (category_N == category) & inside_N
                 yield {
                     "prompt": f"{batch}:{group}",
                     "category": str(category),
                     "sign": sign,
-                    "tokens": int(mine.sum()),
-                    "boosted_mass": float(delta_N[mine].clip(min=0).sum()),
-                    "delta": float(delta_N[mine].sum()),
-                    "boosted": int((class_N[mine] > 0).sum()),
-                    "suppressed": int((class_N[mine] < 0).sum()),
-                    "flipped": int(flipped_N[mine].sum()),
+                    "tokens": int(member_N.sum()),
+                    "boosted_mass": float(delta_N[member_N].clip(min=0).sum()),
+                    "delta": float(delta_N[member_N].sum()),
+                    "boosted": int((class_N[member_N] > 0).sum()),
+                    "suppressed": int((class_N[member_N] < 0).sum()),
+                    "flipped": int(flipped_N[member_N].sum()),
                 }
 
 
-# -- what was found -------------------------------------------------------------------------------
+# -- judge ----------------------------------------------------------------------------------------
 
 
 def judge(records: Records) -> Finding:
@@ -122,10 +128,12 @@ def judge(records: Records) -> Finding:
     changes: dict[tuple[str, str], Interval] = {}
     flips: list[float] = []
     for optimizer in OPTIMIZERS:
-        mine = _matching(records, optimizer=optimizer)
-        prompts = [r["prompt"] for r in mine]
-        for name, wanted in CATEGORY_KINDS.items():
-            share = {update: _share(mine, update, wanted) for update in UPDATES}
+        optimizer_records = _matching(records, optimizer=optimizer)
+        prompts = [record["prompt"] for record in optimizer_records]
+        for name, category_names in CATEGORY_KINDS.items():
+            share = {
+                update: _share(optimizer_records, update, category_names) for update in UPDATES
+            }
             for update, statistic in share.items():
                 label = f"{name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *bootstrap_interval(prompts, statistic), unit="share"))
@@ -134,32 +142,35 @@ def judge(records: Records) -> Finding:
             numbers.append(Number(f"change of {name} share, {optimizer}", *change, unit="share"))
         for sign in SIGNS:
             for update in UPDATES:
-                found = _rate(_matching(mine, update=update, sign=sign), "flipped")
-                flips.append(found[0])
+                flip_interval = _rate(
+                    _matching(optimizer_records, update=update, sign=sign), "flipped"
+                )
+                flips.append(flip_interval[0])
                 label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
-                numbers.append(Number(label, *found, unit="share"))
+                numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     verdict: Verdict = "inconclusive"
     if template[2] < 0 and reasoning[1] > 0:
         verdict = "replicated"
     elif template[1] > 0 or reasoning[2] < 0:
         verdict = "not replicated"
-    told = [100 * x for x in (*template, *reasoning, *flips[:2])]
+    percentages = [100 * share for share in (*template, *reasoning, *flips[:2])]
     return Finding(
         verdict,
         "From positive-only to joint the share of boosted mass on template tokens changes by "
         "{:+.1f} points [{:+.1f}, {:+.1f}], on reasoning tokens by {:+.1f} [{:+.1f}, {:+.1f}]. "
         "Of the tokens of positive rollouts {:.0f} % fall after positive-only, {:.0f} % after "
-        "joint (AdamW).".format(*told),
+        "joint (AdamW).".format(*percentages),
         tuple(numbers),
         _notes(records, numbers[0].value, changes["function", "adamw"]),
     )
 
 
 def _notes(records: Records, template: float, function: Interval) -> tuple[str, ...]:
-    notes = [f"Words were told apart by {TAGGERS[records[0]['tagger']]}."]
+    # On a task whose template the model already knows, the claim cannot show: say so.
+    notes = [f"Words were classified by {TAGGERS[records[0]['tagger']]}."]
     if template < 0.01:
-        change, low, high = (100 * x for x in function)
+        change, low, high = (100 * bound for bound in function)
         notes.append(
             f"The model is certain of its template: only {100 * template:.2g} % of the boosted "
             "mass of positive-only lies there, so there is nothing to take away. Function words, "
@@ -170,13 +181,15 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
 
 
 def _matching(records: Records, **wanted: str) -> list[Record]:
-    return [r for r in records if all(r[name] == value for name, value in wanted.items())]
+    return [
+        record for record in records if all(record[name] == value for name, value in wanted.items())
+    ]
 
 
 def _share(records: Records, update: str, wanted: Sequence[str]) -> Statistic:
-    """Of the update's boosted mass, the part in the wanted categories."""
-    mass_N = np.array([r["boosted_mass"] * (r["update"] == update) for r in records])
-    inside_N = np.array([r["category"] in wanted for r in records])
+    """The share of the update's boosted mass in the wanted categories, as a function of weights."""
+    mass_N = np.array([record["boosted_mass"] * (record["update"] == update) for record in records])
+    inside_N = np.array([record["category"] in wanted for record in records])
 
     def share(w_N: Weights) -> float:
         total = w_N @ mass_N
@@ -190,12 +203,15 @@ def _change(joint: Statistic, positive: Statistic) -> Statistic:
 
 
 def _rate(records: Records, column: str) -> Interval:
-    """Of a token, pooled over records."""
-    prompts, tokens = [r["prompt"] for r in records], [r["tokens"] for r in records]
-    return ratio_interval(prompts, [r[column] for r in records], tokens)
+    """The mean of a column per token, pooled over records."""
+    prompts, tokens = (
+        [record["prompt"] for record in records],
+        [record["tokens"] for record in records],
+    )
+    return ratio_interval(prompts, [record[column] for record in records], tokens)
 
 
-# -- drawn ----------------------------------------------------------------------------------------
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
@@ -207,14 +223,21 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 
 def _shares(records: Records, optimizer: str) -> Figure:
-    mine = _matching(records, optimizer=optimizer)
-    prompts, tokens = [r["prompt"] for r in mine], sum(r["tokens"] for r in mine)
+    optimizer_records = _matching(records, optimizer=optimizer)
+    prompts, tokens = (
+        [record["prompt"] for record in optimizer_records],
+        sum(record["tokens"] for record in optimizer_records),
+    )
     points = []
-    for category in _present_categories(mine):
-        count = sum(r["tokens"] for r in _matching(mine, category=category))
+    for category in _present_categories(optimizer_records):
+        count = sum(record["tokens"] for record in _matching(optimizer_records, category=category))
         for update in UPDATES:
-            found = bootstrap_interval(prompts, _share(mine, update, (category,)))
-            points.append(point(LABELS[category], UPDATE_NAMES[update], found, count / tokens))
+            share_interval = bootstrap_interval(
+                prompts, _share(optimizer_records, update, (category,))
+            )
+            points.append(
+                point(LABELS[category], UPDATE_NAMES[update], share_interval, count / tokens)
+            )
     return Figure(
         _forest(points, "share of boosted mass", "%"),
         f"Boosted mass by kind of token, {OPTIMIZERS[optimizer]}",
@@ -225,12 +248,12 @@ def _shares(records: Records, optimizer: str) -> Figure:
 
 
 def _means(records: Records) -> Figure:
-    mine = _matching(records, optimizer="adamw")
+    adamw_records = _matching(records, optimizer="adamw")
     points = [
         point(LABELS[category], UPDATE_NAMES[update], _rate(members, "delta"))
-        for category in _present_categories(mine)
+        for category in _present_categories(adamw_records)
         for update in UPDATES
-        for members in [_matching(mine, category=category, update=update)]
+        for members in [_matching(adamw_records, category=category, update=update)]
     ]
     return Figure(
         _forest(points, "mean change of log-probability", "~g"),
@@ -258,14 +281,18 @@ def _flips(records: Records) -> Figure:
 
 
 def _present_categories(records: Records) -> list[str]:
-    """Categories that occur, in their order."""
-    return [c for c in CATEGORIES if any(r["tokens"] for r in _matching(records, category=c))]
+    """The categories that occur, in the order of CATEGORIES."""
+    return [
+        category
+        for category in CATEGORIES
+        if any(record["tokens"] for record in _matching(records, category=category))
+    ]
 
 
 def _forest(points: Sequence[Point], title: str, axis: str) -> alt.LayerChart:
     styles = {UPDATE_NAMES["positive"]: "soft", UPDATE_NAMES["joint"]: "series"}
-    told = "Positive-only against joint update"
-    return forest(points, styles, title, told, axis=axis, zero=True, labels=112)
+    description = "Positive-only against joint update"
+    return forest(points, styles, title, description, axis=axis, zero=True, labels=112)
 
 
 STUDY = Study(

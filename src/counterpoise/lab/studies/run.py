@@ -1,12 +1,13 @@
-"""`poise study`: measure, judge, draw, and leave everything in a folder.
+"""Runs one study: measure, judge, draw, and write everything into a folder.
 
     NAME.parquet   the tidy table behind the figure, with the settings it was measured at
     NAME.json      our numbers, the paper's, the verdict and the rule it follows from
     NAME.svg .png .html
 
-A study that was measured at the same settings is not measured again, only judged and drawn; so an
-interrupted `poise study all` goes on where it stopped, and figures are redrawn without a model.
-What was measured is on disk before it is drawn: a machine that measures may lack what draws.
+A study that was already measured at the same settings is not measured again, only judged and drawn.
+So an interrupted `poise study all` continues where it stopped, and figures are redrawn without a
+model. Records are written before anything is drawn, because the machine that measures may lack the
+drawing packages.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ BUDGETS = ("quick", "full")
 def run_study(
     study: Study, lab: Lab, say: Callable[[str], None], *, again: bool = False
 ) -> Finding:
-    """Measure unless that was done, then judge and draw."""
+    """Measure unless the records are already there, then judge and draw."""
     settings = study_settings(study, lab)
     table = lab.out / f"{study.name}.parquet"
-    saved = None if again else read_records(table, settings)
-    if saved is None:
-        kept = table.with_suffix(".part.parquet")
+    measured = None if again else read_records(table, settings)
+    if measured is None:
+        partial_path = table.with_suffix(".part.parquet")
+        # Partial results of an interrupted run are reused, unless `again` asks for a new start.
         if again:
-            kept.unlink(missing_ok=True)
-        saved = _measure(study, lab, PartialResults(kept, settings))
-        write_records(table, saved[0], settings, saved[1])
-        kept.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
+        measured = _measure(study, lab, PartialResults(partial_path, settings))
+        write_records(table, measured[0], settings, measured[1])
+        partial_path.unlink(missing_ok=True)
     else:
-        say(f"{study.name}: measured before, in {table}")
-    records, seconds = saved
+        say(f"{study.name}: already measured, using {table}")
+    records, seconds = measured
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
     _write_figures(study, records, lab.out, say)
@@ -50,17 +52,18 @@ def run_study(
 
 
 def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
-    """(records, seconds); what was measured is kept whatever stops it."""
+    """(records, seconds). Partial results are saved whatever stops the measurement."""
     lab.sizes, lab.measure_part = study_sizes(study, lab), parts
     try:
         records = list(study.measure(lab))
-    except BaseException:
+    except BaseException:  # also an interrupt: hours of measurement must not be lost
         parts.save()
         raise
     return records, parts.seconds
 
 
 def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+    # Imported here: measuring must work on a machine without drawing packages.
     try:
         from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
@@ -69,18 +72,18 @@ def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str
         write_studies_page(out, out / f"{study.name}.html", only=study.name)
     except ModuleNotFoundError as fault:
         say(
-            f"{study.name}: no figures, {fault.name} is not installed here; the same command draws "
-            f"them where it is, from {out / study.name}.parquet and without the model"
+            f"{study.name}: no figures, {fault.name} is not installed; run the same command where "
+            f"it is: it draws them from {out / study.name}.parquet, without the model"
         )
 
 
 def is_measured(study: Study, lab: Lab) -> bool:
-    """Whether its records are there, at the settings of this lab."""
+    """True if the study's records exist at the settings of this lab."""
     return read_records(lab.out / f"{study.name}.parquet", study_settings(study, lab)) is not None
 
 
 def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
-    """What the records depend on; measured again when any of it changes."""
+    """The settings that the records depend on; a change of any of them means measuring again."""
     return {
         "model": lab.model,
         "budget": lab.budget,
@@ -92,7 +95,7 @@ def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
 
 
 def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:
-    """Those of the budget, with what `--size` says of them."""
+    """The sizes of the budget, with those given by `--size` in their place."""
     budget = study.budgets[lab.budget]
     return {**budget, **{name: size for name, size in lab.size_overrides.items() if name in budget}}
 

@@ -1,4 +1,4 @@
-"""Gaps with their intervals along an axis: what the value studies draw."""
+"""Charts of the value studies: gaps with intervals along an axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from counterpoise.report.charts.series import chart
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 
-SERIES_SPACING = 10  # pixels between the series at one place
+SERIES_SPACING = 10  # pixels between series at the same x
 SIGNED_LABEL = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
 SIGN_STYLES = {"both": "series", "positive": "positive", "negative": "negative"}
 KEYS = (
@@ -30,15 +30,19 @@ class GapPoint(TypedDict):
     high: float
 
 
-def gap_point(x: str, series: str, found: Interval) -> GapPoint:
-    value, low, high = found
+def gap_point(x: str, series: str, interval: Interval) -> GapPoint:
+    value, low, high = interval
     return {"x": x, "series": series, "value": value, "low": low, "high": high}
 
 
 def gap_points_by_sign(x: str, records: Records) -> list[GapPoint]:
-    """The gap, and that of positive and negative rollouts alone."""
+    """The gap of all rollouts, and of positive and negative rollouts alone."""
     return [
-        gap_point(x, series, value_gap([r for r in records if series in ("both", r["sign"])]))
+        gap_point(
+            x,
+            series,
+            value_gap([record for record in records if series in ("both", record["sign"])]),
+        )
         for series in SIGN_STYLES
     ]
 
@@ -51,7 +55,7 @@ def gap_chart(
     *,
     joined: bool = True,
 ) -> alt.LayerChart:
-    """`styles`: series -> colour. Places are drawn evenly, in the order they come in."""
+    """Points with intervals, evenly spaced in the order given; `styles` maps series to colours."""
     x = alt.X(
         "x:O",
         sort=None,
@@ -61,23 +65,25 @@ def gap_chart(
     y = alt.Y(
         "value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED_LABEL, tickMinStep=0)
     )
-    tip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
-    tip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
+    tooltip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
+    tooltip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
     zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     layers: list[alt.Chart] = [zero]
-    for place, (series, style) in enumerate(styles.items()):
-        shift = SERIES_SPACING * (place - (len(styles) - 1) / 2)
-        mine = chart([dict(p) for p in points if p["series"] == series])
+    for series_index, (series, style) in enumerate(styles.items()):
+        shift = SERIES_SPACING * (series_index - (len(styles) - 1) / 2)
+        series_chart = chart([dict(point) for point in points if point["series"] == series])
         if joined:
             layers.append(
-                mine.mark_line(style=style, xOffset=shift, strokeWidth=1, opacity=0.5).encode(
-                    x=x, y=y
-                )
+                series_chart.mark_line(
+                    style=style, xOffset=shift, strokeWidth=1, opacity=0.5
+                ).encode(x=x, y=y)
             )
         layers += [
-            mine.mark_rule(style=style, xOffset=shift, strokeWidth=1.75)
+            series_chart.mark_rule(style=style, xOffset=shift, strokeWidth=1.75)
             .encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
             .transform_filter("isValid(datum.low)"),
-            mine.mark_point(style=style, xOffset=shift, size=44).encode(x=x, y=y, tooltip=tip),
+            series_chart.mark_point(style=style, xOffset=shift, size=44).encode(
+                x=x, y=y, tooltip=tooltip
+            ),
         ]
     return alt.LayerChart(layer=layers, width="container", height=210, description=description)
