@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from counterpoise.statistics.student import Mean, student
+from counterpoise.statistics.student import SeedMean, student_mean
 from counterpoise.store.finished import finished
 from counterpoise.store.folder import RunFolder
 
@@ -47,7 +47,7 @@ def curve(out: Path) -> Curve:
     return found | held
 
 
-def shown(mean: Mean, signed: bool = False) -> str:
+def shown(mean: SeedMean, signed: bool = False) -> str:
     sign = "+" if signed else ""
     low, high = 100 * mean.low, 100 * mean.high
     return f"{100 * mean.value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
@@ -58,8 +58,8 @@ def table(curves: dict[str, list[Curve]]) -> str:
     lines = ["| success, % | native | TRL | TRL - native | in |", "|---|---|---|---|---|"]
     for name in curves["native"][0]:
         native, trl = ([c[name] for c in curves[engine]] for engine in ENGINES)
-        a, b = student(native), student(trl)
-        apart = student([y - x for x, y in zip(native, trl, strict=True)])
+        a, b = student_mean(native), student_mean(trl)
+        apart = student_mean([y - x for x, y in zip(native, trl, strict=True)])
         inside = a.low <= b.value <= a.high and b.low <= a.value <= b.high
         cells = (name, shown(a), shown(b), shown(apart, signed=True), "yes" if inside else "no")
         lines.append("| " + " | ".join(cells) + " |")

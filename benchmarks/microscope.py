@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope import prefixes
-from counterpoise.microscope.coupling import Coupling, decompose, decompose_errors
-from counterpoise.microscope.pairs import strongest
+from counterpoise.microscope.coupling import Coupling, decompose, decompose_residuals
+from counterpoise.microscope.pairs import strongest_pushes
 from counterpoise.microscope.token_types import type_pulls
 from counterpoise.model.residuals import Residuals
 from counterpoise.types import Rollout, Row
@@ -222,13 +222,13 @@ def table_look() -> None:
     ]
     errors = Residuals(hidden, W, keys[0], precision=precision)
     watched, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
-    coupling = decompose_errors(errors, *keys)
+    coupling = decompose_residuals(errors, *keys)
     pieces: dict[str, Callable[[], object]] = {
         "errors": lambda: Residuals(hidden, W, keys[0], precision=precision),
-        "decompose": lambda: decompose_errors(errors, *keys),
+        "decompose": lambda: decompose_residuals(errors, *keys),
         "token types": lambda: type_pulls(hidden.float(), keys[0], logprobs, pulls),
-        f"strongest pushes on {G * T:,}": lambda: strongest(errors, keys[1], watched),
-        "shared prefixes (CPU, meanwhile)": lambda: prefixes.shared(rows),
+        f"strongest pushes on {G * T:,}": lambda: strongest_pushes(errors, keys[1], watched),
+        "shared prefixes (CPU, meanwhile)": lambda: prefixes.measure_shared_prefixes(rows),
         "home in one transfer": coupling.cpu,
     }
     print(f"\nbefore one step of {N:,} tokens, V = {vocabulary:,}, D = {size} on {device}, ms")

@@ -21,7 +21,7 @@ from counterpoise.hosts.translate_options import NOT_WRITTEN
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.studies.selection import sizes_given
+from counterpoise.lab.studies.selection import parse_sizes
 from counterpoise.plugins import is_own
 from counterpoise.store.resume import FREE
 from counterpoise.variants import ADVANTAGES, COMPOSERS, STEP_RULES, STUDIES, TOKEN_WEIGHTS
@@ -109,7 +109,7 @@ def test_commands_are_taken_as_they_stand(page: Path) -> None:
 def check_names(command: str, given: dict[str, Any]) -> None:
     if command == "study" and given["name"] not in (None, "all", "NAME"):
         studies = [STUDIES.load(name) for name in given["name"].split(",")]
-        sizes_given(given["sizes"] or (), [one.budgets[given["budget"]] for one in studies])
+        parse_sizes(given["sizes"] or (), [one.budgets[given["budget"]] for one in studies])
     if command == "plan" and not is_own(given["composer"]):
         assert given["composer"] in COMPOSERS
         assert given["credit"] in ADVANTAGES

@@ -196,7 +196,7 @@ def iterate(
 
     made = metrics.Iteration(
         now, asked.collected_groups, asked.scores, credited, batch, plan, description, results,
-        monitor.views if monitor else [], sampled.rounds, drops,
+        monitor.measurements if monitor else [], sampled.rounds, drops,
     )  # fmt: skip
     record = metrics.record(made, state.buffer, clock)
     write_iteration(folder, made, record, config.store)
@@ -270,9 +270,11 @@ def look_at(
     if not options.every or now % options.every:
         return None
     seed = seed_for(config.loop.seed, "monitor", now)
-    looked = monitor_sampling.draw(batch, plan, state.micro.size, options.tokens, seed)
+    looked = monitor_sampling.choose_monitored_rows(
+        batch, plan, state.micro.size, options.tokens, seed
+    )
     seen = [row for row in batch if looked is None or row.name in looked]
-    watched = monitor_sampling.first_mixed(seen, options.watch)
+    watched = monitor_sampling.first_mixed_groups(seen, options.watch)
     return Monitor(config.sample.temperature, state.micro, watched, state.passes, looked)
 
 

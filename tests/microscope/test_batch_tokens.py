@@ -10,13 +10,13 @@ import tiny
 import torch
 
 from counterpoise.errors import PoiseError
-from counterpoise.microscope.batch_tokens import errors, snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot, token_residuals
 from counterpoise.model.scoring import score_logprobs
 
 
 def test_a_snapshot_is_in_the_order_of_the_rows_however_it_is_cut() -> None:
     policy, rows = tiny.policy(), tiny.rows()
-    whole, cut = snapshot(policy, rows), snapshot(policy, rows, micro_tokens=20)
+    whole, cut = take_snapshot(policy, rows), take_snapshot(policy, rows, micro_tokens=20)
     lengths = [row.num_tokens for row in rows]
     expected = np.concatenate(score_logprobs(policy, rows, 1.0, 16384))
     np.testing.assert_allclose(whole.logprobs, expected, rtol=1e-5, atol=1e-6)
@@ -29,8 +29,8 @@ def test_a_snapshot_is_in_the_order_of_the_rows_however_it_is_cut() -> None:
 
 def test_errors_sum_to_zero_and_point_at_the_token() -> None:
     policy, rows = tiny.policy(), tiny.rows()
-    seen = snapshot(policy, rows)
-    R = errors(seen.hidden, policy.decoder.unembedding, seen.tokens)
+    seen = take_snapshot(policy, rows)
+    R = token_residuals(seen.hidden, policy.decoder.unembedding, seen.tokens)
     torch.testing.assert_close(R.sum(dim=1), torch.zeros(len(seen)), rtol=0, atol=1e-5)
     torch.testing.assert_close(
         R.gather(1, seen.tokens[:, None]).squeeze(1), 1 - seen.logprobs.exp(), rtol=1e-4, atol=1e-6
@@ -46,4 +46,4 @@ def test_an_empty_batch_an_empty_response_and_advantages_that_are_not_finite() -
         ([*rows, replace(rows[0], advantage=float("nan"))], "not finite"),
     ):
         with pytest.raises(PoiseError, match=words):
-            snapshot(policy, batch)
+            take_snapshot(policy, batch)

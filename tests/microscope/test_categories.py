@@ -9,8 +9,8 @@ import pytest
 from counterpoise.config import ModelConfig
 from counterpoise.microscope.categories import (
     CATEGORIES,
-    categories,
-    nltk_tagger,
+    character_categories,
+    load_nltk_tagger,
     token_categories,
     token_texts,
 )
@@ -23,7 +23,7 @@ WORD_PROBLEM = (
 
 def kinds(text: str, tagger=None) -> dict[str, str]:
     """Category of each word, number, command or mark, by its text; the first where it repeats."""
-    of = categories(text, tagger)
+    of = character_categories(text, tagger)
     found: dict[str, str] = {}
     for piece in re.finditer(r"\\\w+\{?|\d[\d.,]*\d|\w+|[^\w\s]", text):
         assert len(set(of[piece.start() : piece.end()])) == 1, piece[0]
@@ -55,7 +55,7 @@ def test_a_response_in_markdown_and_latex() -> None:
     assert {found[x] for x in ("and", "where", "each", "let")} == {"function"}
     template = ("#", "Solution", "Step", ":", "Therefore", "*", "hence", "answer", "final")
     assert {found[x] for x in template} == {"template"}
-    of = categories(text)
+    of = character_categories(text)
     assert of[text.index("}}$.") + 1] == "template"  # the brace of the box, not that of \frac
     assert of[text.index("}}$.")] == "latex"
     assert set(of[text.index("<|im_end|>") :]) == {"template"}
@@ -86,13 +86,13 @@ def test_a_response_in_markdown_and_latex() -> None:
 )
 def test_single_cases(text: str, at: str, expected: str) -> None:
     if at == "a" and text.startswith("I have"):
-        assert categories(text)[text.index(" a ") + 1] == expected
+        assert character_categories(text)[text.index(" a ") + 1] == expected
     else:
-        assert categories(text)[text.index(at)] == expected
+        assert character_categories(text)[text.index(at)] == expected
 
 
 def test_nothing_to_categorise() -> None:
-    assert categories("") == []
+    assert character_categories("") == []
     assert token_categories([]) == []
     assert token_categories([""]) == ["other"]
 
@@ -174,5 +174,5 @@ def test_broken_characters_end_a_response() -> None:
 
 
 def test_nltk_is_used_only_where_it_is_complete() -> None:
-    tagger = nltk_tagger()
+    tagger = load_nltk_tagger()
     assert tagger is None or tagger(["the", "pens"]) == ["DT", "NNS"]

@@ -5,8 +5,13 @@ import tiny
 import torch
 
 from counterpoise.errors import PoiseError
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
-from counterpoise.microscope.chosen_gradients import first_tokens, gradient, logprob_at, plus
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
+from counterpoise.microscope.chosen_gradients import (
+    logprob_after_change,
+    objective_gradient,
+    truncate_row,
+    weighted_sum,
+)
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward
 from counterpoise.model.swapped_weights import forward_with_weights
@@ -18,15 +23,15 @@ def scene(request) -> tuple[Policy, list[Row], Snapshot]:
     policy = tiny.policy(tie_word_embeddings=request.param)
     policy.model.double()
     rows = tiny.rows(groups=4)
-    return policy, rows, snapshot(policy, rows)
+    return policy, rows, take_snapshot(policy, rows)
 
 
 def test_parts_of_a_set_have_gradients_that_add_up(scene) -> None:
     policy, rows, seen = scene
     some, others = torch.arange(0, len(seen), 3), torch.arange(1, len(seen), 3)
-    parts = [(1.0, gradient(policy, rows, part)) for part in (some, others)]
-    whole = gradient(policy, rows, torch.cat((some, others)))
-    for name, tensor in plus(parts).items():
+    parts = [(1.0, objective_gradient(policy, rows, part)) for part in (some, others)]
+    whole = objective_gradient(policy, rows, torch.cat((some, others)))
+    for name, tensor in weighted_sum(parts).items():
         torch.testing.assert_close(tensor, whole[name])
 
 
@@ -40,7 +45,7 @@ def test_gradient_does_not_depend_on_micro_batches_or_on_cutting_rows(scene) -> 
         weights,
     )
     for micro_tokens in (1, 16384):
-        found = gradient(policy, rows, places, micro_tokens=micro_tokens)
+        found = objective_gradient(policy, rows, places, micro_tokens=micro_tokens)
         for tensor, expected in zip(found.values(), literal, strict=True):
             torch.testing.assert_close(tensor, expected)
 
@@ -48,7 +53,7 @@ def test_gradient_does_not_depend_on_micro_batches_or_on_cutting_rows(scene) -> 
 def test_lent_weights_are_used_and_the_tables_keep_the_models_precision() -> None:
     policy, rows = tiny.policy(), tiny.rows()
     change = {name: torch.full_like(p, 0.01) for name, p in policy.model.named_parameters()}
-    found = logprob_at(policy, rows[1], 2, change)
+    found = logprob_after_change(policy, rows[1], 2, change)
     moved = tiny.policy()
     with torch.no_grad():
         for p in moved.model.parameters():
@@ -62,9 +67,9 @@ def test_lent_weights_are_used_and_the_tables_keep_the_models_precision() -> Non
 def test_cut_rows_have_the_same_log_probabilities(scene) -> None:
     policy, rows, _ = scene
     row = max(rows, key=lambda r: r.num_tokens)
-    short = first_tokens(row, 3)
+    short = truncate_row(row, 3)
     torch.testing.assert_close(
         forward(policy, [short], 1.0).logprobs_M, forward(policy, [row], 1.0).logprobs_M[:3]
     )
     with pytest.raises(PoiseError, match="no token 99"):
-        logprob_at(policy, row, 99, {})
+        logprob_after_change(policy, row, 99, {})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.microscope.batch_tokens import snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.coupling import Coupling, decompose
 from counterpoise.model import coupling_sums, residuals
 
@@ -56,7 +56,7 @@ def by_the_book(
 
 def worst(found: Coupling, own: Tensor, parts: dict[tuple[str, str, str], Tensor]) -> float:
     """Largest deviation relative to the largest part of its kind."""
-    errors = [(found.own.double() - own).abs().max() / own.abs().max()]
+    errors = [(found.self_push.double() - own).abs().max() / own.abs().max()]
     for key, values in parts.items():
         scale = values.abs().max().clamp(min=1e-12)
         errors.append((found.parts[key].double() - values).abs().max() / scale)
@@ -119,10 +119,10 @@ def test_half_precision_rounds_and_overflows_nowhere(
 def test_signs_own_and_cancellation_fit_together() -> None:
     found = decompose(*made_up(300, 37, 16, 7))
     torch.testing.assert_close(found.positive + found.negative, found.total)
-    torch.testing.assert_close(found.coupled + found.own, found.total)
+    torch.testing.assert_close(found.from_others + found.self_push, found.total)
     for sign in ("positive", "negative"):
         of_sign = torch.stack([v for (_, _, s), v in found.parts.items() if s == sign]).sum(dim=0)
-        own = found.own.clamp(min=0) if sign == "positive" else found.own.clamp(max=0)
+        own = found.self_push.clamp(min=0) if sign == "positive" else found.self_push.clamp(max=0)
         torch.testing.assert_close(of_sign + own, getattr(found, sign))
     assert bool(((found.cancellation >= 0) & (found.cancellation <= 1)).all())
 
@@ -136,11 +136,11 @@ def test_opposite_twins_cancel_and_a_lone_token_has_only_itself() -> None:
     alone = decompose(hidden, W, tokens, torch.tensor([2.0], dtype=F64), groups)
     r = -torch.softmax(hidden @ W.T, dim=-1)
     r[0, tokens] += 1
-    assert alone.own.item() == pytest.approx(
+    assert alone.self_push.item() == pytest.approx(
         2 * r.square().sum().item() * hidden.square().sum().item()
     )
     largest = max(float(values.abs().max()) for values in alone.parts.values())
-    assert largest < 1e-12 * abs(alone.own.item())
+    assert largest < 1e-12 * abs(alone.self_push.item())
 
 
 def test_one_sign_only_cancels_nothing_and_no_signal_moves_nothing() -> None:
@@ -166,7 +166,7 @@ def test_equals_autograd_of_the_output_layer() -> None:
     """delta_j = <g_j, sum_k A_k g_k> / N with g from autograd on a copy of W."""
     policy = tiny.policy(tie_word_embeddings=True)
     policy.model.double()
-    seen = snapshot(policy, tiny.rows())
+    seen = take_snapshot(policy, tiny.rows())
     W = policy.decoder.unembedding.detach().clone().requires_grad_()
     logprobs = torch.log_softmax(seen.hidden @ W.T, dim=-1).gather(1, seen.tokens[:, None])[:, 0]
     A = seen.advantages.double()

@@ -11,9 +11,14 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.microscope import prefixes
-from counterpoise.microscope.learning_tax import Mean, drift, places, tax
+from counterpoise.microscope.learning_tax import (
+    PooledMean,
+    learning_tax,
+    solution_drift,
+    tax_tokens,
+)
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.monitor_records import numbers
+from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.types import Rollout, Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
@@ -38,9 +43,9 @@ ROWS = [
 
 
 def test_places_are_those_both_signs_pass() -> None:
-    assert places(ROWS, prefixes.nodes(ROWS)).tolist() == [0, 1]  # 7, then 8 after it
-    assert places(ROWS, prefixes.nodes(ROWS), most=1).tolist() == [0]
-    assert places([], prefixes.nodes([])).tolist() == []
+    assert tax_tokens(ROWS, prefixes.trie_nodes(ROWS)).tolist() == [0, 1]  # 7, then 8 after it
+    assert tax_tokens(ROWS, prefixes.trie_nodes(ROWS), limit=1).tolist() == [0]
+    assert tax_tokens([], prefixes.trie_nodes([])).tolist() == []
 
 
 def test_tax_is_a_divergence() -> None:
@@ -49,17 +54,17 @@ def test_tax_is_a_divergence() -> None:
     expected = sum(
         float(new[u, v].exp() * (new[u, v] - old[u, v])) for u in range(5) for v in range(11)
     )
-    found = tax(old, new)
-    assert found.over == 5
+    found = learning_tax(old, new)
+    assert found.terms == 5
     assert found.total == pytest.approx(expected)
-    assert tax(old, old) == Mean(0.0, 5)
+    assert learning_tax(old, old) == PooledMean(0.0, 5)
 
 
 def test_drift_is_over_pairs_of_distinct_right_answers() -> None:
     moved = [np.full(r.num_tokens, 0.1 * (r.index + 1), np.float32) for r in ROWS]
     # rows 0 and 2 of p: |0.3 - 1.2|; q's two answers are one
-    found = drift(ROWS, moved)
-    assert found.over == 1
+    found = solution_drift(ROWS, moved)
+    assert found.terms == 1
     assert found.total == pytest.approx(0.9)
 
 
@@ -90,7 +95,7 @@ def test_of_a_real_step() -> None:
     )
     after, then = look()
     expected = float((after.exp() * (after - before)).sum()) / 2
-    found = numbers(monitor.views)
+    found = monitor_metrics(monitor.measurements)
     assert found["learning_tax"] == pytest.approx(expected, rel=2e-3)
     D = [b - a for a, b in zip(sums, then, strict=True)]
     pairs = [abs(D[a] - D[b]) for a, b in itertools.combinations((0, 2), 2)]
@@ -108,6 +113,6 @@ def test_where_nothing_moved_there_is_no_tax() -> None:
         StepSettings(config, temperature=1.0, max_new_tokens=4),
         observer=monitor,
     )
-    found = numbers(monitor.views)
+    found = monitor_metrics(monitor.measurements)
     assert found["learning_tax"] == 0
     assert found["solution_drift"] == 0

@@ -9,19 +9,19 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
-from counterpoise.microscope.chosen_gradients import gradient
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
+from counterpoise.microscope.chosen_gradients import objective_gradient
 from counterpoise.microscope.masking import (
     SOURCES,
-    draw_sets,
-    full_effects,
-    low_confidence,
-    output_effects,
-    predicted,
+    draw_masked_sets,
+    first_order_effect,
+    full_update_effects,
+    is_low_confidence,
+    output_layer_effects,
 )
 from counterpoise.microscope.output_layer import output_gradient
-from counterpoise.microscope.pairs import kernel
-from counterpoise.microscope.parameter_kernel import kernel_row
+from counterpoise.microscope.pairs import kernel_rows
+from counterpoise.microscope.parameter_kernel import parameter_kernel_row
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward
 from counterpoise.types import Row
@@ -35,7 +35,7 @@ def scene(request) -> tuple[Policy, list[Row], Snapshot]:
     policy = tiny.policy(tie_word_embeddings=request.param)
     policy.model.double()
     rows = [few_words(row) for row in tiny.rows(groups=4)]
-    return policy, rows, snapshot(policy, rows)
+    return policy, rows, take_snapshot(policy, rows)
 
 
 def few_words(row: Row) -> Row:
@@ -65,9 +65,9 @@ def test_output_layer_against_a_literal_update_of_a_copy_of_W(scene) -> None:
     policy, _, seen = scene
     W = policy.decoder.unembedding.detach().clone()
     median = seen.logprobs.exp().median().item()
-    sets = list(draw_sets(seen, 7, 6, np.random.default_rng(0), at_most=median).values())
+    sets = list(draw_masked_sets(seen, 7, 6, np.random.default_rng(0), threshold=median).values())
     assert all(len(places) for places in sets)
-    found = output_effects(seen, W, output_gradient(seen, W), 7, sets, eta=2.0)
+    found = output_layer_effects(seen, W, output_gradient(seen, W), 7, sets, eta=2.0)
     for places, effect in zip(sets, found, strict=True):
         after = []
         for masked in (torch.empty(0).long(), places):
@@ -87,10 +87,12 @@ def test_all_parameters_against_a_literal_masked_update(scene) -> None:
     policy, rows, seen = scene
     before = copy.deepcopy(policy.model.state_dict())
     c = 11
-    drawn = draw_sets(seen, c, 8, np.random.default_rng(1))
+    drawn = draw_masked_sets(seen, c, 8, np.random.default_rng(1))
     sets = {source: drawn["random", source] for source in SOURCES}
-    masked = {name: gradient(policy, rows, places) for name, places in sets.items()}
-    found = full_effects(policy, rows, where(seen, c), gradient(policy, rows), masked, ETA)
+    masked = {name: objective_gradient(policy, rows, places) for name, places in sets.items()}
+    found = full_update_effects(
+        policy, rows, where(seen, c), objective_gradient(policy, rows), masked, ETA
+    )
     nothing = torch.empty(0).long()
     normal = forward(literal_update(policy, rows, nothing, ETA), rows, 1.0).logprobs_M[c]
     for name, places in sets.items():
@@ -103,22 +105,23 @@ def test_all_parameters_against_a_literal_masked_update(scene) -> None:
 
 def test_first_order_has_the_sign_of_the_real_update_when_the_rate_is_small(scene) -> None:
     policy, rows, seen = scene
-    normal, eta, agree = gradient(policy, rows), 1e-3, []
+    normal, eta, agree = objective_gradient(policy, rows), 1e-3, []
     rng = np.random.default_rng(2)
     W = policy.decoder.unembedding.detach()
     G = output_gradient(seen, W)
     for c in rng.choice(len(seen), 8, replace=False).tolist():
-        drawn = draw_sets(seen, c, 5, rng)
+        drawn = draw_masked_sets(seen, c, 5, rng)
         sets = {" ".join(key): places for key, places in drawn.items() if len(places)}
-        K = kernel_row(policy, rows, where(seen, c))
-        masked = {name: gradient(policy, rows, places) for name, places in sets.items()}
-        real = full_effects(policy, rows, where(seen, c), normal, masked, eta)
-        head_K = kernel(seen.hidden, W, seen.tokens, torch.tensor([c]))[0]
-        head = output_effects(seen, W, G, c, list(sets.values()), eta)
+        K = parameter_kernel_row(policy, rows, where(seen, c))
+        masked = {name: objective_gradient(policy, rows, places) for name, places in sets.items()}
+        real = full_update_effects(policy, rows, where(seen, c), normal, masked, eta)
+        head_K = kernel_rows(seen.hidden, W, seen.tokens, torch.tensor([c]))[0]
+        head = output_layer_effects(seen, W, G, c, list(sets.values()), eta)
         for (name, places), of_head in zip(sets.items(), head, strict=True):
             agree += [
-                np.sign(predicted(K, seen.advantages, places, eta)) == np.sign(real[name]),
-                np.sign(predicted(head_K, seen.advantages, places, eta)) == np.sign(of_head),
+                np.sign(first_order_effect(K, seen.advantages, places, eta)) == np.sign(real[name]),
+                np.sign(first_order_effect(head_K, seen.advantages, places, eta))
+                == np.sign(of_head),
             ]
     assert np.mean(agree) >= 0.95
 
@@ -126,20 +129,22 @@ def test_first_order_has_the_sign_of_the_real_update_when_the_rate_is_small(scen
 def test_first_order_converges_to_the_real_update(scene) -> None:
     policy, rows, seen = scene
     c, places = 4, torch.arange(8, 16)
-    K = kernel_row(policy, rows, where(seen, c))
-    normal, part = gradient(policy, rows), gradient(policy, rows, places)
+    K = parameter_kernel_row(policy, rows, where(seen, c))
+    normal, part = objective_gradient(policy, rows), objective_gradient(policy, rows, places)
     for eta in (1e-3, 1e-5):
-        real = full_effects(policy, rows, where(seen, c), normal, {"m": part}, eta)["m"]
-        assert predicted(K, seen.advantages, places, eta) == pytest.approx(real, rel=100 * eta)
+        real = full_update_effects(policy, rows, where(seen, c), normal, {"m": part}, eta)["m"]
+        assert first_order_effect(K, seen.advantages, places, eta) == pytest.approx(
+            real, rel=100 * eta
+        )
 
 
 def test_masked_sets_keep_their_conditions_and_leave_the_candidate_out(scene) -> None:
     _, _, seen = scene
     median = seen.logprobs.exp().median().item()
-    low = low_confidence(seen, median)
+    low = is_low_confidence(seen, median)
     for c in range(0, len(seen), 5):
-        sets = draw_sets(seen, c, 6, np.random.default_rng(c), at_most=median)
-        again = draw_sets(seen, c, 6, np.random.default_rng(c), at_most=median)
+        sets = draw_masked_sets(seen, c, 6, np.random.default_rng(c), threshold=median)
+        again = draw_masked_sets(seen, c, 6, np.random.default_rng(c), threshold=median)
         for (condition, source), places in sets.items():
             assert places.tolist() == again[condition, source].tolist()
             assert c not in places.tolist()
@@ -157,9 +162,11 @@ def test_nothing_masked_is_no_effect(scene) -> None:
     policy, rows, seen = scene
     W = policy.decoder.unembedding.detach()
     nothing = torch.empty(0, dtype=torch.long)
-    assert output_effects(seen, W, output_gradient(seen, W), 0, [nothing], ETA) == [0.0]
-    part = gradient(policy, rows, nothing)
+    assert output_layer_effects(seen, W, output_gradient(seen, W), 0, [nothing], ETA) == [0.0]
+    part = objective_gradient(policy, rows, nothing)
     assert not any(tensor.any() for tensor in part.values())
-    found = full_effects(policy, rows, (0, 0), gradient(policy, rows), {"none": part}, ETA)
+    found = full_update_effects(
+        policy, rows, (0, 0), objective_gradient(policy, rows), {"none": part}, ETA
+    )
     assert found == {"none": 0.0}
-    assert predicted(torch.ones(len(seen)), seen.advantages, nothing, ETA) == 0.0
+    assert first_order_effect(torch.ones(len(seen)), seen.advantages, nothing, ETA) == 0.0

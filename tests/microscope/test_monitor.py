@@ -8,9 +8,14 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.microscope.batch_tokens import snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.monitor_records import NUMBERS, columns, numbers, pushes
+from counterpoise.microscope.monitor_records import (
+    METRIC_NAMES,
+    monitor_metrics,
+    push_table,
+    token_columns,
+)
 from counterpoise.model.load import Policy, wrap_model
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
@@ -48,16 +53,16 @@ def test_looking_changes_nothing() -> None:
 
 def test_displacement_is_what_the_step_did() -> None:
     rows = tiny.rows()
-    before = snapshot(tiny.policy(), rows, TEMPERATURE, 50).logprobs
+    before = take_snapshot(tiny.policy(), rows, TEMPERATURE, 50).logprobs
     policy, monitor, _ = looked(rows)
-    after = snapshot(policy, rows, TEMPERATURE, 50).logprobs
-    (view,) = monitor.views
+    after = take_snapshot(policy, rows, TEMPERATURE, 50).logprobs
+    (view,) = monitor.measurements
     np.testing.assert_allclose(view.displacement, (after - before).numpy(), atol=1e-6)
 
 
 def test_an_update_of_nothing_is_all_stable_exactly() -> None:
     _, monitor, _ = looked(tiny.rows(), lr=0.0)
-    found = numbers(monitor.views)
+    found = monitor_metrics(monitor.measurements)
     assert found["stable_positive"] == found["stable_negative"] == 1.0
     assert found["moved_positive"] == found["moved_negative"] == found["flipped"] == 0.0
     assert found["cancellation"] > 0  # the pulls are there all the same
@@ -68,7 +73,7 @@ def test_coupling_is_that_of_the_pulls() -> None:
     """pull = -dL/dlogp; for one unit of SGD on W alone it predicts the displacement."""
     rows = tiny.rows()
     policy = tiny.policy()
-    seen = snapshot(policy, rows, TEMPERATURE, 50)
+    seen = take_snapshot(policy, rows, TEMPERATURE, 50)
     W = policy.decoder.unembedding.detach().clone().requires_grad_()
     logprobs = torch.log_softmax(seen.hidden @ W.T / TEMPERATURE, dim=-1)
     logprobs = logprobs.gather(1, seen.tokens[:, None]).squeeze(1)
@@ -78,7 +83,7 @@ def test_coupling_is_that_of_the_pulls() -> None:
     expected = torch.stack(
         [(torch.autograd.grad(lp, W, retain_graph=True)[0] * gradient).sum() for lp in logprobs]
     )
-    found = monitor.views[0].coupling.total
+    found = monitor.measurements[0].coupling.total
     torch.testing.assert_close(
         found, expected.detach(), rtol=1e-3, atol=1e-4 * expected.abs().max().item()
     )
@@ -102,12 +107,18 @@ def test_numbers_and_columns_fit_together() -> None:
     rows = tiny.rows()
     _, monitor, _ = looked(rows)
     N = sum(row.num_tokens for row in rows)
-    found, table = numbers(monitor.views), columns(monitor.views, np.arange(N), N)
-    assert tuple(found) == NUMBERS
+    found, table = (
+        monitor_metrics(monitor.measurements),
+        token_columns(monitor.measurements, np.arange(N), N),
+    )
+    assert tuple(found) == METRIC_NAMES
     assert all(len(values) == N for values in table.values())
     total = sum(values for name, values in table.items() if name != "displacement")
     np.testing.assert_allclose(
-        total, monitor.views[0].coupling.total.numpy(), rtol=1e-3, atol=1e-5 * np.abs(total).max()
+        total,
+        monitor.measurements[0].coupling.total.numpy(),
+        rtol=1e-3,
+        atol=1e-5 * np.abs(total).max(),
     )
     A = np.concatenate([row.advantages_T for row in rows])
     against = np.sign(A) * np.sign(table["displacement"]) * (np.abs(table["displacement"]) > 1e-6)
@@ -123,12 +134,12 @@ def test_numbers_and_columns_fit_together() -> None:
 def test_pushes_are_the_strongest_terms_of_the_sum() -> None:
     rows = tiny.rows()
     _, monitor, result = looked(rows)
-    trace = pushes(monitor.views, [result.rows])
+    trace = push_table(monitor.measurements, [result.rows])
     assert trace is not None
     table = trace.columns
     watched = {i for i, row in enumerate(rows) if row.group == "p0"}
     assert set(table["row"].tolist()) == watched
-    seen = snapshot(tiny.policy(), rows, TEMPERATURE, 50)
+    seen = take_snapshot(tiny.policy(), rows, TEMPERATURE, 50)
     W = tiny.policy().decoder.unembedding.detach() / TEMPERATURE
     place = {
         (r, t): n
@@ -154,15 +165,15 @@ def test_pushes_are_the_strongest_terms_of_the_sum() -> None:
 def test_one_group_one_sign_and_a_single_token() -> None:
     rows = [row for row in tiny.rows(groups=1) if row.sign > 0]
     _, monitor, _ = looked(rows)
-    found = numbers(monitor.views)
+    found = monitor_metrics(monitor.measurements)
     assert found["boosted_negative"] is None
     assert found["cancellation"] == pytest.approx(0.0, abs=1e-6)
     lone = tiny.rows(groups=1, longest=1)[:1]
     _, monitor, result = looked(lone, surrogate="reinforce")
-    assert pushes(monitor.views, [result.rows]) is None
-    assert numbers(monitor.views)["own_share"] == pytest.approx(1.0)
-    assert numbers([]) == dict.fromkeys(NUMBERS)
-    assert columns([], np.arange(0), 0) == {}
+    assert push_table(monitor.measurements, [result.rows]) is None
+    assert monitor_metrics(monitor.measurements)["own_share"] == pytest.approx(1.0)
+    assert monitor_metrics([]) == dict.fromkeys(METRIC_NAMES)
+    assert token_columns([], np.arange(0), 0) == {}
 
 
 def test_the_index_of_a_type_is_the_cancelled_share_of_its_row() -> None:
@@ -172,8 +183,8 @@ def test_the_index_of_a_type_is_the_cancelled_share_of_its_row() -> None:
     tokens = torch.tensor([5, 5, 7])
     logprobs = torch.log(torch.tensor([0.5, 0.5, 0.25]))
     found = type_pulls(hidden, tokens, logprobs, torch.tensor([1.0, -0.5, 1.0]))
-    assert found.types.tolist() == [5, 7]
-    assert found.left.tolist() == pytest.approx([0.25, 1.5])
+    assert found.token_ids.tolist() == [5, 7]
+    assert found.net.tolist() == pytest.approx([0.25, 1.5])
     assert found.gross.tolist() == pytest.approx([0.75, 1.5])
 
 
@@ -192,10 +203,12 @@ def test_on_a_gpu_half_precision_sees_the_same_to_a_few_per_cent() -> None:
         monitor = Monitor(TEMPERATURE, 10_000, {"p0"})
         step(policy, rows, monitor, lr=0.0, micro_tokens=10_000)
         assert monitor.seconds > 0
-        views += monitor.views
+        views += monitor.measurements
     on_cpu, on_gpu = (view.coupling for view in views)
     assert not on_gpu.total.is_cuda
     for name in ("total", "own", "positive"):
         exact, found = getattr(on_cpu, name), getattr(on_gpu, name)
         assert float((found - exact).norm() / exact.norm()) < 0.05
-    assert numbers(views[1:])["stable_positive"] == 1.0  # an update of nothing, by the same kernels
+    assert (
+        monitor_metrics(views[1:])["stable_positive"] == 1.0
+    )  # an update of nothing, by the same kernels

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from counterpoise.batch.compose import compose
 from counterpoise.config import UpdateConfig
-from counterpoise.microscope.coupling import decompose, decompose_errors
-from counterpoise.microscope.monitor import Monitor, StepView
-from counterpoise.microscope.monitor_records import columns, numbers
-from counterpoise.microscope.monitor_sampling import draw, first_mixed
+from counterpoise.microscope.coupling import decompose, decompose_residuals
+from counterpoise.microscope.monitor import Monitor, StepMeasurement
+from counterpoise.microscope.monitor_records import monitor_metrics, token_columns
+from counterpoise.microscope.monitor_sampling import choose_monitored_rows, first_mixed_groups
 from counterpoise.model.residuals import Residuals
 from counterpoise.model.scoring import micro_batches
 from counterpoise.types import BatchPlan, Row
@@ -24,7 +24,7 @@ from counterpoise.update.step import StepSettings, take_step
 MICRO = 60
 
 
-def step(rows: list[Row], monitor: Monitor) -> list[StepView]:
+def step(rows: list[Row], monitor: Monitor) -> list[StepMeasurement]:
     policy = tiny.policy()
     config = UpdateConfig(lr=1e-2, optimizer="sgd", micro_tokens=MICRO)
     optimizer = Optimizer(policy.model, config)
@@ -35,7 +35,7 @@ def step(rows: list[Row], monitor: Monitor) -> list[StepView]:
         StepSettings(config, temperature=0.8, max_new_tokens=17),
         observer=monitor.at(0, rows),
     )
-    return monitor.views
+    return monitor.measurements
 
 
 def test_who_pushed_some_tokens_is_what_the_whole_says_of_them() -> None:
@@ -47,8 +47,8 @@ def test_who_pushed_some_tokens_is_what_the_whole_says_of_them() -> None:
     groups = torch.arange(N) // 60
     whole = decompose(hidden, W, tokens, advantages, groups)
     of = np.array([3, 4, 5, 70, 299])  # parts of queries: the rest of these still pushes
-    some = decompose_errors(Residuals(hidden, W, tokens), tokens, advantages, groups, of=of)
-    for name in ("own", "total", "positive", "negative"):
+    some = decompose_residuals(Residuals(hidden, W, tokens), tokens, advantages, groups, targets=of)
+    for name in ("self_push", "total", "positive", "negative"):
         torch.testing.assert_close(getattr(some, name), getattr(whole, name)[of])
     for part, values in some.parts.items():
         torch.testing.assert_close(values, whole.parts[part][of], atol=1e-4, rtol=1e-4)
@@ -58,32 +58,32 @@ def test_a_look_at_a_part_is_the_whole_look_at_that_part() -> None:
     rows = tiny.rows(groups=4)
     (whole,) = step(rows, Monitor(0.8, MICRO, {"p0"}))
     plan = BatchPlan("whole", (tuple(range(len(rows))),))
-    drawn = draw(rows, plan, MICRO, 40, seed=1)
+    drawn = choose_monitored_rows(rows, plan, MICRO, 40, seed=1)
     assert drawn is not None
     looked = [i for i, row in enumerate(rows) if (row.group, row.index) in drawn]
-    (part,) = step(rows, Monitor(0.8, MICRO, {"p0"}, looked=drawn))
-    assert part.looked == tuple(looked)
+    (part,) = step(rows, Monitor(0.8, MICRO, {"p0"}, measured_rows=drawn))
+    assert part.measured_rows == tuple(looked)
     assert len(looked) < len(rows)
     lengths = [row.num_tokens for row in rows]
     of = np.flatnonzero(np.repeat([i in looked for i in range(len(rows))], lengths))
     np.testing.assert_array_equal(part.displacement, whole.displacement[of])  # to the last bit
     np.testing.assert_array_equal(part.advantages, whole.advantages[of])
     torch.testing.assert_close(part.coupling.total, whole.coupling.total[of])
-    watched = {rows[whole.rows[i]].group for i in part.looked if rows[i].group == "p0"}
-    assert bool(len(part.watched)) == bool(watched)
-    assert part.shared == whole.shared  # of the step
-    table = columns([part], of, sum(lengths))
+    watched = {rows[whole.rows[i]].group for i in part.measured_rows if rows[i].group == "p0"}
+    assert bool(len(part.watched_tokens)) == bool(watched)
+    assert part.shared_prefixes == whole.shared_prefixes  # of the step
+    table = token_columns([part], of, sum(lengths))
     assert np.isfinite(table["displacement"]).sum() == len(of)
     np.testing.assert_array_equal(table["displacement"][of], part.displacement)
     flips = np.sign(part.displacement) * np.sign(part.advantages)
     flips = flips[np.abs(part.displacement) > 1e-6]
-    assert numbers([part])["flipped"] == pytest.approx((flips < 0).sum() / len(of))
+    assert monitor_metrics([part])["flipped"] == pytest.approx((flips < 0).sum() / len(of))
 
 
 def test_a_step_without_a_row_that_is_wanted_is_not_looked_at() -> None:
     rows = tiny.rows()
-    assert Monitor(1.0, MICRO, (), looked=frozenset({("other", 0)})).at(2, rows) is None
-    monitor = Monitor(1.0, MICRO, (), looked=frozenset({(rows[3].group, rows[3].index)}))
+    assert Monitor(1.0, MICRO, (), measured_rows=frozenset({("other", 0)})).at(2, rows) is None
+    monitor = Monitor(1.0, MICRO, (), measured_rows=frozenset({(rows[3].group, rows[3].index)}))
     assert monitor.at(2, rows) is monitor
 
 
@@ -98,8 +98,8 @@ def test_a_step_without_a_row_that_is_wanted_is_not_looked_at() -> None:
 def test_whole_passes_are_drawn(groups: int, steps: int, micro: int, limit: int, seed: int) -> None:
     rows = tiny.rows(groups=groups, seed=seed)
     plan = compose("shuffled", rows, steps, seed)
-    drawn = draw(rows, plan, micro, limit, seed)
-    assert drawn == draw(rows, plan, micro, limit, seed)
+    drawn = choose_monitored_rows(rows, plan, micro, limit, seed)
+    assert drawn == choose_monitored_rows(rows, plan, micro, limit, seed)
     total = sum(row.num_tokens for row in rows if row.sign)
     if limit == 0 or total <= limit:
         assert drawn is None
@@ -118,11 +118,13 @@ def test_whole_passes_are_drawn(groups: int, steps: int, micro: int, limit: int,
 def test_every_token_has_its_turn() -> None:
     rows = tiny.rows(groups=6)
     plan = compose("shuffled", rows, 2, 0)
-    seen = frozenset().union(*(draw(rows, plan, 50, 60, seed) or () for seed in range(60)))
+    seen = frozenset().union(
+        *(choose_monitored_rows(rows, plan, 50, 60, seed) or () for seed in range(60))
+    )
     assert seen == {(row.group, row.index) for row in rows if row.sign}
 
 
 def test_watched_are_the_first_groups_with_both_signs() -> None:
     rows = tiny.rows(groups=3)
-    assert first_mixed(rows, 2) == {"p0", "p1"}
-    assert first_mixed([row for row in rows if row.sign > 0], 2) == frozenset()
+    assert first_mixed_groups(rows, 2) == {"p0", "p1"}
+    assert first_mixed_groups([row for row in rows if row.sign > 0], 2) == frozenset()

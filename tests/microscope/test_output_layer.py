@@ -5,7 +5,7 @@ from dataclasses import replace
 import tiny
 import torch
 
-from counterpoise.microscope.batch_tokens import errors, snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot, token_residuals
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
 
@@ -13,8 +13,8 @@ from counterpoise.microscope.output_layer import output_displacement, output_gra
 def test_gradient_is_the_sum_of_outer_products() -> None:
     policy = tiny.policy()
     policy.model.double()
-    seen, W = snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
-    R = errors(seen.hidden, W, seen.tokens)
+    seen, W = take_snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
+    R = token_residuals(seen.hidden, W, seen.tokens)
     literal = sum(
         a * torch.outer(r, h) for a, r, h in zip(seen.advantages, R, seen.hidden, strict=True)
     ) / len(seen)
@@ -26,7 +26,7 @@ def test_gradient_is_the_sum_of_outer_products() -> None:
 def test_displacement_is_the_proxy_to_first_order_and_exact_beyond() -> None:
     policy = tiny.policy()
     policy.model.double()
-    seen, W = snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
+    seen, W = take_snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
     gradient = output_gradient(seen, W)
     proxy = decompose(seen.hidden, W, seen.tokens, seen.advantages, seen.groups, eta=1e-7)
     moved = output_displacement(seen, W, 1e-7 * gradient)
@@ -40,13 +40,13 @@ def test_displacement_is_the_proxy_to_first_order_and_exact_beyond() -> None:
 
 def test_no_change_moves_nothing() -> None:
     policy = tiny.policy()
-    seen, W = snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
+    seen, W = take_snapshot(policy, tiny.rows()), policy.decoder.unembedding.detach()
     assert not output_displacement(seen, W, torch.zeros_like(W)).any()
 
 
 def test_a_small_step_survives_bfloat16() -> None:
     policy = tiny.policy()
-    seen = snapshot(policy, tiny.rows())
+    seen = take_snapshot(policy, tiny.rows())
     seen = replace(seen, hidden=seen.hidden.bfloat16())
     W = policy.decoder.unembedding.detach().bfloat16()
     gradient = output_gradient(seen, W)

@@ -7,8 +7,8 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.microscope.coupling import decompose
-from counterpoise.microscope.displacement import by_sign
-from counterpoise.microscope.polarity import polarity, positive_only
+from counterpoise.microscope.displacement import shares_by_sign
+from counterpoise.microscope.polarity import measure_polarity, without_negative_advantages
 from counterpoise.model.load import Policy
 from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.types import Row
@@ -35,7 +35,7 @@ def step(policy: Policy, lr: float, optimizer: str = "sgd"):
 
 def test_an_update_of_nothing_moves_nothing() -> None:
     policy, rows = tiny.policy(), tiny.rows()
-    found = polarity(policy, rows, lambda _: None)
+    found = measure_polarity(policy, rows, lambda _: None)
     assert not found.positive.any()
     assert not found.joint.any()
 
@@ -43,7 +43,7 @@ def test_an_update_of_nothing_moves_nothing() -> None:
 def test_weights_come_back_bit_by_bit_even_after_a_fault() -> None:
     policy, rows = tiny.policy(), tiny.rows()
     before = [p.detach().clone() for p in policy.model.parameters()]
-    found = polarity(policy, rows, step(policy, 0.1, "adamw"))
+    found = measure_polarity(policy, rows, step(policy, 0.1, "adamw"))
     assert found.joint.abs().max() > 1e-3
     with pytest.raises(RuntimeError), restored_weights(policy.model):
         spoil(policy)
@@ -58,7 +58,7 @@ def spoil(policy: Policy) -> None:
 
 def test_positive_only_is_the_same_batch_with_failures_at_zero() -> None:
     rows = tiny.rows()
-    kept = positive_only(rows)
+    kept = without_negative_advantages(rows)
     assert len(kept) == len(rows)
     for row, was in zip(kept, rows, strict=True):
         assert row.advantage == max(was.advantage, 0.0)
@@ -70,8 +70,8 @@ def test_both_updates_start_from_the_same_weights_and_differ_by_the_negative_row
     """To first order joint = positive-only + negative-only, over one common denominator."""
     policy, rows = tiny.policy(), tiny.rows()
     negated = [r if r.advantage < 0 else tiny_zero(r) for r in rows]
-    found = polarity(policy, rows, step(policy, 1e-4))
-    only_negative = polarity(policy, rows, lambda _: step(policy, 1e-4)(negated)).joint
+    found = measure_polarity(policy, rows, step(policy, 1e-4))
+    only_negative = measure_polarity(policy, rows, lambda _: step(policy, 1e-4)(negated)).joint
     scale = found.joint.abs().max().item()
     torch.testing.assert_close(
         found.positive + only_negative, found.joint, rtol=0.02, atol=0.02 * scale
@@ -84,9 +84,9 @@ def tiny_zero(row: Row) -> Row:
 
 def test_displacement_covers_tokens_that_did_not_push() -> None:
     policy, rows = tiny.policy(), tiny.rows()
-    found = polarity(policy, rows, step(policy, 0.05))
+    found = measure_polarity(policy, rows, step(policy, 0.05))
     assert len(found.positive) == len(found.joint) == sum(r.num_tokens for r in rows)
-    shares = by_sign(found.positive.numpy(), found.before.advantages.numpy())
+    shares = shares_by_sign(found.positive.numpy(), found.before.advantages.numpy())
     assert shares["negative"] is not None
     assert shares["negative"].stable < 0.5  # failures are moved by what successes teach
     silent = found.before.advantages < 0
@@ -97,4 +97,4 @@ def test_displacement_covers_tokens_that_did_not_push() -> None:
         found.before.advantages.clamp(min=0),
         found.before.groups,
     )
-    assert np.isclose(proxy.own[silent].abs().max().item(), 0)
+    assert np.isclose(proxy.self_push[silent].abs().max().item(), 0)

@@ -7,7 +7,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from counterpoise.microscope.prefixes import nodes, residual, shared
+from counterpoise.microscope.prefixes import (
+    exchangeability_residual,
+    measure_shared_prefixes,
+    trie_nodes,
+)
 from counterpoise.types import Rollout, Row
 
 
@@ -19,67 +23,72 @@ def row(group: str, advantage: float, tokens: list[int]) -> Row:
 
 def test_identical_rollouts_of_opposite_sign_cancel() -> None:
     rows = [row("a", 1.0, [5, 6, 7]), row("a", -1.0, [5, 6, 7])]
-    found = shared(rows)
-    assert (found.of, found.tokens, found.both) == (6, 6, 6)
-    assert residual(rows) == 0.0
-    assert shared(rows).tokens == shared(rows).of
+    found = measure_shared_prefixes(rows)
+    assert (found.step_tokens, found.shared_tokens, found.two_sided_tokens) == (6, 6, 6)
+    assert exchangeability_residual(rows) == 0.0
+    assert measure_shared_prefixes(rows).shared_tokens == measure_shared_prefixes(rows).step_tokens
 
 
 def test_one_sign_alone_is_one_sided() -> None:
     rows = [row("a", 1.0, [5, 6]), row("a", 0.5, [5, 6])]
-    assert residual(rows) == 1.0
-    assert shared(rows).both == 0
+    assert exchangeability_residual(rows) == 1.0
+    assert measure_shared_prefixes(rows).two_sided_tokens == 0
 
 
 def test_partial_sharing_by_hand() -> None:
     """5 is shared by three (1 + 1 - 2 = 0), 6 by two positives (2 of 2), the rest by none."""
     rows = [row("a", 1.0, [5, 6, 1]), row("a", 1.0, [5, 6, 2]), row("a", -2.0, [5, 7, 2])]
-    found = shared(rows)
-    assert (found.of, found.tokens, found.both) == (9, 5, 3)
-    assert (found.left, found.gross) == (2.0, 6.0)
-    assert residual(rows) == pytest.approx(1 / 3)
-    np.testing.assert_array_equal(nodes(rows) >= 0, [1, 1, 0, 1, 1, 0, 1, 0, 0])
+    found = measure_shared_prefixes(rows)
+    assert (found.step_tokens, found.shared_tokens, found.two_sided_tokens) == (9, 5, 3)
+    assert (found.net_pull, found.gross_pull) == (2.0, 6.0)
+    assert exchangeability_residual(rows) == pytest.approx(1 / 3)
+    np.testing.assert_array_equal(trie_nodes(rows) >= 0, [1, 1, 0, 1, 1, 0, 1, 0, 0])
 
 
 def test_an_equal_token_after_another_prefix_is_not_shared() -> None:
     rows = [row("a", 1.0, [5, 9]), row("a", -1.0, [6, 9])]
-    assert shared(rows).tokens == 0
-    assert residual(rows) is None
+    assert measure_shared_prefixes(rows).shared_tokens == 0
+    assert exchangeability_residual(rows) is None
 
 
 def test_other_groups_share_nothing() -> None:
     rows = [row("a", 1.0, [5, 6]), row("b", -1.0, [5, 6])]
-    assert shared(rows).tokens == 0
+    assert measure_shared_prefixes(rows).shared_tokens == 0
 
 
 def test_single_tokens_and_a_prefix_of_another_response() -> None:
     rows = [row("a", 1.0, [5]), row("a", -1.0, [5, 6]), row("a", -1.0, [6])]
-    found = shared(rows)
-    assert (found.tokens, found.both, found.left, found.gross) == (2, 2, 0.0, 2.0)
+    found = measure_shared_prefixes(rows)
+    assert (found.shared_tokens, found.two_sided_tokens, found.net_pull, found.gross_pull) == (
+        2,
+        2,
+        0.0,
+        2.0,
+    )
 
 
 def test_lone_rollouts_and_no_rows() -> None:
-    assert residual([row("a", 1.0, [5, 6])]) is None
-    assert shared([]).of == shared([]).tokens == 0
-    assert residual([]) is None
+    assert exchangeability_residual([row("a", 1.0, [5, 6])]) is None
+    assert measure_shared_prefixes([]).step_tokens == measure_shared_prefixes([]).shared_tokens == 0
+    assert exchangeability_residual([]) is None
 
 
 def test_pulls_are_what_the_gradient_multiplies_scores_by() -> None:
     """The clip took the second token of the positive rollout: nothing answers the other's pull."""
     rows = [row("a", 1.0, [5, 6]), row("a", -1.0, [5, 6])]
     pulls = [np.array([0.5, 0.0]), np.array([-0.5, -0.5])]
-    assert residual(rows, pulls) == pytest.approx(0.5 / 1.5)
+    assert exchangeability_residual(rows, pulls) == pytest.approx(0.5 / 1.5)
 
 
 def test_nothing_pulls_nothing_is_left() -> None:
     rows = [row("a", 0.0, [5]), row("a", 0.0, [5])]
-    assert shared(rows).tokens == shared(rows).of
-    assert residual(rows) is None
+    assert measure_shared_prefixes(rows).shared_tokens == measure_shared_prefixes(rows).step_tokens
+    assert exchangeability_residual(rows) is None
 
 
 def test_pulls_must_fit() -> None:
     with pytest.raises(ValueError, match="3 pulls for 2 tokens"):
-        residual([row("a", 1.0, [5, 6])], [np.ones(3)])
+        exchangeability_residual([row("a", 1.0, [5, 6])], [np.ones(3)])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,16 +104,16 @@ def test_like_a_dictionary_of_prefixes(seed: int) -> None:
         for t in range(len(tokens)):
             passing[r.group, tokens[: t + 1]].append(r.advantage)
     together = [pulls for pulls in passing.values() if len(pulls) > 1]
-    found = shared(rows)
-    assert found.of == sum(len(p) for p in passing.values())
-    assert found.tokens == sum(map(len, together))
-    assert found.both == sum(len(p) for p in together if min(p) < 0 < max(p))
-    assert found.left == pytest.approx(sum(abs(sum(p)) for p in together), rel=1e-5)
-    assert found.gross == pytest.approx(sum(sum(map(abs, p)) for p in together), rel=1e-5)
+    found = measure_shared_prefixes(rows)
+    assert found.step_tokens == sum(len(p) for p in passing.values())
+    assert found.shared_tokens == sum(map(len, together))
+    assert found.two_sided_tokens == sum(len(p) for p in together if min(p) < 0 < max(p))
+    assert found.net_pull == pytest.approx(sum(abs(sum(p)) for p in together), rel=1e-5)
+    assert found.gross_pull == pytest.approx(sum(sum(map(abs, p)) for p in together), rel=1e-5)
 
 
 def test_rollouts_of_one_sign_share_nothing_between_signs() -> None:
     """Nodes that one rollout passes alone are numbered too: there are more than shared tokens."""
     lonely = [row("a", 1.0, [first, 1]) for first in range(2, 9)]
-    found = shared([*lonely, row("b", 1.0, [3, 4]), row("b", 1.0, [3, 5])])
-    assert (found.tokens, found.both) == (2, 0)
+    found = measure_shared_prefixes([*lonely, row("b", 1.0, [3, 4]), row("b", 1.0, [3, 5])])
+    assert (found.shared_tokens, found.two_sided_tokens) == (2, 0)

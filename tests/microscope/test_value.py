@@ -16,7 +16,13 @@ import torch
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope import value as values
-from counterpoise.microscope.value import Branch, branch_rewards, forced, mixed, token_values
+from counterpoise.microscope.value import (
+    Branch,
+    branch_rewards,
+    estimate_token_values,
+    forced_estimate,
+    mixed_estimate,
+)
 from counterpoise.model.load import Policy
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.verify.scores import Scores
@@ -99,26 +105,28 @@ def test_the_correction_is_an_identity() -> None:
 
 
 def test_both_estimators_find_the_enumerated_value() -> None:
-    found = token_values(policy(), ROWS, CANDIDATES, Judge(), CONFIG, continuations=1500)
+    found = estimate_token_values(policy(), ROWS, CANDIDATES, Judge(), CONFIG, continuations=1500)
     for each in found:
         tokens = tuple(ROWS[each.row].content.response_tokens.tolist())
         prefix, token = tokens[: each.position], tokens[each.position]
         exact, p = exact_value(prefix, token), probabilities(prefix)[token]
         assert math.exp(each.logprob) == pytest.approx(p, abs=1e-5)
         for estimate in (each.mixed, each.forced):
-            assert abs(estimate.value - exact) < 4 * estimate.error + 1e-9
-        assert each.forced.error <= 1.01 / math.sqrt(2 * 1500)
+            assert abs(estimate.value - exact) < 4 * estimate.standard_error + 1e-9
+        assert each.forced.standard_error <= 1.01 / math.sqrt(2 * 1500)
 
 
 def test_standard_errors_are_those_of_repeated_estimates() -> None:
     estimates = [
-        token_values(policy(), ROWS, [(0, 1)], Judge(), CONFIG, continuations=40, seed=seed)[0]
+        estimate_token_values(
+            policy(), ROWS, [(0, 1)], Judge(), CONFIG, continuations=40, seed=seed
+        )[0]
         for seed in range(80)
     ]
     for name in ("mixed", "forced"):
         found = [getattr(each, name) for each in estimates]
         spread = np.std([each.value for each in found], ddof=1)
-        assert np.mean([each.error for each in found]) == pytest.approx(spread, rel=0.3)
+        assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.3)
 
 
 def test_a_state_is_sampled_once() -> None:
@@ -169,30 +177,30 @@ def test_a_finished_or_full_response_is_not_sampled() -> None:
 
 def test_a_certain_token_has_no_mixed_value() -> None:
     ones, zeros = np.ones(4), np.zeros(4)
-    certain = mixed(ones, zeros, 0.0)
+    certain = mixed_estimate(ones, zeros, 0.0)
     assert math.isnan(certain.value)
-    assert math.isnan(certain.error)
-    assert forced(ones, zeros) == values.Estimate(1.0, 0.0)
-    assert mixed(ones, zeros, math.log(0.75)).value == pytest.approx(4.0)
+    assert math.isnan(certain.standard_error)
+    assert forced_estimate(ones, zeros) == values.ValueEstimate(1.0, 0.0)
+    assert mixed_estimate(ones, zeros, math.log(0.75)).value == pytest.approx(4.0)
 
 
 def test_errors_in_closed_form() -> None:
     taken, other = np.array([1.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0, 0.0])
     plain = math.sqrt((1 / 3) / 4 + (1 / 4) / 4)  # unbiased variances over M = 4
-    assert forced(taken, other).value == pytest.approx(0.25)
-    assert forced(taken, other).error == pytest.approx(plain)
-    assert mixed(taken, other, math.log(0.9)).error == pytest.approx(10 * plain)
-    assert forced(taken[:1], other[:1]).error == 0.0
+    assert forced_estimate(taken, other).value == pytest.approx(0.25)
+    assert forced_estimate(taken, other).standard_error == pytest.approx(plain)
+    assert mixed_estimate(taken, other, math.log(0.9)).standard_error == pytest.approx(10 * plain)
+    assert forced_estimate(taken[:1], other[:1]).standard_error == 0.0
 
 
 def test_no_candidates() -> None:
-    assert token_values(policy(), ROWS, [], Judge(), CONFIG) == []
+    assert estimate_token_values(policy(), ROWS, [], Judge(), CONFIG) == []
 
 
 def test_what_cannot_be_valued_is_refused() -> None:
     def ask(candidate: tuple[int, int] = (0, 0), **changes: object) -> None:
         config = SampleConfig(**{"max_new_tokens": LIMIT, **changes})  # type: ignore[arg-type]
-        token_values(policy(), ROWS, [candidate], Judge(), config, continuations=2)
+        estimate_token_values(policy(), ROWS, [candidate], Judge(), config, continuations=2)
 
     with pytest.raises(PoiseError, match="no token 3 in row 0"):
         ask((0, 3))
@@ -201,4 +209,4 @@ def test_what_cannot_be_valued_is_refused() -> None:
     with pytest.raises(PoiseError, match="longer than"):
         ask(max_new_tokens=2)
     with pytest.raises(PoiseError, match="at least one continuation"):
-        token_values(policy(), ROWS, [(0, 0)], Judge(), CONFIG, continuations=0)
+        estimate_token_values(policy(), ROWS, [(0, 0)], Judge(), CONFIG, continuations=0)

@@ -14,18 +14,18 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.credit import advantages as grpo
 from counterpoise.microscope.variance import (
     CUTS,
-    Spread,
+    ScoreSpread,
     closed_form,
-    factor,
     filter_gain,
-    intraclass,
-    noise,
-    permuted,
+    noise_factor,
     rollout_scores,
-    score_directions,
-    spread,
+    score_spread,
+    shuffle_advantages,
+    spread_from_prompts,
     success_gap,
-    update_along,
+    unit_score_directions,
+    update_along_direction,
+    update_noise,
 )
 from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.types import Rollout, Row
@@ -48,7 +48,7 @@ def gaussian(P: int, s2: float, rho: float, seed: int = 0) -> np.ndarray:
 
 def test_worked_example() -> None:
     """G = 8, three right, rho = 0.7, population std: whole, two of each sign, the right ones."""
-    A, of = advantages(3, population=True), Spread(1.0, 0.7)
+    A, of = advantages(3, population=True), ScoreSpread(1.0, 0.7)
     assert closed_form(A, of) == pytest.approx(0.0375)
     assert closed_form(A[[0, 1, 3, 4]], of) == pytest.approx(0.131667, abs=1e-6)
     assert closed_form(A[:3], of) == pytest.approx(1.333333, abs=1e-6)
@@ -61,13 +61,13 @@ def test_closed_form_of_any_part(rho: float, part: range) -> None:
     X, A = gaussian(40_000, 2.5, rho), advantages(3)
     B = list(part)
     drawn = (A[B] * X[:, B]).mean(axis=1)
-    expected = closed_form(A[B], Spread(2.5, rho))
+    expected = closed_form(A[B], ScoreSpread(2.5, rho))
     assert drawn.var() == pytest.approx(expected, rel=4 * math.sqrt(2 / 40_000), abs=1e-12)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.4, 0.9])
 def test_intraclass_finds_what_was_put_in(rho: float) -> None:
-    found = intraclass(gaussian(20_000, 1.7, rho, seed=1))
+    found = score_spread(gaussian(20_000, 1.7, rho, seed=1))
     error = (1 - rho) * (1 + (G - 1) * rho) * math.sqrt(2 / (20_000 * G * (G - 1)))  # of rho
     assert found.rho == pytest.approx(rho, abs=4 * error)
     s2_error = 1.7 * math.sqrt(2 / 20_000 * (rho**2 + (1 - rho**2) / G))
@@ -76,7 +76,7 @@ def test_intraclass_finds_what_was_put_in(rho: float) -> None:
 
 def test_intraclass_by_hand() -> None:
     """Means 1 and 3: MSB = 2 * 2 = 4. Within: 2 + 2 over 2: MSW = 2. Cov = 1, s2 = 3."""
-    found = intraclass(np.array([[0.0, 2.0], [2.0, 4.0]]))
+    found = score_spread(np.array([[0.0, 2.0], [2.0, 4.0]]))
     assert found.s2 == pytest.approx(3)
     assert found.rho == pytest.approx(1 / 3)
 
@@ -85,8 +85,8 @@ def test_weights_are_repeated_prompts() -> None:
     X = gaussian(5, 1.0, 0.5)
     within = np.square(X - X.mean(axis=1, keepdims=True)).sum(axis=1)
     weights = np.array([2, 0, 1, 1, 3])
-    expected = intraclass(np.repeat(X, weights, axis=0))
-    found = spread(X.mean(axis=1), within, G, weights)
+    expected = score_spread(np.repeat(X, weights, axis=0))
+    found = spread_from_prompts(X.mean(axis=1), within, G, weights)
     assert (found.s2, found.rho) == pytest.approx((expected.s2, expected.rho))
 
 
@@ -96,37 +96,39 @@ def test_factor_of_every_cut(cut: str) -> None:
     rng = np.random.default_rng(2)
     P, rho = 30_000, 0.6
     X = gaussian(P, 1.0, rho, seed=3)
-    A = permuted(np.array([advantages(k) for k in rng.integers(1, G, P)]), rng)
-    found = noise(X, A, CUTS[cut](A, rng))
-    measured = found.measured / found.squares.mean()
-    expected = factor(found.squares.mean(), found.sums.mean(), rho)
+    A = shuffle_advantages(np.array([advantages(k) for k in rng.integers(1, G, P)]), rng)
+    found = update_noise(X, A, CUTS[cut](A, rng))
+    measured = found.measured / found.sum_of_squares.mean()
+    expected = noise_factor(found.sum_of_squares.mean(), found.squared_sums.mean(), rho)
     assert measured.mean() == pytest.approx(expected, abs=4 * measured.std() / math.sqrt(P))
 
 
 def test_cuts_are_what_they_say() -> None:
     rng = np.random.default_rng(0)
-    A = np.array([permuted(advantages(k)[None], rng)[0] for k in (1, 4, 4, 6)])
+    A = np.array([shuffle_advantages(advantages(k)[None], rng)[0] for k in (1, 4, 4, 6)])
     assert (CUTS["whole"](A, rng) == 0).all()
     assert (CUTS["random halves"](A, rng).sum(axis=1) == 4).all()
     balanced = CUTS["balanced halves"](A, rng)
     assert (balanced.sum(axis=1) == 4).all()
     assert ((balanced == 0) & (A > 0)).sum(axis=1).tolist() in ([0, 2, 2, 3], [1, 2, 2, 3])
     np.testing.assert_array_equal(CUTS["by sign"](A, rng) == 1, A > 0)
-    assert noise(A, A, balanced).sums[1] == pytest.approx(0, abs=1e-12)  # 2+2 and 2+2
+    assert update_noise(A, A, balanced).squared_sums[1] == pytest.approx(
+        0, abs=1e-12
+    )  # 2+2 and 2+2
 
 
 def test_sums_are_those_of_the_plan() -> None:
     """sum S_B^2 - sum A^2 over all groups is the cross term that `describe` reports for a plan."""
     rng = np.random.default_rng(4)
-    A = np.array([permuted(advantages(k)[None], rng)[0] for k in (2, 3, 5, 6, 4, 1)])
+    A = np.array([shuffle_advantages(advantages(k)[None], rng)[0] for k in (2, 3, 5, 6, 4, 1)])
     rows = [Row(f"q{p}", float(A[p, i]), 9 + i, index=i) for p in range(6) for i in range(G)]
     plan = compose("shuffled", rows, 3, seed=0)
     part = np.empty(len(rows), dtype=np.int64)
     for s, step in enumerate(plan.steps):
         part[list(step)] = s
-    found = noise(A, A, part.reshape(6, G))
+    found = update_noise(A, A, part.reshape(6, G))
     cross = sum(describe_plan(rows, plan)["cross_advantage_sum"])
-    assert found.sums.sum() - found.squares.sum() == pytest.approx(cross)
+    assert found.squared_sums.sum() - found.sum_of_squares.sum() == pytest.approx(cross)
 
 
 # -- on a model -----------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def test_scores_along_a_direction_are_inner_products() -> None:
     policy = tiny.policy()
     rows = group(3, seed=7)
     weights = [np.linspace(-1, 1, r.num_tokens) for r in rows]
-    u = score_directions(policy, rows[:4], {"u": weights[:4]}, micro_tokens=40)["u"]
+    u = unit_score_directions(policy, rows[:4], {"u": weights[:4]}, micro_tokens=40)["u"]
     assert sum(float(x.square().sum()) for x in u.values()) == pytest.approx(1, rel=1e-5)
     flat = torch.cat([u[name].flatten() for name, _ in policy.model.named_parameters()])
     expected = [float(flat @ score_of(policy, rows, np.eye(G)[i])) for i in range(G)]
@@ -193,7 +195,7 @@ def test_a_score_has_mean_zero() -> None:
     ]
     chances = np.exp([float(x[0]) for x in score_logprobs(policy, rows, 1.0, 16384)])
     assert chances.sum() == pytest.approx(1, abs=1e-5)
-    u = score_directions(policy, rows[3:7], {"u": np.ones(4)})["u"]
+    u = unit_score_directions(policy, rows[3:7], {"u": np.ones(4)})["u"]
     X = rollout_scores(policy, rows, u)
     assert abs((chances * X).sum()) < 1e-4 * np.sqrt((chances * X**2).sum())
 
@@ -201,4 +203,6 @@ def test_a_score_has_mean_zero() -> None:
 def test_update_and_gap_along_a_direction() -> None:
     X, A = gaussian(4, 1.0, 0.2, seed=9), np.array([advantages(k) for k in (1, 3, 4, 7)])
     p = (A > 0).mean(axis=1)
-    np.testing.assert_allclose(update_along(X, A), filter_gain(p, G) * success_gap(X, A), rtol=5e-6)
+    np.testing.assert_allclose(
+        update_along_direction(X, A), filter_gain(p, G) * success_gap(X, A), rtol=5e-6
+    )

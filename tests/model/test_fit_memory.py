@@ -252,7 +252,7 @@ def test_scores_fit_too_and_the_monitor_with_them() -> None:
         StepSettings(CONFIG, micro_batch=micro, **KEYS),
         observer=monitor,
     )
-    (view,) = monitor.views
+    (view,) = monitor.measurements
     assert math.isfinite(float(view.displacement.sum()))
     assert len(view.displacement) == sum(row.num_tokens for row in rows)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterpoise.microscope.batch_tokens import errors as errors_of
+from counterpoise.microscope.batch_tokens import token_residuals as errors_of
 from counterpoise.model.residuals import CHUNK_BYTES, HALF_DTYPES, Residuals, accurate_product
 
 N, V, D = 30, 23, 6

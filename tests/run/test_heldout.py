@@ -10,7 +10,7 @@ import tiny
 
 from counterpoise.config import SampleConfig
 from counterpoise.run.heldout import Success, judge, summarise
-from counterpoise.statistics.prompt_intervals import share
+from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
 
@@ -19,7 +19,7 @@ def test_closed_form() -> None:
     """The mean over problems of each one's mean; the interval is over problems."""
     rewards_PG = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1]])
     found = summarise(rewards_PG)
-    expected = share([1.0, 0.25, 0.0, 0.75])
+    expected = share_estimate([1.0, 0.25, 0.0, 0.75])
     assert found.mean == 0.5
     assert (found.low, found.high) == (expected.low, expected.high)
     assert (found.pass_any, found.mixed) == (0.75, 0.5)

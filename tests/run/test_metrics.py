@@ -15,7 +15,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
-from counterpoise.microscope.monitor_records import NUMBERS
+from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.run import metrics
 from counterpoise.run.metrics import Iteration
 from counterpoise.types import BatchPlan, Group, Rollout, StepResult
@@ -119,8 +119,8 @@ def test_an_iteration_by_hand() -> None:
         "sampler_ratio_std": pytest.approx(np.std([1, 1, 2, 2, 2, 2])),
     }
     assert {k: v for k, v in found.items() if k in expected} == expected
-    assert all(found[name] is None for name in NUMBERS)  # the monitor was off
-    times = set(found) - set(expected) - set(NUMBERS)
+    assert all(found[name] is None for name in METRIC_NAMES)  # the monitor was off
+    times = set(found) - set(expected) - set(METRIC_NAMES)
     assert times == {
         "sample_seconds", "verify_seconds", "score_seconds", "compose_seconds", "update_seconds",
         "iteration_seconds", "tokens_per_second",

@@ -9,9 +9,9 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.statistics.bootstrap import (
-    bounded,
+    bootstrap_interval,
     difference_interval,
-    interval,
+    interval_from_draws,
     mean_interval,
     ratio_interval,
     weighted_mean,
@@ -24,12 +24,12 @@ Y = RNG.uniform(1, 5, size=400)
 
 
 def test_the_quick_ways_are_the_slow_one() -> None:
-    slow = interval(PROMPTS, lambda w: weighted_mean(X, w))
+    slow = bootstrap_interval(PROMPTS, lambda w: weighted_mean(X, w))
     assert mean_interval(PROMPTS, X) == pytest.approx(slow)
-    slow = interval(PROMPTS, lambda w: float((w * X).sum() / (w * Y).sum()))
+    slow = bootstrap_interval(PROMPTS, lambda w: float((w * X).sum() / (w * Y).sum()))
     assert ratio_interval(PROMPTS, X, Y) == pytest.approx(slow)
     chosen = Y > 2
-    slow = interval(
+    slow = bootstrap_interval(
         PROMPTS,
         lambda w: weighted_mean(X[chosen], w[chosen]) - weighted_mean(X[~chosen], w[~chosen]),
     )
@@ -59,7 +59,7 @@ def test_intervals_cover_the_truth(prompts: int, least: float) -> None:
 def test_the_quantiles_of_few_prompts_by_hand() -> None:
     """t_{0.975, 7} = 2.36462; times sqrt(8 / 7) it is 2.52788, beyond which a normal has 0.57 %."""
     drawn = np.concatenate(([0.5], np.linspace(0, 1, 100_001)))
-    assert bounded(drawn, 8) == pytest.approx((0.5, 0.00574, 1 - 0.00574), abs=1e-4)
+    assert interval_from_draws(drawn, 8) == pytest.approx((0.5, 0.00574, 1 - 0.00574), abs=1e-4)
 
 
 @pytest.mark.parametrize("prompts", [1, 2, 4])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoise.statistics.bootstrap import bounded, resampled
-from counterpoise.statistics.ranks import rank_correlations, ranks
+from counterpoise.statistics.bootstrap import interval_from_draws, resampled_weights
+from counterpoise.statistics.ranks import rank_correlations, weighted_ranks
 
 
 def slow_ranks(x: list[float]) -> list[float]:
@@ -31,7 +31,7 @@ def test_a_weight_is_a_number_of_copies() -> None:
 
 
 def test_ranks_of_ties_and_of_nobody() -> None:
-    found = ranks([3.0, 1.0, 1.0, 2.0], np.array([[1.0, 1.0, 1.0, 0.0]]))
+    found = weighted_ranks([3.0, 1.0, 1.0, 2.0], np.array([[1.0, 1.0, 1.0, 0.0]]))
     assert found.tolist() == [[2.5, 1.0, 1.0, 2.0]]
 
 
@@ -56,7 +56,7 @@ def test_a_draw_without_spread_is_nan_and_leaves_the_others() -> None:
 
 
 def test_resampled_records_have_the_weight_of_their_prompt() -> None:
-    w_DN = resampled(["a", "a", "b", "c"], 200)
+    w_DN = resampled_weights(["a", "a", "b", "c"], 200)
     assert w_DN.shape == (201, 4)
     assert (w_DN[0] == 1).all()
     assert (w_DN[:, 0] == w_DN[:, 1]).all()
@@ -66,6 +66,6 @@ def test_resampled_records_have_the_weight_of_their_prompt() -> None:
 def test_bounds_at_a_level() -> None:
     """Of very many prompts: the quantiles of the draws."""
     drawn, many = np.concatenate(([0.5], np.linspace(0, 1, 1001))), 10**6
-    assert bounded(drawn, many) == pytest.approx((0.5, 0.025, 0.975), rel=1e-4)
-    assert bounded(drawn, many, 0.99) == pytest.approx((0.5, 0.005, 0.995), rel=1e-4)
-    assert np.isnan(bounded(drawn, 1)[1])
+    assert interval_from_draws(drawn, many) == pytest.approx((0.5, 0.025, 0.975), rel=1e-4)
+    assert interval_from_draws(drawn, many, 0.99) == pytest.approx((0.5, 0.005, 0.995), rel=1e-4)
+    assert np.isnan(interval_from_draws(drawn, 1)[1])

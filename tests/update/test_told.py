@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.microscope.batch_tokens import snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.packing import pack
@@ -134,7 +134,7 @@ def test_rows_up_to_a_size_of_captured_passes() -> None:
 
 def test_the_microscope_sees_trained_tokens_only() -> None:
     policy, rows = tiny.policy(), episodes.rows()
-    seen = snapshot(policy, rows)
+    seen = take_snapshot(policy, rows)
     own = np.concatenate([row.content.response_tokens for row in rows])
     np.testing.assert_array_equal(seen.tokens, own)
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_the_microscope_sees_trained_tokens_only() -> None:
         StepSettings(config, temperature=1.0, max_new_tokens=MAX_NEW),
         observer=monitor,
     )
-    (view,) = monitor.views
+    (view,) = monitor.measurements
     after = score_logprobs(policy, rows, 1.0, 10_000)
     assert view.lengths == tuple(row.num_tokens for row in rows)
     np.testing.assert_allclose(

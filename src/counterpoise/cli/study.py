@@ -56,7 +56,7 @@ def study(
 
         list_studies()
         return
-    from counterpoise.lab.studies.terminal import Limits, run_studies
+    from counterpoise.lab.studies.terminal import StudyLimits, run_studies
 
-    limits = Limits(sizes or (), sets or (), minutes)
+    limits = StudyLimits(sizes or (), sets or (), minutes)
     run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)

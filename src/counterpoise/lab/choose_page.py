@@ -9,7 +9,7 @@ from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.hosts.importing.formats import identify_trainer
 from counterpoise.lab.evaluate.cells import is_evaluation
 from counterpoise.lab.evaluate.page import write_evaluation
-from counterpoise.lab.studies.page import found_in, write_studies
+from counterpoise.lab.studies.page import read_results, write_studies_page
 from counterpoise.report.pages.assemble import whole_page, write_page
 from counterpoise.report.pages.imported import write_imported
 from counterpoise.report.run_data import RunData
@@ -30,8 +30,8 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
             return write_imported(folder, target)
         if is_evaluation(folder):
             return write_evaluation(folder, target)
-        if found_in(folder):
-            return write_studies(folder, target)
+        if read_results(folder):
+            return write_studies_page(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
     writer = identify_trainer(folder)
     if writer and not inside:

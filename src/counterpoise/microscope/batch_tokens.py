@@ -1,6 +1,7 @@
-"""The tokens of a batch as the microscope sees them: hidden states, and the error r = e_o - pi.
+"""Response tokens of a batch as flat tensors: hidden states, log-probabilities, residuals.
 
-`snapshot` takes them from the trainer's own forward, flat [N] in the order of the rows.
+`take_snapshot` reads them from the trainer's own forward pass, flat [N] in the order of the rows.
+The residual of a token is r = e_o - pi: the one-hot vector of the token minus its distribution.
 """
 
 from __future__ import annotations
@@ -32,33 +33,42 @@ class Snapshot:
     logprobs: Tensor  # [N]
     entropies: Tensor  # [N]
     advantages: Tensor  # [N], A_i * w_{i,t}
-    groups: Tensor  # [N], number of the query
-    rows: Tensor  # [N], index of the row
-    positions: Tensor  # [N], place in the response
+    groups: Tensor  # [N], number of the prompt's group
+    rows: Tensor  # [N], index of the token's row
+    positions: Tensor  # [N], position in the response
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 @torch.no_grad()
-def snapshot(
+def take_snapshot(
     policy: Policy, rows: Sequence[Row], temperature: float = 1.0, micro_tokens: int = 16384
 ) -> Snapshot:
+    """Run the policy over `rows` and return every response token, in the order of `rows`."""
     check_rows(rows)
+    # Micro-batches take rows in another order (by prompt and length), so results go back to their
+    # row's index before they are concatenated.
     hidden, logprobs, entropies = ([torch.empty(0)] * len(rows) for _ in range(3))
     for batch in micro_batches(rows, micro_tokens):
-        result = forward(policy, [rows[i] for i in batch], temperature)
-        for i, h, lp, e in zip(
+        result = forward(policy, [rows[index] for index in batch], temperature)
+        for index, row_hidden, row_logprobs, row_entropies in zip(
             batch,
             result.hidden_M.split(result.lengths),
             result.logprobs_M.split(result.lengths),
             result.entropies_M.split(result.lengths),
             strict=True,
         ):
-            hidden[i], logprobs[i], entropies[i] = h, lp, e
+            hidden[index], logprobs[index], entropies[index] = (
+                row_hidden,
+                row_logprobs,
+                row_entropies,
+            )
     device = policy.device
-    number: dict[str, int] = {}
-    groups_R = torch.tensor([number.setdefault(row.group, len(number)) for row in rows])
+    group_numbers: dict[str, int] = {}
+    groups_R = torch.tensor(
+        [group_numbers.setdefault(row.group, len(group_numbers)) for row in rows]
+    )
     lengths_R = torch.tensor([row.num_tokens for row in rows])
     responses = [row.content.response_tokens for row in rows]
     return Snapshot(
@@ -66,24 +76,24 @@ def snapshot(
         tokens=torch.from_numpy(np.concatenate(responses).astype(np.int64)).to(device),
         logprobs=torch.cat(logprobs),
         entropies=torch.cat(entropies),
-        advantages=torch.from_numpy(np.concatenate([r.advantages_T for r in rows])).to(device),
+        advantages=torch.from_numpy(np.concatenate([row.advantages_T for row in rows])).to(device),
         groups=groups_R.repeat_interleave(lengths_R).to(device),
         rows=torch.arange(len(rows)).repeat_interleave(lengths_R).to(device),
-        positions=torch.cat([torch.arange(n) for n in lengths_R.tolist()]).to(device),
+        positions=torch.cat([torch.arange(length) for length in lengths_R.tolist()]).to(device),
     )
 
 
-def errors(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
-    """r = e_o - pi for every token: [N, V]. The caller keeps N to a chunk."""
+def token_residuals(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
+    """r = e_o - pi for every token: [N, V]. The caller passes chunks, because [N, V] is large."""
     R = torch.softmax(hidden_N @ unembedding_V.T, dim=-1).neg_()
     R[torch.arange(len(tokens_N), device=R.device), tokens_N] += 1
     return R
 
 
 def check_rows(rows: Sequence[Row]) -> None:
-    """Refuse what no measurement could make sense of."""
+    """Raise an error for rows that cannot be measured: none, empty, or with nan advantages."""
     if not rows:
-        raise PoiseError("there is nothing to look at: the batch has no rows")
+        raise PoiseError("the batch has no rows: there is nothing to measure")
     for row in rows:
         if row.num_tokens == 0:
             raise PoiseError(
@@ -96,23 +106,24 @@ def check_rows(rows: Sequence[Row]) -> None:
 def check_tokens(
     hidden: Tensor, unembedding: Tensor, tokens: Tensor, advantages: Tensor, groups: Tensor
 ) -> None:
+    """Raise an error where the inputs of `decompose` do not fit together."""
     N = len(tokens)
     if N == 0:
-        raise PoiseError("there is nothing to look at: the batch has no tokens")
+        raise PoiseError("the batch has no tokens: there is nothing to measure")
     if not len(hidden) == len(advantages) == len(groups) == N:
         raise PoiseError(
             f"{len(hidden)} hidden states, {N} tokens, {len(advantages)} advantages and "
-            f"{len(groups)} groups: one of each is needed for every token"
+            f"{len(groups)} groups: every token needs one of each"
         )
     if hidden.shape[1] != unembedding.shape[1]:
         raise PoiseError(
             f"hidden states of size {hidden.shape[1]} do not fit an unembedding of "
-            f"{unembedding.shape[1]}: are they of one model?"
+            f"{unembedding.shape[1]}: do they come from the same model?"
         )
     if int(tokens.max()) >= len(unembedding) or int(tokens.min()) < 0:
         raise PoiseError(
             f"token {int(tokens.max())} is outside a vocabulary of {len(unembedding)}: "
-            "the rollouts are of another tokenizer"
+            "the rollouts come from another tokenizer"
         )
     if not bool(torch.isfinite(advantages).all()):
         raise PoiseError("advantages are not finite: check the credit method that made them")

@@ -1,4 +1,4 @@
-"""What kind of token: number, latex, template, function, content or other (Fig. 4).
+"""Categories of tokens: number, latex, template, function, content or other (Fig. 4).
 
     number     digits and number words
     latex      commands, operators, braces, variables: the mathematics between the numbers
@@ -8,11 +8,11 @@
     content    all other words
     other      what is none of these
 
-A token is a piece of a word, so the text is cut into words first and a token gets the category of
-the word its first visible character stands in. The paper names NLTK's tagger and two of its classes
-(math, split into number and LaTeX, and template); the rest is ours. A tagger decides between
-function and content words where one is given; the lists below do otherwise, and forms of be, have
-and do are function words either way.
+A token is often a piece of a word, so the text is split into words first, and a token gets the
+category of the word that holds its first visible character. The paper names NLTK's tagger and two
+of its classes (math, split into number and LaTeX, and template); the other classes are ours. A
+tagger, where one is given, decides between function and content words; otherwise the word lists
+below do. Forms of be, have and do are function words either way.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from counterpoise.types import Ints
 
 Category = Literal["number", "latex", "template", "function", "content", "other"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-REASONING: tuple[Category, ...] = ("number", "latex", "content")
+REASONING_CATEGORIES: tuple[Category, ...] = ("number", "latex", "content")
 Tagger = Callable[[list[str]], list[str]]  # words -> Penn Treebank tags
-WINDOW = 8  # tokens decoded together: enough for any character and for the spaces between words
+DECODE_WINDOW = (
+    8  # tokens decoded together: enough for any character and for the spaces between words
+)
 
-WORD = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+WORD_PATTERN = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
 FUNCTION_TAGS = ("IN", "DT", "CC", "PRP", "TO", "MD", "EX", "WDT", "WP", "WRB", "PDT", "RP", "POS")
 CONTENT_TAGS = ("NN", "VB", "JJ", "RB")
 
 
-def _listed(words: str) -> frozenset[str]:
+def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-FUNCTION_WORDS = _listed("""
+FUNCTION_WORDS = _word_set("""
     a an the this that these those each every either neither some any no all both such another what
     which who whom whose when where why how of in on at by for with without from to into onto over
     under above below between among through during before after since until about against per than
@@ -51,16 +53,16 @@ FUNCTION_WORDS = _listed("""
     have has had having do does did doing done let let's that's it's there's we're we've don't
     doesn't isn't aren't can't
 """)
-NUMBER_WORDS = _listed("""
+NUMBER_WORDS = _word_set("""
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
     hundred thousand million billion dozen
 """)
-TEMPLATE_WORDS = _listed("therefore thus hence finally answer boxed solution step steps")
+TEMPLATE_WORDS = _word_set("therefore thus hence finally answer boxed solution step steps")
 
-# -- the text, cut into words ---------------------------------------------------------------------
+# -- split the text into words --------------------------------------------------------------------
 
-_PIECES = re.compile(
+_TEXT_PIECE = re.compile(
     rf"""
       (?P<tag>     <\|[^|<>]*\|> | </?\w+> | \[/?INST\] )
     | (?P<boxed>   \\boxed\b\s*\{{? )
@@ -68,14 +70,14 @@ _PIECES = re.compile(
     | (?P<phrase>  \b(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\b | \bstep\s+(?:by\s+step|\d+) )
     | (?P<command> \\(?:begin|end)\{{[^}}]*\}} | \\[A-Za-z]+\*? | \\. )
     | (?P<number>  \d+(?:[.,]\d+)*%? )
-    | (?P<word>    {WORD} )
+    | (?P<word>    {WORD_PATTERN} )
     | (?P<bracket> (?<=[\d)])\) | \((?=\s*[-\d(]) )
     | (?P<sign>    [-+*/^_=<>{{}}$&~|×÷·±√∑∫≤≥≠≈→∞°−] )
     | (?P<mark>    [.,;:!?…"'“”‘’()\[\]—–#`%] | \s )
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
 )
-_OF_PIECE: dict[str, Category] = {
+_PIECE_CATEGORIES: dict[str, Category] = {
     "tag": "template",
     "boxed": "template",
     "heading": "template",
@@ -86,58 +88,65 @@ _OF_PIECE: dict[str, Category] = {
     "sign": "latex",
     "mark": "template",
 }
-# a dollar opens mathematics when no space follows it and closes it when no digit does: $5 is money
+# A dollar opens mathematics when no space follows it and closes it when no digit does: $5 is money.
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\$(?=\S)[^$\n]*?(?<=\S)\$(?!\d)|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL
 )
 _PROSE = re.compile(r"\\(?:text|textbf|mbox|mathrm)\{[^{}]*\}")  # words inside mathematics
 
 
-def categories(text: str, tagger: Tagger | None = None) -> list[Category]:
-    r"""Of every character.
+def character_categories(text: str, tagger: Tagger | None = None) -> list[Category]:
+    r"""The category of every character of a text.
 
     Example:
         >>> "".join(kind[0] for kind in categories(r"It is 4 + 3, so \boxed{7}."))
         'fftfftntltnttffttttttttntt'
     """
-    kinds: list[Category] = ["other"] * len(text)
+    category_of: list[Category] = ["other"] * len(text)
     words: list[tuple[int, int]] = []
     closings: list[int] = []
-    in_formula = _formulas(text)
-    for found in _PIECES.finditer(text):
-        (start, end), name = found.span(), found.lastgroup or ""
+    in_formula = _formula_mask(text)
+    for match in _TEXT_PIECE.finditer(text):
+        (start, end), name = match.span(), match.lastgroup or ""
         if name == "word":
             words.append((start, end))
             continue
-        kind = _OF_PIECE[name]
-        if name == "mark" and in_formula[start] and not found[0].isspace():
-            kind = "latex"  # brackets and commas of a formula
-        kinds[start:end] = [kind] * (end - start)
-        if found[0].endswith("{") and name == "boxed":
-            closings += _closing(text, end)
-    tags = tagger([text[a:b] for a, b in words]) if tagger and words else [""] * len(words)
-    for (a, b), tag in zip(words, tags, strict=True):
-        kinds[a:b] = [_word(text[a:b], tag, in_formula=in_formula[a])] * (b - a)
-    for i in closings:
-        kinds[i] = "template"  # the brace that ends the box
-    return kinds
+        category = _PIECE_CATEGORIES[name]
+        if name == "mark" and in_formula[start] and not match[0].isspace():
+            category = "latex"  # brackets and commas of a formula
+        category_of[start:end] = [category] * (end - start)
+        if match[0].endswith("{") and name == "boxed":
+            closings += _closing_brace(text, end)
+    # All words are tagged in one call: a tagger decides by context.
+    tags = (
+        tagger([text[begin:stop] for begin, stop in words])
+        if tagger and words
+        else [""] * len(words)
+    )
+    for (begin, stop), tag in zip(words, tags, strict=True):
+        category_of[begin:stop] = [
+            _word_category(text[begin:stop], tag, in_formula=in_formula[begin])
+        ] * (stop - begin)
+    for brace in closings:
+        category_of[brace] = "template"  # the brace that ends the box
+    return category_of
 
 
-def _word(word: str, tag: str, *, in_formula: bool) -> Category:
-    plain = word.lower().replace("’", "'")
-    if in_formula or (len(word) == 1 and plain not in ("a", "i")):
+def _word_category(word: str, tag: str, *, in_formula: bool) -> Category:
+    lowered = word.lower().replace("’", "'")
+    if in_formula or (len(word) == 1 and lowered not in ("a", "i")):
         return "latex"  # a variable
-    if plain in NUMBER_WORDS or tag == "CD":
+    if lowered in NUMBER_WORDS or tag == "CD":
         return "number"
-    if plain in TEMPLATE_WORDS:
+    if lowered in TEMPLATE_WORDS:
         return "template"
-    if plain in FUNCTION_WORDS or tag.rstrip("$") in FUNCTION_TAGS:
+    if lowered in FUNCTION_WORDS or tag.rstrip("$") in FUNCTION_TAGS:
         return "function"
     return "other" if tag and not tag.startswith(CONTENT_TAGS) else "content"
 
 
-def _formulas(text: str) -> list[bool]:
-    """Which characters stand in a formula; prose within one does not."""
+def _formula_mask(text: str) -> list[bool]:
+    """True for characters inside a formula; text such as \\text{...} within it is False."""
     inside = [False] * len(text)
     for formula in _FORMULA.finditer(text):
         inside[formula.start() : formula.end()] = [True] * len(formula[0])
@@ -146,13 +155,13 @@ def _formulas(text: str) -> list[bool]:
     return inside
 
 
-def _closing(text: str, start: int) -> list[int]:
-    """Where the brace opened just before `start` is closed; empty when it never is."""
+def _closing_brace(text: str, start: int) -> list[int]:
+    """[index of the brace that closes the one before `start`], or [] when it is never closed."""
     depth = 1
-    for i in range(start, len(text)):
-        depth += (text[i] == "{") - (text[i] == "}")
+    for index in range(start, len(text)):
+        depth += (text[index] == "{") - (text[index] == "}")
         if depth == 0:
-            return [i]
+            return [index]
     return []
 
 
@@ -160,54 +169,60 @@ def _closing(text: str, start: int) -> list[int]:
 
 
 def token_categories(pieces: Sequence[str], tagger: Tagger | None = None) -> list[Category]:
-    """Of every token of a response, given their texts in order.
+    """The category of every token of a response, given the tokens' texts in order.
 
     Example:
         >>> token_categories(["So", " ", "1", "7", " pen", "s", "."])
         ['function', 'template', 'number', 'number', 'content', 'content', 'template']
     """
-    kinds = categories("".join(pieces), tagger)
-    found: list[Category] = []
-    at = 0
+    character_kinds = character_categories("".join(pieces), tagger)
+    token_kinds: list[Category] = []
+    offset = 0
     for piece in pieces:
         spaces = len(piece) - len(piece.lstrip())
         if piece and spaces == len(piece):
-            found.append("template")
+            token_kinds.append("template")
         else:
-            first = at + spaces  # a piece without text is the start of the next one's character
-            found.append(kinds[first] if first < len(kinds) else "other")
-        at += len(piece)
-    return found
+            # A token without text begins a character that the next token completes.
+            first_visible = offset + spaces
+            token_kinds.append(
+                character_kinds[first_visible] if first_visible < len(character_kinds) else "other"
+            )
+        offset += len(piece)
+    return token_kinds
 
 
 def token_texts(tokenizer: Any, tokens: Ints | Sequence[int]) -> list[str]:
-    """The text each token adds to a response; special tokens by their names.
+    """The text each token adds to a response; special tokens appear by their names.
 
-    A token that ends within a character adds nothing, the one that completes it adds it all. So the
-    texts join to the decoded response, whatever the tokenizer does with spaces and bytes.
+    A token that ends inside a multi-byte character adds "", and the token that completes the
+    character adds all of it. So the texts join to the decoded response, whatever the tokenizer does
+    with spaces and bytes.
     """
 
-    def decode(part: Ints | Sequence[int]) -> str:
+    def decode(window: Ints | Sequence[int]) -> str:
         text: str = tokenizer.decode(
-            [int(t) for t in part], skip_special_tokens=False, clean_up_tokenization_spaces=False
+            [int(t) for t in window], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 
+    # Decode a short window instead of the whole prefix: linear time, and the window still holds
+    # enough context for tokenizers that drop a leading space.
     texts: list[str] = []
-    start, shown = 0, ""
+    start, decoded_before = 0, ""
     for end in range(1, len(tokens) + 1):
         text = decode(tokens[start:end])
         if text.endswith("\ufffd") and end < len(tokens):
             texts.append("")
             continue
-        texts.append(text[len(shown) :])
-        start = max(start, end - WINDOW)
-        shown = decode(tokens[start:end])
+        texts.append(text[len(decoded_before) :])
+        start = max(start, end - DECODE_WINDOW)
+        decoded_before = decode(tokens[start:end])
     return texts
 
 
-def nltk_tagger() -> Tagger | None:
-    """NLTK's, where it and its data are installed; nothing is downloaded."""
+def load_nltk_tagger() -> Tagger | None:
+    """NLTK's tagger, or None where NLTK or its data are not installed; nothing is downloaded."""
     if util.find_spec("nltk") is None:
         return None
     nltk = import_module("nltk")

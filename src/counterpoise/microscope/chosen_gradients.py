@@ -1,11 +1,12 @@
-"""Eq. 2 over chosen tokens: its gradient, and log-probabilities a step away from the weights.
+"""The gradient of eq. 2 over chosen tokens, and log-probabilities after a change of the weights.
 
     J_S = (1 / N) sum_{k in S} A_k log pi(o_k)       N counts every token of the batch, in S or not
 
 so the gradient of a batch without the tokens M is grad J - grad J_M. For grad J_M only the rows
-that hold tokens of M are run, each cut after its last one: what follows a token cannot reach it.
+that hold tokens of M are run, each cut after its last one: later tokens cannot influence it.
 
-The weights themselves are never written to: a pass is lent others, so there is nothing to restore.
+The weights themselves are never written: a forward pass gets changed copies instead, so there is
+nothing to restore.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from counterpoise.model.swapped_weights import WeightDirection, forward_with_wei
 from counterpoise.types import Row
 
 
-def gradient(
+def objective_gradient(
     policy: Policy,
     rows: Sequence[Row],
     chosen: Tensor | None = None,
@@ -32,40 +33,45 @@ def gradient(
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> dict[str, Tensor]:
-    """grad J_S for the tokens `chosen`, as places of the flat batch [n]; None takes them all."""
+    """grad J_S for the tokens `chosen`, indices [n] into the flat batch; None takes all tokens."""
     check_rows(rows)
-    N = sum(row.num_tokens for row in rows)
+    num_tokens = sum(row.num_tokens for row in rows)
     weights_N = torch.cat([torch.from_numpy(row.advantages_T) for row in rows])
     if chosen is not None:
-        inside = torch.zeros(N)
-        inside[chosen.cpu()] = 1
-        weights_N = weights_N * inside
-    cut, weights = [], []
-    for row, weights_T in zip(rows, weights_N.split([r.num_tokens for r in rows]), strict=True):
-        if len(used := weights_T.nonzero()):
-            last = int(used[-1])
-            cut.append(first_tokens(row, last + 1))
-            weights.append(weights_T[: last + 1])
+        is_chosen = torch.zeros(num_tokens)
+        is_chosen[chosen.cpu()] = 1
+        weights_N = weights_N * is_chosen
+    # Skip rows without a chosen token, and cut the others after their last one.
+    cut_rows, cut_weights = [], []
+    for row, weights_T in zip(rows, weights_N.split([row.num_tokens for row in rows]), strict=True):
+        if len(nonzero := weights_T.nonzero()):
+            last_used = int(nonzero[-1])
+            cut_rows.append(truncate_row(row, last_used + 1))
+            cut_weights.append(weights_T[: last_used + 1])
 
+    # Sums over many micro-batches are kept in float32: bfloat16 would lose small contributions.
     names, parameters = zip(*policy.model.named_parameters(), strict=True)
-    total = [torch.zeros_like(p, dtype=_wide(p.dtype)) for p in parameters]
-    for batch in micro_batches(cut, micro_tokens):
-        logprobs_M = forward(policy, [cut[i] for i in batch], temperature).logprobs_M
-        weights_M = torch.cat([weights[i] for i in batch]).to(logprobs_M)
-        parts = torch.autograd.grad(
-            (weights_M * logprobs_M).sum() / N, parameters, allow_unused=True
+    totals = [
+        torch.zeros_like(parameter, dtype=_accumulation_dtype(parameter.dtype))
+        for parameter in parameters
+    ]
+    for batch in micro_batches(cut_rows, micro_tokens):
+        logprobs_M = forward(policy, [cut_rows[index] for index in batch], temperature).logprobs_M
+        weights_M = torch.cat([cut_weights[index] for index in batch]).to(logprobs_M)
+        gradients = torch.autograd.grad(
+            (weights_M * logprobs_M).sum() / num_tokens, parameters, allow_unused=True
         )
-        for sum_, part in zip(total, parts, strict=True):
-            if part is not None:
-                sum_ += part
-    return dict(zip(names, total, strict=True))
+        for accumulated, gradient in zip(totals, gradients, strict=True):
+            if gradient is not None:
+                accumulated += gradient
+    return dict(zip(names, totals, strict=True))
 
 
-def plus(terms: Iterable[tuple[float, WeightDirection]]) -> dict[str, Tensor]:
+def weighted_sum(terms: Iterable[tuple[float, WeightDirection]]) -> dict[str, Tensor]:
     """A weighted sum of directions.
 
     Example:
-        plus([(eta, normal), (-eta, masked)])
+        weighted_sum([(eta, normal), (-eta, masked)])
     """
     total: dict[str, Tensor] = {}
     for factor, direction in terms:
@@ -75,22 +81,24 @@ def plus(terms: Iterable[tuple[float, WeightDirection]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def logprob_at(
+def logprob_after_change(
     policy: Policy, row: Row, position: int, change: WeightDirection, *, temperature: float = 1.0
 ) -> float:
-    """log pi of one token at weights + change, in float64: effects are differences of these."""
+    """log pi of one token at weights + change, in float64: effects are small differences."""
     if not 0 <= position < row.num_tokens:
         raise PoiseError(f"there is no token {position} in a response of {row.num_tokens}")
-    short = first_tokens(row, position + 1)
-    moved = {
-        name: p.double() + change[name].double() if name in change else p.double()
-        for name, p in policy.model.named_parameters()
+    cut_row = truncate_row(row, position + 1)
+    changed_weights = {
+        name: parameter.double() + change[name].double() if name in change else parameter.double()
+        for name, parameter in policy.model.named_parameters()
     }
-    return float(forward_with_weights(policy, moved, [short], temperature).logprobs_M[-1])
+    return float(
+        forward_with_weights(policy, changed_weights, [cut_row], temperature).logprobs_M[-1]
+    )
 
 
-def first_tokens(row: Row, length: int) -> Row:
-    """The row as if its response had ended there."""
+def truncate_row(row: Row, length: int) -> Row:
+    """The row with its response cut to the first `length` tokens."""
     content = row.content
     return replace(
         row,
@@ -105,5 +113,5 @@ def first_tokens(row: Row, length: int) -> Row:
     )
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,25 +1,26 @@
-"""Who pushed token j: the output-layer displacement of eq. 9, split exactly, in linear time.
+"""Which tokens pushed token j: eq. 9's output-layer displacement, split exactly in linear time.
 
     delta_j = (eta / N) sum_k A_k <h_j, h_k> <r_j, r_k>,       r_j = e_{o_j} - pi_j
             = (eta / N) r_j^T M h_j,                           M = sum_k A_k r_k h_k^T   [V, D]
 
-Because M is a sum over tokens, every share of delta_j is the same expression with fewer tokens in
-M: those of positive rollouts, of j's query, with j's own token. For a set of n tokens that push
-each other there are two exact ways, and the cheaper one is taken:
+Because M is a sum over tokens, every part of delta_j is the same expression with fewer tokens in
+M: tokens of positive rollouts, tokens of j's query, tokens equal to j's. For a set of n tokens that
+push each other there are two exact ways, and the cheaper one is used:
 
     n small   the kernel itself, <h_j, h_k> * <r_j, r_k>       2 n^2 (V + D) FLOP
     n large   build M of the set, then r_j^T M h_j             6 n V D, linear in n; from n = 3 D on
 
-so no N x N kernel is ever formed. M of all tokens gives what everything does. The kernel of a query
-gives what its tokens do and, where tokens are equal, what those of them do; sets of equal tokens
-give the rest. Each of the four by sign; the eight parts are their differences.
+so no N x N kernel is ever formed. M of all tokens gives the push of the whole batch. The kernel of
+a query gives the push of its tokens and, restricted to equal tokens, the push of those; sets of
+equal tokens across queries give the rest. Each of these four sums is taken for positive and
+negative rollouts; the eight disjoint parts are their differences.
 
 FLOP for N tokens in queries of n, sets of equal tokens in blocks of about b: logits 2 N V D, M
 2 N V D, its use 4 N V D, kernels 2 N V (n + b). With V = 49,152, D = 576, N = 16,384, n = 1,024 and
-b = 400 that is 6 TFLOP, 10 ms at 600 TFLOP/s, and in half precision 14 GB of errors are moved,
+b = 400 that is 6 TFLOP, 10 ms at 600 TFLOP/s, and in half precision 14 GB of residuals are moved,
 4 ms at 3.5 TB/s.
 
-`microscope/pairs.py` is the same kernel for chosen pairs, and says where eq. 10 is incomplete.
+`microscope/pairs.py` has the same kernel for chosen pairs, and shows where eq. 10 is incomplete.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from counterpoise.model.coupling_sets import TokenIndices
 from counterpoise.model.coupling_sums import CouplingSums
 from counterpoise.model.residuals import Residuals
 
-Same = Literal["same", "other"]
+SameOrOther = Literal["same", "other"]
 Sign = Literal["positive", "negative"]
-Part = tuple[Same, Same, Sign]  # (identity, query, sign)
+CouplingPart = tuple[SameOrOther, SameOrOther, Sign]  # (identity, query, sign)
 SIGNS: tuple[Sign, Sign] = ("positive", "negative")
 
 
@@ -47,33 +48,37 @@ class Coupling:
     """The displacement of every token [N], and where it came from. All values carry eta / N.
 
     Example:
-        c.own[j] + sum(part[j] for part in c.parts.values()) == c.total[j]
-        c.parts["same", "other", "negative"][j]    by equal tokens in failures of other queries
+        c.self_push[j] + sum(part[j] for part in c.parts.values()) == c.total[j]
+        c.parts["same", "other", "negative"][j]    by equal tokens, wrong rollouts, other queries
     """
 
-    own: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
-    parts: dict[Part, Tensor]  # each [N]; the token itself is in none of them
+    self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
+    parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
     positive: Tensor  # by tokens with A > 0, the token itself included
     negative: Tensor
 
     @property
-    def coupled(self) -> Tensor:
-        """What the other tokens of the batch did."""
-        return self.total - self.own
+    def from_others(self) -> Tensor:
+        """The displacement caused by the other tokens of the batch."""
+        return self.total - self.self_push
 
     @property
     def cancellation(self) -> Tensor:
-        """1 - |total| / (|positive| + |negative|): 0 one sign only, 1 the signs undo each other."""
+        """1 - |total| / (|positive| + |negative|): 0: one sign only, 1: the signs cancel."""
         gross = self.positive.abs() + self.negative.abs()
         net = self.total.abs() / gross.clamp(min=torch.finfo(gross.dtype).tiny)
         return torch.where(gross > 0, 1 - net, 0.0)
 
     def cpu(self) -> Coupling:
-        """In one transfer."""
-        whole = (self.own, self.total, self.positive, self.negative)
-        own, total, positive, negative, *parts = torch.stack((*whole, *self.parts.values())).cpu()
-        return Coupling(own, dict(zip(self.parts, parts, strict=True)), total, positive, negative)
+        """The same on the CPU, in one transfer."""
+        summaries = (self.self_push, self.total, self.positive, self.negative)
+        self_push, total, positive, negative, *part_rows = torch.stack(
+            (*summaries, *self.parts.values())
+        ).cpu()
+        return Coupling(
+            self_push, dict(zip(self.parts, part_rows, strict=True)), total, positive, negative
+        )
 
 
 def decompose(
@@ -86,67 +91,86 @@ def decompose(
     eta: float = 1.0,
     precision: torch.dtype | None = None,
 ) -> Coupling:
-    """For hidden [N, D], unembedding [V, D] and tokens, advantages, groups [N].
+    """Split each token's displacement, for hidden [N, D], unembedding [V, D] and the others [N].
 
     Exact: bfloat16 inputs are computed in float32, float64 stays float64. Another `precision` is
-    faster on a GPU; docs/microscope.md has what it costs.
+    faster on a GPU; docs/microscope.md lists the error it costs.
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():
         errors = Residuals(hidden, unembedding, tokens, precision=precision)
-    return decompose_errors(errors, tokens, advantages, groups, eta=eta)
+    return decompose_residuals(errors, tokens, advantages, groups, eta=eta)
 
 
 @torch.no_grad()
-def decompose_errors(
-    errors: Residuals,
+def decompose_residuals(
+    residuals: Residuals,
     tokens: Tensor,
     advantages: Tensor,
     groups: Tensor,
     *,
     eta: float = 1.0,
-    of: TokenIndices | None = None,
+    targets: TokenIndices | None = None,
 ) -> Coupling:
-    """`decompose` for errors that others use as well. Keys on the CPU spare a wait for a GPU.
+    """`decompose` for residuals that are used elsewhere too.
 
-    `of` [n]: what is asked is who pushed these tokens; all tokens still push.
+    `targets` [n]: only the displacement of these tokens is returned; all tokens still push. Pass
+    `tokens` and `groups` on the CPU: reading them from a GPU would wait for its queue.
     """
     token_N = tokens.cpu().numpy().astype(np.int64)
     query_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
-    walk = CouplingSums(errors, advantages)
-    everything = walk.signed_matrix(walk.chunks(np.arange(len(token_N))))
-    own, by_any = walk.zeros(), walk.zeros()
+    coupling_sums = CouplingSums(residuals, advantages)
+    matrix_of_all = coupling_sums.signed_matrix(coupling_sums.chunks(np.arange(len(token_N))))
+    self_push_N2, by_any_N2 = coupling_sums.zeros(), coupling_sums.zeros()
 
+    # Called for every block of residuals while it is in memory, so that the residuals [N, V] are
+    # computed once for all sums.
     def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
-        own[places] = walk.A_N2[places] * squares[..., None]
-        by_any[places] = walk.apply_matrix(everything, R, H) - own[places]
+        self_push_N2[places] = coupling_sums.A_N2[places] * squares[..., None]
+        by_any_N2[places] = coupling_sums.apply_matrix(matrix_of_all, R, H) - self_push_N2[places]
 
-    most = 4 * walk.break_even_size // 3 + walk.row_width  # a kernel gives both sums
-    queries = walk.lay_out_sets(query_N, most, _together(query_N, of))
-    by_query, by_both = walk.sums_within(queries, (query_N, token_N), spread)
-    if queries.large_sets:  # no kernel was made from which equal tokens could be taken
-        both_N = query_N * len(errors.W) + token_N
-        both = walk.lay_out_sets(both_N, walk.break_even_size, np.concatenate(queries.large_sets))
-        by_both += walk.sums_within(both, (both_N,))[0]
-    equal = walk.lay_out_sets(token_N, walk.break_even_size, _together(token_N, of))
-    (by_token,) = walk.sums_within(equal, (token_N,))
-    scale = walk.advantage_scale * (eta / len(token_N))
-    asked = slice(-1) if of is None else errors.to_device(of)
-    return _differences(*(scale * x[asked] for x in (own, by_any, by_token, by_query, by_both)))
+    max_size = (
+        4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
+    )  # a kernel gives both sums
+    queries = coupling_sums.lay_out_sets(query_N, max_size, _indices_sharing_key(query_N, targets))
+    by_query, by_both = coupling_sums.sums_within(queries, (query_N, token_N), spread)
+    # Queries too large for a kernel went through M, which cannot tell equal tokens apart: their
+    # (query, token) sets are summed separately.
+    if queries.large_sets:
+        query_and_token_N = query_N * len(residuals.W) + token_N
+        both_sets = coupling_sums.lay_out_sets(
+            query_and_token_N, coupling_sums.break_even_size, np.concatenate(queries.large_sets)
+        )
+        by_both += coupling_sums.sums_within(both_sets, (query_and_token_N,))[0]
+    token_sets = coupling_sums.lay_out_sets(
+        token_N, coupling_sums.break_even_size, _indices_sharing_key(token_N, targets)
+    )
+    (by_token,) = coupling_sums.sums_within(token_sets, (token_N,))
+    scale = coupling_sums.advantage_scale * (eta / len(token_N))
+    # Sums have N + 1 entries; the last one collects the padding of the layout and is dropped.
+    selection = slice(-1) if targets is None else residuals.to_device(targets)
+    return _disjoint_parts(
+        *(
+            scale * sums[selection]
+            for sums in (self_push_N2, by_any_N2, by_token, by_query, by_both)
+        )
+    )
 
 
-def _together(key_N: TokenIndices, of: TokenIndices | None) -> TokenIndices | None:
-    """Places of all tokens that share a key with one of these."""
-    return None if of is None else np.flatnonzero(np.isin(key_N, key_N[of]))
+def _indices_sharing_key(key_N: TokenIndices, targets: TokenIndices | None) -> TokenIndices | None:
+    """Indices of all tokens that share a key with one of the targets; None for all tokens."""
+    return None if targets is None else np.flatnonzero(np.isin(key_N, key_N[targets]))
 
 
-def _differences(own: Tensor, any_: Tensor, token: Tensor, query: Tensor, both: Tensor) -> Coupling:
-    """Sums over sets that contain one another [N, 2] -> sums over parts that do not overlap."""
-    parts: dict[Part, Tensor] = {}
-    for i, sign in enumerate(SIGNS):
-        parts["same", "same", sign] = both[:, i]
-        parts["same", "other", sign] = (token - both)[:, i]
-        parts["other", "same", sign] = (query - both)[:, i]
-        parts["other", "other", sign] = (any_ - token - query + both)[:, i]
-    signed = any_ + own
-    return Coupling(own.sum(dim=1), parts, signed.sum(dim=1), signed[:, 0], signed[:, 1])
+def _disjoint_parts(
+    self_push: Tensor, by_any: Tensor, by_token: Tensor, by_query: Tensor, by_both: Tensor
+) -> Coupling:
+    """Turn sums over nested sets [N, 2] into sums over disjoint parts, by inclusion-exclusion."""
+    parts: dict[CouplingPart, Tensor] = {}
+    for column, sign in enumerate(SIGNS):
+        parts["same", "same", sign] = by_both[:, column]
+        parts["same", "other", sign] = (by_token - by_both)[:, column]
+        parts["other", "same", sign] = (by_query - by_both)[:, column]
+        parts["other", "other", sign] = (by_any - by_token - by_query + by_both)[:, column]
+    signed = by_any + self_push
+    return Coupling(self_push.sum(dim=1), parts, signed.sum(dim=1), signed[:, 0], signed[:, 1])

@@ -1,9 +1,10 @@
-"""Delta log p of every token, and its class (Algorithm 1, eq. 16).
+"""Classes of tokens by their displacement, the change of log p in an update (Algorithm 1, eq. 16).
 
     boosted: > eps      suppressed: < -eps      stable: otherwise      eps = 1e-6
 
-A token is flipped when it moves against the sign of its own advantage. Before and after must come
-from the same forward in the same batch layout: then an update of nothing is 100 % stable, exactly.
+A token is flipped when it moves against the sign of its own advantage. Both log-probabilities must
+come from the same forward pass in the same batch layout: then an update that changes nothing leaves
+exactly 100 % of tokens stable.
 """
 
 from __future__ import annotations
@@ -17,51 +18,59 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """Of the tokens with one sign of advantage.
+class DisplacementShares:
+    """Shares of the three classes among the tokens with one sign of advantage.
 
     Example:
-        Shares(tokens=3100, boosted=0.46, suppressed=0.41, stable=0.13, mean=0.0004, size=0.012)
+        DisplacementShares(
+            tokens=3100, boosted=0.46, suppressed=0.41, stable=0.13, mean=0.0004, mean_abs=0.012
+        )
     """
 
     tokens: int
     boosted: float
     suppressed: float
     stable: float
-    mean: float  # of delta
-    size: float  # mean of |delta|
+    mean: float  # mean of delta
+    mean_abs: float  # mean of |delta|
 
 
-def classes(delta_N: NDArray[np.floating], epsilon: float = EPSILON) -> NDArray[np.int8]:
+def displacement_classes(
+    delta_N: NDArray[np.floating], epsilon: float = EPSILON
+) -> NDArray[np.int8]:
     """+1 boosted, -1 suppressed, 0 stable."""
     return ((delta_N > epsilon).astype(np.int8) - (delta_N < -epsilon)).astype(np.int8)
 
 
-def shares(delta_N: NDArray[np.floating], epsilon: float = EPSILON) -> Shares | None:
-    """None when there are no tokens."""
+def displacement_shares(
+    delta_N: NDArray[np.floating], epsilon: float = EPSILON
+) -> DisplacementShares | None:
+    """Shares of boosted, suppressed and stable tokens; None when there are no tokens."""
     if not len(delta_N):
         return None
-    class_N = classes(delta_N, epsilon)
-    return Shares(
+    class_N = displacement_classes(delta_N, epsilon)
+    return DisplacementShares(
         tokens=len(delta_N),
         boosted=float((class_N > 0).mean()),
         suppressed=float((class_N < 0).mean()),
         stable=float((class_N == 0).mean()),
         mean=float(delta_N.mean()),
-        size=float(np.abs(delta_N).mean()),
+        mean_abs=float(np.abs(delta_N).mean()),
     )
 
 
-def by_sign(
+def shares_by_sign(
     delta_N: NDArray[np.floating], advantages_N: NDArray[np.floating]
-) -> dict[str, Shares | None]:
-    """{"positive": ..., "negative": ...}, by the sign of each token's advantage."""
+) -> dict[str, DisplacementShares | None]:
+    """The shares as {"positive": ..., "negative": ...}, by the sign of each token's advantage."""
     return {
-        "positive": shares(delta_N[advantages_N > 0]),
-        "negative": shares(delta_N[advantages_N < 0]),
+        "positive": displacement_shares(delta_N[advantages_N > 0]),
+        "negative": displacement_shares(delta_N[advantages_N < 0]),
     }
 
 
-def flipped(delta_N: NDArray[np.floating], advantages_N: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Tokens that moved against their own advantage."""
-    return np.sign(advantages_N) * classes(delta_N) < 0
+def flipped_tokens(
+    delta_N: NDArray[np.floating], advantages_N: NDArray[np.floating]
+) -> NDArray[np.bool_]:
+    """True for tokens that moved against their own advantage."""
+    return np.sign(advantages_N) * displacement_classes(delta_N) < 0

@@ -1,13 +1,14 @@
-"""What an update does where it should do nothing: the learning tax, and drift between answers.
+"""Unwanted change of the policy in an update: the learning tax, and drift between right answers.
 
-    tax     mean of KL(pi_new || pi_old) over the places that right and wrong rollouts of a query
-            share: their signals oppose each other there, and what is left is no one's wish
-    drift   mean of |D_a - D_b| over pairs of distinct successful responses of a query, with
-            D = log pi_new(y) - log pi_old(y): both are right, so their odds need not move
+    learning tax   how much the policy changes at tokens that right and wrong rollouts of a query
+                   share, where their signals oppose each other and no change is wanted: the mean
+                   of KL(pi_new || pi_old) over these tokens
+    drift          mean of |D_a - D_b| over pairs of distinct right responses of a query, with
+                   D = log pi_new(y) - log pi_old(y): both are right, so their odds need not move
 
-A place is a token with its context (`microscope/prefixes.py`); its distribution is that of all
-rollouts that pass it, so one of them stands for all. arXiv:2604.13088, section 3; averages over a
-step are ours.
+A shared token is a node of the trie of responses (`microscope/prefixes.py`). All rollouts that pass
+a node have the same context and so the same distribution: one token stands for all of them.
+arXiv:2604.13088, section 3; the averages over a step are ours.
 """
 
 from __future__ import annotations
@@ -22,48 +23,57 @@ from torch import Tensor
 
 from counterpoise.types import Floats, Row
 
-PLACES = 512  # looked at in a step, spread evenly: [PLACES, V] numbers wait for the update
+MAX_TAX_TOKENS = 512  # of a step, spread evenly: [tokens, V] numbers are kept during the update
 
 
-class Mean(NamedTuple):
-    """A sum and how many it is over, so that steps can be pooled."""
+class PooledMean(NamedTuple):
+    """A sum and its number of terms, so that means of several steps can be pooled."""
 
     total: float
-    over: int
+    terms: int
 
 
-def places(rows: Sequence[Row], node_N: NDArray[np.int64], most: int = PLACES) -> NDArray[np.int64]:
-    """A token [n] for each node that rows of both signs pass; `node_N` by `prefixes.nodes`."""
+def tax_tokens(
+    rows: Sequence[Row], node_N: NDArray[np.int64], limit: int = MAX_TAX_TOKENS
+) -> NDArray[np.int64]:
+    """One token index for each node that rows of both signs pass: [n], at most `limit`.
+
+    `node_N` comes from `prefixes.trie_nodes`.
+    """
     sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
-    positive, negative = (np.unique(node_N[(node_N >= 0) & (sign_N == s)]) for s in (1, -1))
-    both = np.intersect1d(positive, negative, assume_unique=True)
-    nodes, first = np.unique(node_N, return_index=True)
-    found: NDArray[np.int64] = first[np.searchsorted(nodes, both)]
-    return found[np.linspace(0, len(found) - 1, min(most, len(found))).astype(np.int64)]
+    positive, negative = (np.unique(node_N[(node_N >= 0) & (sign_N == sign)]) for sign in (1, -1))
+    two_sided = np.intersect1d(positive, negative, assume_unique=True)
+    # Any token of a node will do: they have one context, and so one distribution.
+    nodes, first_index = np.unique(node_N, return_index=True)
+    representatives: NDArray[np.int64] = first_index[np.searchsorted(nodes, two_sided)]
+    return representatives[
+        np.linspace(0, len(representatives) - 1, min(limit, len(representatives))).astype(np.int64)
+    ]
 
 
 def log_distributions(hidden_UD: Tensor, W: Tensor) -> Tensor:
-    """[U, V], in float32 or wider."""
-    wide = torch.promote_types(hidden_UD.dtype, torch.float32)
-    return torch.log_softmax((hidden_UD.to(W.dtype) @ W.mT).to(wide), dim=-1)
+    """Log-distributions [U, V] at some tokens, in float32 or wider."""
+    sum_dtype = torch.promote_types(hidden_UD.dtype, torch.float32)
+    return torch.log_softmax((hidden_UD.to(W.dtype) @ W.mT).to(sum_dtype), dim=-1)
 
 
-def tax(old_UV: Tensor, new_UV: Tensor) -> Mean:
-    """Of log-distributions at the same places, before and after."""
+def learning_tax(old_UV: Tensor, new_UV: Tensor) -> PooledMean:
+    """Sum of KL(new || old) over the same tokens, from log-distributions [U, V]."""
     kl_U = (new_UV.exp() * (new_UV - old_UV)).sum(dim=-1)
-    return Mean(float(kl_U.double().sum()), len(kl_U))
+    return PooledMean(float(kl_U.double().sum()), len(kl_U))
 
 
-def drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> Mean:
-    """Rows of one step, and how far each of their tokens [T] moved."""
+def solution_drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> PooledMean:
+    """Drift between the right answers of each query, from the displacement of every token [T]."""
+    # Equal responses of a query have the same D, so they are counted once.
     answers: dict[str, dict[bytes, float]] = {}
-    for row, moved_T in zip(rows, displacement, strict=True):
+    for row, delta_T in zip(rows, displacement, strict=True):
         if row.sign > 0:
-            text = row.content.response_tokens.tobytes()
-            answers.setdefault(row.group, {})[text] = float(np.sum(moved_T, dtype=np.float64))
-    total, over = 0.0, 0
-    for found in answers.values():
-        D_a = np.array(list(found.values()))
-        total += float(np.abs(D_a[:, None] - D_a).sum()) / 2
-        over += len(D_a) * (len(D_a) - 1) // 2
-    return Mean(total, over)
+            response = row.content.response_tokens.tobytes()
+            answers.setdefault(row.group, {})[response] = float(np.sum(delta_T, dtype=np.float64))
+    total_drift, num_pairs = 0.0, 0
+    for deltas in answers.values():
+        D_a = np.array(list(deltas.values()))
+        total_drift += float(np.abs(D_a[:, None] - D_a).sum()) / 2
+        num_pairs += len(D_a) * (len(D_a) - 1) // 2
+    return PooledMean(total_drift, num_pairs)

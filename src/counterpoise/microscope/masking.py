@@ -1,19 +1,19 @@
-"""The masking effect: what the tokens M of the loss did to one candidate token c (Table 1, Fig. 3).
+"""The masking effect: what a set M of loss tokens does to one candidate token c (Table 1, Fig. 3).
 
     effect_M(c) = log pi(c) after the normal update - log pi(c) after the update without M
 
-M is removed from the numerator of eq. 2; its denominator N stays, so that the other tokens push
-exactly as before. The update is plain SGD: no momentum, no clipping. To first order
+M is removed from the numerator of eq. 2; the denominator N stays, so that the other tokens push
+exactly as before. The update is plain SGD, without momentum or clipping. To first order
 
     effect_M(c) = (eta / N) sum_{k in M} A_k K_ck
 
-which shows what the paper leaves unsaid: the sign of an effect is the sign of A_k times that of
-K_ck, so a Boost Rate means nothing before one knows from which rollouts M was taken.
+which shows what the paper does not say: the sign of an effect is the sign of A_k times that of
+K_ck, so a Boost Rate can only be read together with the rollouts that M was taken from.
 
-Three ways to the same number:
-    output_effects   a real update of the unembedding alone; exact, and no forward pass at all
-    full_effects     a real update of all parameters
-    predicted        the first-order sum, from a kernel row of either kind
+Three ways to compute the same number:
+    output_layer_effects   a real update of the unembedding alone; exact, without a forward pass
+    full_update_effects    a real update of all parameters
+    first_order_effect     the first-order sum, from a kernel row of either kind
 """
 
 from __future__ import annotations
@@ -24,90 +24,120 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import Snapshot, errors
-from counterpoise.microscope.chosen_gradients import logprob_at, plus
+from counterpoise.microscope.batch_tokens import Snapshot, token_residuals
+from counterpoise.microscope.chosen_gradients import logprob_after_change, weighted_sum
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
 from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.types import Row
 
-LOW = 0.5  # a token is of low confidence when pi(o) <= LOW
+LOW_CONFIDENCE = 0.5  # a token has low confidence when pi(o) is at most this
 CONDITIONS = ("random", "same", "low", "both")
 SOURCES = ("mixed", "positive", "negative")
 
-# -- which tokens are masked ----------------------------------------------------------------------
+# -- sets of tokens to mask ------------------------------------------------------------------------
 
 
-def low_confidence(seen: Snapshot, at_most: float = LOW) -> Tensor:
-    """pi(o) <= at_most: [N] of bool."""
-    return seen.logprobs.exp() <= at_most
+def is_low_confidence(snapshot: Snapshot, threshold: float = LOW_CONFIDENCE) -> Tensor:
+    """True where pi(o) <= threshold: [N]."""
+    return snapshot.logprobs.exp() <= threshold
 
 
-def draw_sets(
-    seen: Snapshot, candidate: int, size: int, rng: np.random.Generator, at_most: float = LOW
+def draw_masked_sets(
+    snapshot: Snapshot,
+    candidate: int,
+    size: int,
+    rng: np.random.Generator,
+    threshold: float = LOW_CONFIDENCE,
 ) -> dict[tuple[str, str], Tensor]:
-    """By (condition, source), at most `size` places of the flat batch.
+    """Sets of at most `size` token indices, by (condition, source).
 
-    random   any token        same   the candidate's token, of high confidence
-    both     the candidate's token, of low confidence      low   of low confidence, another token
+    random   any token
+    same     the candidate's token, at high confidence
+    low      another token, at low confidence
+    both     the candidate's token, at low confidence
 
-    The source is the rollouts they are drawn from: "positive", "negative", or "mixed" for all.
-    The candidate is in no set. A set is smaller when the batch holds no more such tokens.
+    The source says from which rollouts it is drawn: "positive", "negative", or "mixed" for all.
+    The candidate is in no set. A set is smaller when the batch has fewer such tokens.
     """
-    low, same = low_confidence(seen, at_most), seen.tokens == seen.tokens[candidate]
-    other = torch.ones_like(low)
-    other[candidate] = False
-    pools = {"random": other, "same": same & ~low, "low": low & ~same, "both": same & low}
+    is_low, is_same_token = (
+        is_low_confidence(snapshot, threshold),
+        snapshot.tokens == snapshot.tokens[candidate],
+    )
+    is_eligible = torch.ones_like(is_low)
+    is_eligible[candidate] = False
+    pools = {
+        "random": is_eligible,
+        "same": is_same_token & ~is_low,
+        "low": is_low & ~is_same_token,
+        "both": is_same_token & is_low,
+    }
     return {
-        (name, source): draw_places(pools[name] & other & members, size, rng)
+        (name, source): draw_indices(pools[name] & is_eligible & members, size, rng)
         for name in CONDITIONS
-        for source, members in by_source(seen).items()
+        for source, members in tokens_by_source(snapshot).items()
     }
 
 
-def by_source(seen: Snapshot) -> dict[str, Tensor]:
-    """Which tokens [N] come from which rollouts, by the sign of their advantage."""
-    A = seen.advantages
-    return {"mixed": A != 0, "positive": A > 0, "negative": A < 0}
+def tokens_by_source(snapshot: Snapshot) -> dict[str, Tensor]:
+    """Masks [N] of the tokens of positive, negative and all rollouts with an advantage."""
+    A_N = snapshot.advantages
+    return {"mixed": A_N != 0, "positive": A_N > 0, "negative": A_N < 0}
 
 
-def draw_places(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
-    """At most `size` of the places where `pool` [N] is True, without replacement."""
-    places = pool.nonzero().squeeze(1).cpu().numpy()
-    drawn = np.sort(rng.permutation(places)[:size])
-    return torch.from_numpy(drawn).to(pool.device)
+def draw_indices(pool: Tensor, size: int, rng: np.random.Generator) -> Tensor:
+    """At most `size` of the indices where `pool` [N] is True, drawn without replacement."""
+    eligible = pool.nonzero().squeeze(1).cpu().numpy()
+    sample = np.sort(rng.permutation(eligible)[:size])
+    return torch.from_numpy(sample).to(pool.device)
 
 
-# -- what masking them does -----------------------------------------------------------------------
+# -- effects of masking ----------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def output_effects(
-    seen: Snapshot,
+def output_layer_effects(
+    snapshot: Snapshot,
     unembedding: Tensor,
     gradient: Tensor,
     candidate: int,
     sets: Sequence[Tensor],
     eta: float,
 ) -> list[float]:
-    """Of a real step of the unembedding; `gradient` is `output_gradient` of the whole batch.
+    """The effect of each set under a real step of the unembedding alone.
+
+    `gradient` is `output_gradient` of the whole batch.
 
     logits = (W + eta G) h_c,      without M: - (eta / N) sum_{k in M} A_k <h_k, h_c> r_k
     """
     W = wide(unembedding)
-    h, o = wide(seen.hidden[candidate]), int(seen.tokens[candidate])
-    normal_V = ((W + eta * gradient) @ h).double()  # rounded once, the same for every set
-    after = torch.log_softmax(normal_V, dim=0)[o]
+    candidate_hidden, candidate_token = (
+        wide(snapshot.hidden[candidate]),
+        int(snapshot.tokens[candidate]),
+    )
+    # In float64 from here on: an effect is a small difference of two log-probabilities.
+    normal_V = (
+        (W + eta * gradient) @ candidate_hidden
+    ).double()  # rounded once, the same for every set
+    normal_logprob = torch.log_softmax(normal_V, dim=0)[candidate_token]
     effects = []
-    for places in sets:
-        H = wide(seen.hidden[places])
-        pull_M = eta / len(seen) * seen.advantages[places].to(H.dtype) * (H @ h)
-        masked_V = normal_V - (pull_M @ errors(H, W, seen.tokens[places])).double()
-        effects.append(float(after - torch.log_softmax(masked_V, dim=0)[o]))
+    for indices in sets:
+        masked_hidden = wide(snapshot.hidden[indices])
+        pull_M = (
+            eta
+            / len(snapshot)
+            * snapshot.advantages[indices].to(masked_hidden.dtype)
+            * (masked_hidden @ candidate_hidden)
+        )
+        masked_V = (
+            normal_V
+            - (pull_M @ token_residuals(masked_hidden, W, snapshot.tokens[indices])).double()
+        )
+        effects.append(float(normal_logprob - torch.log_softmax(masked_V, dim=0)[candidate_token]))
     return effects
 
 
-def full_effects(
+def full_update_effects(
     policy: Policy,
     rows: Sequence[Row],
     candidate: tuple[int, int],
@@ -117,23 +147,32 @@ def full_effects(
     *,
     temperature: float = 1.0,
 ) -> dict[str, float]:
-    """Of a real step of all parameters; directions are `objective.gradient` of the batch and of M.
+    """The effect of each set under a real step of all parameters.
+
+    `normal` and `masked` are `objective_gradient` of the whole batch and of each set.
 
     Example:
-        normal = gradient(policy, rows)
-        full_effects(policy, rows, (row, position), normal,
-                     {"both": gradient(policy, rows, sets["both"])}, eta=0.1)
+        normal = objective_gradient(policy, rows)
+        masked = {"both": objective_gradient(policy, rows, sets["both"])}
+        full_update_effects(policy, rows, (row, position), normal, masked, eta=0.1)
     """
     row, position = rows[candidate[0]], candidate[1]
 
-    def after(terms: list[tuple[float, WeightDirection]]) -> float:
-        return logprob_at(policy, row, position, plus(terms), temperature=temperature)
+    def after(changes: list[tuple[float, WeightDirection]]) -> float:
+        return logprob_after_change(
+            policy, row, position, weighted_sum(changes), temperature=temperature
+        )
 
-    whole = after([(eta, normal)])
-    return {name: whole - after([(eta, normal), (-eta, part)]) for name, part in masked.items()}
+    normal_logprob = after([(eta, normal)])
+    return {
+        name: normal_logprob - after([(eta, normal), (-eta, masked_direction)])
+        for name, masked_direction in masked.items()
+    }
 
 
-def predicted(kernel_N: Tensor, advantages_N: Tensor, places: Tensor, eta: float) -> float:
+def first_order_effect(
+    kernel_N: Tensor, advantages_N: Tensor, indices: Tensor, eta: float
+) -> float:
     """(eta / N) sum_{k in M} A_k K_ck, from the candidate's row K_c of either kernel."""
-    pushes = advantages_N[places].double() * kernel_N[places].double()
+    pushes = advantages_N[indices].double() * kernel_N[indices].double()
     return float(eta / len(kernel_N) * pushes.sum())

@@ -1,20 +1,20 @@
-"""The microscope left on: what every optimizer step of an iteration did, while it does it.
+"""Measures every optimizer step during training: coupling before it, displacement after it.
 
-Just before a step the coupling of its tokens is decomposed from the hidden states and the weights
-of the loss that the step itself computed; just after it one forward pass, in the step's own batch
-layout, gives the displacement. With pull_k = -dL/dlogp_k (advantage, ratio, clip and average in
-one), token j's output-layer displacement for one unit of learning rate is
+Just before a step, the coupling of its tokens is decomposed from the hidden states and loss weights
+that the step itself computed. Just after it, one forward pass in the step's own batch layout gives
+the displacement. With pull_k = -dL/dlogp_k (advantage, ratio, clip and average in one), token j's
+output-layer displacement for one unit of learning rate is
 
     delta_j = sum_k pull_k <h_j, h_k> <r_j, r_k> / temperature^2
 
-On a GPU products are in half precision where the model itself is (`model/residuals.py`), and
-nothing is waited for in between: the step goes on while the GPU still decomposes.
+On a GPU, products are in half precision where the model itself is (`model/residuals.py`), and the
+CPU never waits: the step goes on while the GPU still decomposes.
 
-A look at a large iteration is for some of its tokens (`microscope/monitor_sampling.py`): of these
-it is exact, pushed by all tokens of their step.
+In a large iteration only some rows are measured (`microscope/monitor_sampling.py`). Their numbers
+are exact: the pushes of all tokens of the step are counted.
 
-A `Monitor` is the `look` of `update/step.py`; `microscope/monitor_records.py` puts its views into
-numbers for metrics.jsonl, and tables for tokens/ and pushes/.
+`update/step.py` calls a `Monitor` around every step; `microscope/monitor_records.py` turns its
+measurements into numbers for metrics.jsonl and tables for tokens/ and pushes/.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.microscope import prefixes
-from counterpoise.microscope.coupling import Coupling, decompose_errors
-from counterpoise.microscope.learning_tax import Mean, drift, log_distributions, places, tax
-from counterpoise.microscope.monitor_sampling import Name
-from counterpoise.microscope.pairs import Pushes, strongest
+from counterpoise.microscope.coupling import Coupling, decompose_residuals
+from counterpoise.microscope.learning_tax import (
+    PooledMean,
+    learning_tax,
+    log_distributions,
+    solution_drift,
+    tax_tokens,
+)
+from counterpoise.microscope.monitor_sampling import RowName
+from counterpoise.microscope.pairs import StrongestPushes, strongest_pushes
 from counterpoise.microscope.stopwatch import Stopwatch
-from counterpoise.microscope.token_types import TypePull, type_pulls
+from counterpoise.microscope.token_types import TypePulls, type_pulls
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
@@ -41,167 +47,215 @@ from counterpoise.model.scoring import micro_batches, score_tokens
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.passes import EAGER, Passes
 
-TOP = 6  # pushes kept for a watched token, up and down
+TOP_PUSHES = 6  # strongest pushes stored for a watched token, in each direction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepView:
-    """One step's trained tokens, flat [N] in the order of `rows`, and those looked at [n], in the
-    order of `looked`; everything on the CPU.
+class StepMeasurement:
+    """What one optimizer step did; everything on the CPU.
+
+    N counts all trained tokens of the step, in the order of `rows`; n counts the measured ones, in
+    the order of `measured_rows`.
     """
 
-    step: int  # of the plan
+    step: int  # index in the plan
     rows: tuple[int, ...]  # as StepResult.rows
-    lengths: tuple[int, ...]  # tokens of each
-    looked: tuple[int, ...]  # places among `rows`
+    lengths: tuple[int, ...]  # tokens of each row
+    measured_rows: tuple[int, ...]  # indices into `rows`
     advantages: Floats  # [n]
     displacement: Floats  # [n]
     coupling: Coupling  # [n]
-    types: TypePull
-    shared: prefixes.Shared
-    tax: Mean
-    drift: Mean
-    watched: NDArray[np.int64]  # places among the N tokens
-    pushes: Pushes | None  # for the watched ones
+    type_pulls: TypePulls
+    shared_prefixes: prefixes.SharedPrefixes
+    tax: PooledMean
+    drift: PooledMean
+    watched_tokens: NDArray[np.int64]  # indices into the N tokens
+    pushes: StrongestPushes | None  # on the watched tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Opened:
-    """A step between its two looks; tensors are where the model is."""
+class _PendingStep:
+    """A step that was decomposed and is not applied yet; tensors are on the model's device."""
 
     result: StepResult
     rows: list[Row]
-    looked: list[int]  # places among `rows`
+    measured_rows: list[int]  # indices into `rows`
     coupling: Coupling
-    types: TypePull
-    shared: prefixes.Shared
-    taxed: NDArray[np.int64]  # places that both signs share
-    taxed_UV: Tensor  # their log-distributions
-    watched: NDArray[np.int64]
-    pushes: Pushes | None
+    type_pulls: TypePulls
+    shared_prefixes: prefixes.SharedPrefixes
+    tax_tokens: NDArray[np.int64]  # tokens that rollouts of both signs share
+    tax_logprobs_UV: Tensor  # their log-distributions
+    watched_tokens: NDArray[np.int64]
+    pushes: StrongestPushes | None
 
-    def cut(self, looked: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
-        """What is looked at, in the passes it was in: in others it would be rounded otherwise."""
-        place = {i: n for n, i in enumerate(self.looked)}
+    def measured_micro_batches(
+        self, measured: Sequence[Row], micro_tokens: int
+    ) -> Iterator[list[int]]:
+        """The measured rows of each of the step's own micro-batches.
+
+        Another grouping would change the rounding, and so the displacement.
+        """
+        measured_index = {
+            row_index: position for position, row_index in enumerate(self.measured_rows)
+        }
         for batch in micro_batches(self.rows, micro_tokens):
-            if part := [place[i] for i in batch if i in place]:
-                yield part
+            if members := [
+                measured_index[row_index] for row_index in batch if row_index in measured_index
+            ]:
+                yield members
 
 
 class Monitor:
-    """One iteration's look; `views` has an entry for every step that was looked at."""
+    """Measures the steps of one iteration; `measurements` has an entry for each measured step."""
 
     def __init__(
         self,
         temperature: float,
         micro_tokens: int | MicroBatch,
-        watched: Collection[str],
-        passes: Passes = EAGER,  # those of the step itself
-        looked: Collection[Name] | None = None,  # rows; None: all
+        watched_groups: Collection[str],
+        passes: Passes = EAGER,  # the forward passes of the step itself
+        measured_rows: Collection[RowName] | None = None,  # None: all rows
     ) -> None:
         self.temperature = temperature
         self.micro_tokens = micro_tokens
-        self.watched = watched  # groups
+        self.watched_groups = watched_groups
         self.passes = passes
-        self.looked = looked
-        self.views: list[StepView] = []
+        self.measured_rows = measured_rows
+        self.measurements: list[StepMeasurement] = []
         self._step = 0
         self._stopwatch = Stopwatch()
-        self._open: _Opened | None = None
+        self._pending: _PendingStep | None = None
 
     @property
     def seconds(self) -> float:
         return self._stopwatch.seconds
 
     def at(self, step: int, rows: Sequence[Row]) -> Monitor | None:
-        """The look at these rows, which are a step of the plan; None: nobody looks there."""
+        """The monitor for step `step` of the plan; None when none of its rows is measured."""
         self._step = step
-        return self if any(self._wanted(row) for row in rows) else None
+        return self if any(self._is_measured(row) for row in rows) else None
 
     def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
-        """Decompose with the weights the gradient was taken at."""
+        """Decompose the coupling with the weights at which the gradient was computed."""
         with self._stopwatch.running(policy.device), torch.no_grad():
-            self._open = self._look(policy, [rows[i] for i in result.rows], result)
+            self._pending = self._decompose_step(policy, [rows[i] for i in result.rows], result)
 
     def after_update(self, policy: Policy) -> None:
-        """One forward pass in the layout of the step's own."""
-        assert self._open is not None, "before() comes first"
+        """Measure the displacement by one forward pass in the layout of the step's own."""
+        assert self._pending is not None, "before() comes first"
         with self._stopwatch.running(policy.device):
-            seen, self._open = self._open, None
-            used, looked = [seen.rows[i] for i in seen.looked], seen.looked
-            after = score_tokens(
-                policy, used, self.temperature, self.micro_tokens, self.passes.read, seen.cut
+            pending, self._pending = self._pending, None
+            measured = pending.measured_rows
+            rows = [pending.rows[index] for index in measured]
+            scores = score_tokens(
+                policy,
+                rows,
+                self.temperature,
+                self.micro_tokens,
+                self.passes.read,
+                pending.measured_micro_batches,
             )
-            before = [seen.result.logprobs[i] for i in looked]
-            moved = [b - a for a, b in zip(before, after.logprobs, strict=True)]
-            taxed_UV = self._distributions(policy, after.hidden, seen.taxed)
-            self.views.append(
-                StepView(
+            old_logprobs = [pending.result.logprobs[index] for index in measured]
+            displacements = [
+                new - old for old, new in zip(old_logprobs, scores.logprobs, strict=True)
+            ]
+            new_tax_logprobs_UV = self._log_distributions(policy, scores.hidden, pending.tax_tokens)
+            self.measurements.append(
+                StepMeasurement(
                     step=self._step,
-                    rows=seen.result.rows,
-                    lengths=tuple(row.num_tokens for row in seen.rows),
-                    looked=tuple(looked),
-                    advantages=np.concatenate([seen.result.advantages[i] for i in looked]),
-                    displacement=np.concatenate(moved),
-                    coupling=seen.coupling.cpu(),
-                    types=TypePull(*(x.cpu() for x in seen.types)),
-                    shared=seen.shared,
-                    tax=tax(seen.taxed_UV, taxed_UV),
-                    drift=drift(used, moved),
-                    watched=seen.watched,
-                    pushes=seen.pushes and seen.pushes.cpu(),
+                    rows=pending.result.rows,
+                    lengths=tuple(row.num_tokens for row in pending.rows),
+                    measured_rows=tuple(measured),
+                    advantages=np.concatenate(
+                        [pending.result.advantages[index] for index in measured]
+                    ),
+                    displacement=np.concatenate(displacements),
+                    coupling=pending.coupling.cpu(),
+                    type_pulls=TypePulls(*(tensor.cpu() for tensor in pending.type_pulls)),
+                    shared_prefixes=pending.shared_prefixes,
+                    tax=learning_tax(pending.tax_logprobs_UV, new_tax_logprobs_UV),
+                    drift=solution_drift(rows, displacements),
+                    watched_tokens=pending.watched_tokens,
+                    pushes=pending.pushes and pending.pushes.cpu(),
                 )
             )
 
-    def _look(self, policy: Policy, used: list[Row], result: StepResult) -> _Opened:
-        """What a GPU is to do is queued first; what the CPU does meanwhile comes last."""
-        tokens = _flat([row.content.response_tokens.astype(np.int64) for row in used])
-        pulls, logprobs = _flat(result.pulls), _flat(result.logprobs)
+    def _decompose_step(
+        self, policy: Policy, step_rows: list[Row], result: StepResult
+    ) -> _PendingStep:
+        """Coupling, pushes and tax tokens of a step, from what its forward passes returned."""
+        tokens = _concatenate([row.content.response_tokens.astype(np.int64) for row in step_rows])
+        pulls, logprobs = _concatenate(result.pulls), _concatenate(result.logprobs)
         hidden, W = torch.cat(list(result.hidden)), policy.decoder.unembedding.detach()
+        # The step's distributions are at its temperature: fold it into the unembedding once.
         if self.temperature != 1:
             W = wide(W) / self.temperature
-        half = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
-        precision = torch.float16 if half else None
+        # Half precision only where the model has it anyway: float16 keeps more digits of residuals.
+        half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
+        precision = torch.float16 if half_precision else None
         errors = Residuals(hidden, W, tokens, precision=precision)
 
-        lengths = [row.num_tokens for row in used]
-        number: dict[str, int] = {}
-        groups_R = np.array([number.setdefault(row.group, len(number)) for row in used])
+        lengths = [row.num_tokens for row in step_rows]
+        group_numbers: dict[str, int] = {}
+        groups_R = np.array(
+            [group_numbers.setdefault(row.group, len(group_numbers)) for row in step_rows]
+        )
         groups = torch.from_numpy(np.repeat(groups_R, lengths))
         eta = len(tokens) / self.temperature**2  # pulls are averages: undo the division by N
-        looked = [i for i, row in enumerate(used) if self._wanted(row)]
-        whole = len(looked) == len(used)
-        of = None if whole else np.flatnonzero(np.repeat([*map(self._wanted, used)], lengths))
-        coupling = decompose_errors(errors, tokens, pulls, groups, eta=eta, of=of)
-        types = type_pulls(
+        measured = [index for index, row in enumerate(step_rows) if self._is_measured(row)]
+        all_measured = len(measured) == len(step_rows)
+        targets = (
+            None
+            if all_measured
+            else np.flatnonzero(np.repeat([*map(self._is_measured, step_rows)], lengths))
+        )
+        coupling = decompose_residuals(errors, tokens, pulls, groups, eta=eta, targets=targets)
+        type_pulls_of_step = type_pulls(
             wide(hidden), tokens, errors.to_device(logprobs), errors.to_device(pulls)
         )
-        watch = [row.group in self.watched and self._wanted(row) for row in used]
-        watched = np.flatnonzero(np.repeat(watch, lengths))
+        is_watched_row = [
+            row.group in self.watched_groups and self._is_measured(row) for row in step_rows
+        ]
+        watched_tokens = np.flatnonzero(np.repeat(is_watched_row, lengths))
+        # Pushes exclude a token's push on itself, so a step of one token has none.
         pushes = None
-        if len(watched) and len(tokens) > 1:
-            pushes = strongest(errors, pulls, torch.from_numpy(watched), top=TOP, eta=eta)
-        node_N = prefixes.nodes(used)
-        shared = prefixes.shared(used, result.pulls, node_N)
-        seen, node_n = [used[i] for i in looked], node_N if of is None else node_N[of]
-        taxed = places(seen, node_n)
-        taxed_UV = self._distributions(policy, [result.hidden[i] for i in looked], taxed)
-        return _Opened(
-            result, used, looked, coupling, types, shared, taxed, taxed_UV, watched, pushes
+        if len(watched_tokens) and len(tokens) > 1:
+            pushes = strongest_pushes(
+                errors, pulls, torch.from_numpy(watched_tokens), top=TOP_PUSHES, eta=eta
+            )
+        # The GPU now has its work queued; the CPU walks the tries of the groups meanwhile.
+        node_N = prefixes.trie_nodes(step_rows)
+        shared_prefixes = prefixes.measure_shared_prefixes(step_rows, result.pulls, node_N)
+        node_n = node_N if targets is None else node_N[targets]
+        tax_indices = tax_tokens([step_rows[index] for index in measured], node_n)
+        tax_logprobs_UV = self._log_distributions(
+            policy, [result.hidden[index] for index in measured], tax_indices
+        )
+        return _PendingStep(
+            result=result,
+            rows=step_rows,
+            measured_rows=measured,
+            coupling=coupling,
+            type_pulls=type_pulls_of_step,
+            shared_prefixes=shared_prefixes,
+            tax_tokens=tax_indices,
+            tax_logprobs_UV=tax_logprobs_UV,
+            watched_tokens=watched_tokens,
+            pushes=pushes,
         )
 
-    def _wanted(self, row: Row) -> bool:
-        return self.looked is None or row.name in self.looked
+    def _is_measured(self, row: Row) -> bool:
+        return self.measured_rows is None or row.name in self.measured_rows
 
     @torch.no_grad()
-    def _distributions(
-        self, policy: Policy, hidden: Sequence[Tensor], at: NDArray[np.int64]
+    def _log_distributions(
+        self, policy: Policy, hidden: Sequence[Tensor], token_indices: NDArray[np.int64]
     ) -> Tensor:
-        """Log-distributions [U, V] of tokens `at`, by the weights as they are."""
-        whole, W = torch.cat(list(hidden)), policy.decoder.unembedding.detach()
-        some = whole[torch.from_numpy(at).to(whole.device)]
-        return log_distributions(wide(some) / self.temperature, wide(W))
+        """Log-distributions [U, V] of the tokens `token_indices` under the current weights."""
+        all_hidden, W = torch.cat(list(hidden)), policy.decoder.unembedding.detach()
+        selected_hidden = all_hidden[torch.from_numpy(token_indices).to(all_hidden.device)]
+        return log_distributions(wide(selected_hidden) / self.temperature, wide(W))
 
 
-def _flat(parts: Sequence[NDArray[np.generic]]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts))
+def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(arrays))

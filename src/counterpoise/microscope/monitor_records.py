@@ -1,15 +1,17 @@
-"""The monitor's views of one iteration as numbers and tables.
+"""The monitor's measurements of one iteration as metrics and tables.
 
     flipped            share of tokens that moved against their own advantage
     cancellation       1 - sum_j |total_j| / sum_j (|positive_j| + |negative_j|)
-    own_share          sum |own| / (sum |own| + sum |coupled|)
-    same_token_share   of the absolute mass of all coupling parts, what equal tokens make
+    own_share          sum |self push| / (sum |self push| + sum |push of other tokens|)
+    same_token_share   share of equal tokens in the absolute mass of all coupling parts
     proxy_agreement    share of tokens whose displacement has the sign the output layer predicts
-    exchangeability    |sum A w| / sum |A| w on the prefixes that rollouts of a group share
-    learning_tax       mean KL(new || old), nats, where right and wrong rollouts share a place
+    exchangeability    the exchangeability residual: |sum A w| / sum |A| w on the prefixes that
+                       rollouts of a group share; 0 when their pulls cancel, 1 when none does
+    learning_tax       change of the policy where it should not change: mean KL(new || old), in
+                       nats, at tokens that right and wrong rollouts share
     solution_drift     mean absolute change of the log-odds between right answers of one query
 
-Steps are looked at one by one, because what is in another step cannot cancel; their tokens are
+Steps are measured one by one, because tokens of different steps cannot cancel; their tokens are
 then pooled.
 """
 
@@ -21,135 +23,170 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.microscope.coupling import Part
-from counterpoise.microscope.displacement import EPSILON, by_sign, flipped
-from counterpoise.microscope.learning_tax import Mean
-from counterpoise.microscope.monitor import StepView
+from counterpoise.microscope.coupling import CouplingPart
+from counterpoise.microscope.displacement import EPSILON, flipped_tokens, shares_by_sign
+from counterpoise.microscope.learning_tax import PooledMean
+from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.types import Floats, TokenTrace
 
-TYPES = 12  # token types reported, those with most pull
-_SIGNED = ("boosted", "suppressed", "stable", "moved")
-NUMBERS = (
-    *(f"{name}_{sign}" for sign in ("positive", "negative") for name in _SIGNED),
+REPORTED_TYPES = 12  # reported token types, those with the largest pull
+_SIGN_FIELDS = ("boosted", "suppressed", "stable", "moved")
+METRIC_NAMES = (
+    *(f"{name}_{sign}" for sign in ("positive", "negative") for name in _SIGN_FIELDS),
     "flipped", "cancellation", "cancellation_types", "own_share", "same_token_share",
     "proxy_agreement", "shared_prefix_share", "exchangeability", "learning_tax", "solution_drift",
 )  # fmt: skip
 
 
-def numbers(views: Sequence[StepView]) -> dict[str, Any]:
-    """Fields of metrics.jsonl; None where nothing was looked at."""
-    if not views:
-        return dict.fromkeys(NUMBERS)
-    delta = np.concatenate([view.displacement for view in views])
-    advantages = np.concatenate([view.advantages for view in views])
-    pooled = _pooled(views)
-    found: dict[str, Any] = {}
-    for sign, shares in by_sign(delta, advantages).items():
-        seen = shares and (shares.boosted, shares.suppressed, shares.stable, shares.size)
-        found |= {f"{n}_{sign}": v for n, v in zip(_SIGNED, seen or [None] * 4, strict=True)}
-    total, own = pooled["total"], pooled["own"]
+def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
+    """The monitor's fields of metrics.jsonl; None where nothing was measured."""
+    if not measurements:
+        return dict.fromkeys(METRIC_NAMES)
+    delta_n = np.concatenate([view.displacement for view in measurements])
+    advantages = np.concatenate([view.advantages for view in measurements])
+    pooled = _pool_coupling(measurements)
+    metrics: dict[str, Any] = {}
+    for sign, shares in shares_by_sign(delta_n, advantages).items():
+        values = shares and (shares.boosted, shares.suppressed, shares.stable, shares.mean_abs)
+        metrics |= {
+            f"{field}_{sign}": value
+            for field, value in zip(_SIGN_FIELDS, values or [None] * 4, strict=True)
+        }
+    total_push, self_push = pooled["total"], pooled["own"]
     gross = np.abs(pooled["positive"]).sum() + np.abs(pooled["negative"]).sum()
-    parts = {name: np.abs(pooled[name]).sum() for name in pooled if "_token_" in name}
-    equal = sum(mass for name, mass in parts.items() if name.startswith("same_token"))
-    counted = (np.abs(delta) > EPSILON) & (total != 0)
-    return found | {
-        "flipped": float(flipped(delta, advantages).mean()),
-        "cancellation": _ratio(gross - np.abs(total).sum(), gross),
-        "cancellation_types": _types(views),
-        "own_share": _ratio(np.abs(own).sum(), np.abs(own).sum() + np.abs(total - own).sum()),
-        "same_token_share": _ratio(equal, sum(parts.values())),
-        "proxy_agreement": _ratio((np.sign(delta) == np.sign(total))[counted].sum(), counted.sum()),
+    part_mass = {name: np.abs(pooled[name]).sum() for name in pooled if "_token_" in name}
+    same_token_mass = sum(mass for name, mass in part_mass.items() if name.startswith("same_token"))
+    # The sign of a stable token is rounding, so the proxy is not judged by it.
+    has_direction = (np.abs(delta_n) > EPSILON) & (total_push != 0)
+    return metrics | {
+        "flipped": float(flipped_tokens(delta_n, advantages).mean()),
+        "cancellation": _ratio(gross - np.abs(total_push).sum(), gross),
+        "cancellation_types": _cancellation_by_type(measurements),
+        "own_share": _ratio(
+            np.abs(self_push).sum(), np.abs(self_push).sum() + np.abs(total_push - self_push).sum()
+        ),
+        "same_token_share": _ratio(same_token_mass, sum(part_mass.values())),
+        "proxy_agreement": _ratio(
+            (np.sign(delta_n) == np.sign(total_push))[has_direction].sum(), has_direction.sum()
+        ),
         "shared_prefix_share": _ratio(
-            sum(v.shared.tokens for v in views), sum(v.shared.of for v in views)
+            sum(view.shared_prefixes.shared_tokens for view in measurements),
+            sum(view.shared_prefixes.step_tokens for view in measurements),
         ),
         "exchangeability": _ratio(
-            sum(v.shared.left for v in views), sum(v.shared.gross for v in views)
+            sum(view.shared_prefixes.net_pull for view in measurements),
+            sum(view.shared_prefixes.gross_pull for view in measurements),
         ),
-        "learning_tax": _pooled_mean([v.tax for v in views]),
-        "solution_drift": _pooled_mean([v.drift for v in views]),
+        "learning_tax": _mean_over_steps([view.tax for view in measurements]),
+        "solution_drift": _mean_over_steps([view.drift for view in measurements]),
     }
 
 
-def columns(views: Sequence[StepView], places: NDArray[np.int64], size: int) -> dict[str, Floats]:
-    """What tokens/ gains: displacement, own, and the eight parts.
+def token_columns(
+    measurements: Sequence[StepMeasurement], indices: NDArray[np.int64], table_size: int
+) -> dict[str, Floats]:
+    """Columns for tokens/: displacement, own (the push on itself), and the eight coupling parts.
 
-    `places` of the tokens looked at, view after view, in a table of `size`; the rest is nan.
+    `indices` are the rows of the measured tokens, step after step, in a table of `table_size`
+    tokens; all other entries are nan.
     """
-    if not views:
+    if not measurements:
         return {}
-    pooled = _pooled(views)
-    kept = {"own": pooled["own"], **{name: pooled[name] for name in pooled if "_token_" in name}}
-    delta = np.concatenate([view.displacement for view in views])
-    found = {}
-    for name, values in {"displacement": delta, **kept}.items():
-        found[name] = np.full(size, np.nan, dtype=np.float32)
-        found[name][places] = values
-    return found
+    pooled = _pool_coupling(measurements)
+    coupling_columns = {
+        "own": pooled["own"],
+        **{name: pooled[name] for name in pooled if "_token_" in name},
+    }
+    delta_n = np.concatenate([view.displacement for view in measurements])
+    columns = {}
+    for name, values in {"displacement": delta_n, **coupling_columns}.items():
+        columns[name] = np.full(table_size, np.nan, dtype=np.float32)
+        columns[name][indices] = values
+    return columns
 
 
-def pushes(views: Sequence[StepView], row_of: Sequence[Sequence[int]]) -> TokenTrace | None:
-    """A row for each push on a watched token. `row_of[s]` are the batch's rows of view s."""
+def push_table(
+    measurements: Sequence[StepMeasurement], batch_rows: Sequence[Sequence[int]]
+) -> TokenTrace | None:
+    """A table row for each push on a watched token; `batch_rows[s]`: the batch rows of step s."""
     tables: dict[str, list[NDArray[np.generic]]] = {
         name: [] for name in ("row", "position", "by_row", "by_position", "push")
     }
-    for view, rows in zip(views, row_of, strict=True):
+    for view, rows in zip(measurements, batch_rows, strict=True):
         if view.pushes is None:
             continue
         row_N = np.repeat(np.asarray(rows, dtype=np.int32), view.lengths)
-        position_N = np.concatenate([np.arange(n, dtype=np.int32) for n in view.lengths])
-        by, push = view.pushes.places.numpy(), view.pushes.pushes.numpy()
-        at, rank = np.nonzero(push)
-        pushed, by = view.watched[at], by[at, rank]
+        position_N = np.concatenate([np.arange(length, dtype=np.int32) for length in view.lengths])
+        source_index, strength = view.pushes.sources.numpy(), view.pushes.strengths.numpy()
+        # Unused slots have strength 0; nonzero drops them.
+        watched_index, slot = np.nonzero(strength)
+        pushed, source_index = view.watched_tokens[watched_index], source_index[watched_index, slot]
         tables["row"].append(row_N[pushed])
         tables["position"].append(position_N[pushed])
-        tables["by_row"].append(row_N[by])
-        tables["by_position"].append(position_N[by])
-        tables["push"].append(push[at, rank].astype(np.float32))
+        tables["by_row"].append(row_N[source_index])
+        tables["by_position"].append(position_N[source_index])
+        tables["push"].append(strength[watched_index, slot].astype(np.float32))
     if not tables["row"]:
         return None
-    return TokenTrace({name: np.concatenate(parts) for name, parts in tables.items()})
+    return TokenTrace({name: np.concatenate(chunks) for name, chunks in tables.items()})
 
 
-def column(part: Part) -> str:
-    """
+def part_column(part: CouplingPart) -> str:
+    """The column name of a coupling part.
+
     Example:
-        >>> column(("same", "other", "negative"))
+        >>> part_column(("same", "other", "negative"))
         'same_token_other_query_negative'
     """
     return f"{part[0]}_token_{part[1]}_query_{part[2]}"
 
 
-def _pooled(views: Sequence[StepView]) -> dict[str, NDArray[np.float64]]:
-    found = []
-    for view in views:
-        c = view.coupling
-        whole = {"total": c.total, "own": c.own, "positive": c.positive, "negative": c.negative}
-        found.append(whole | {column(part): values for part, values in c.parts.items()})
+def _pool_coupling(measurements: Sequence[StepMeasurement]) -> dict[str, NDArray[np.float64]]:
+    columns_of_steps = []
+    for view in measurements:
+        coupling = view.coupling
+        summary = {
+            "total": coupling.total,
+            "own": coupling.self_push,
+            "positive": coupling.positive,
+            "negative": coupling.negative,
+        }
+        columns_of_steps.append(
+            summary | {part_column(part_key): values for part_key, values in coupling.parts.items()}
+        )
     return {
-        name: np.concatenate([one[name].double().numpy() for one in found]) for name in found[0]
+        name: np.concatenate([columns[name].double().numpy() for columns in columns_of_steps])
+        for name in columns_of_steps[0]
     }
 
 
-def _types(views: Sequence[StepView]) -> list[list[float]]:
-    """[token, cancellation, share of the gross pull] of the heaviest types, pooled over steps."""
-    seen, left_U, gross_U = (
-        np.concatenate(parts)
-        for parts in zip(*(map(np.asarray, v.types) for v in views), strict=True)
+def _cancellation_by_type(measurements: Sequence[StepMeasurement]) -> list[list[float]]:
+    """[token, cancellation, share of gross pull] of the types with most pull, over all steps."""
+    type_ids, net_U, gross_U = (
+        np.concatenate(columns)
+        for columns in zip(
+            *(map(np.asarray, view.type_pulls) for view in measurements), strict=True
+        )
     )
-    types, number = np.unique(seen, return_inverse=True)
-    left, gross = np.bincount(number, left_U), np.bincount(number, gross_U)
-    heaviest = np.argsort(-gross, kind="stable")[:TYPES]
-    whole = gross.sum()
+    distinct_types, type_number = np.unique(type_ids, return_inverse=True)
+    net_pull, gross_pull = np.bincount(type_number, net_U), np.bincount(type_number, gross_U)
+    heaviest = np.argsort(-gross_pull, kind="stable")[:REPORTED_TYPES]
+    total_pull = gross_pull.sum()
+    # Rounding can make net slightly larger than gross, hence the clamp at 0.
     return [
-        [int(types[v]), max(0.0, 1 - left[v] / gross[v]), gross[v] / whole]  # rounding: -1e-8
-        for v in heaviest
-        if gross[v] > 0
+        [
+            int(distinct_types[index]),
+            max(0.0, 1 - net_pull[index] / gross_pull[index]),
+            gross_pull[index] / total_pull,
+        ]
+        for index in heaviest
+        if gross_pull[index] > 0
     ]
 
 
-def _pooled_mean(parts: Sequence[Mean]) -> float | None:
-    return _ratio(sum(part.total for part in parts), sum(part.over for part in parts))
+def _mean_over_steps(means: Sequence[PooledMean]) -> float | None:
+    return _ratio(sum(mean.total for mean in means), sum(mean.terms for mean in means))
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return float(part / whole) if whole else None
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return float(numerator / denominator) if denominator else None

@@ -1,10 +1,11 @@
-"""Which tokens of an iteration the monitor looks at, and whose pushes it stores.
+"""Chooses which rows of an iteration the monitor measures, and whose pushes it stores.
 
-A look costs a forward pass of what is looked at and products with the whole vocabulary, so a large
-iteration is looked at in part: passes of the update, drawn until they hold `limit` tokens, at
-least one. A pass is the unit because its rows can be read again exactly as the step read them, so
-a displacement is the step's doing and not that of another rounding. A step none of whose passes
-was drawn is not looked at. Passes are drawn anew each time, so that every token has its turn.
+Measuring costs a forward pass over the measured rows and products with the whole vocabulary, so a
+large iteration is measured in part: forward passes of the update are drawn at random until they
+hold `limit` tokens, at least one pass. A whole pass is the unit because its rows can be read again
+exactly as the step read them: a displacement then comes from the step and not from another
+rounding. A step without a drawn pass is not measured. Passes are drawn anew in every iteration, so
+that every token is measured at some time.
 """
 
 from __future__ import annotations
@@ -16,34 +17,37 @@ import numpy as np
 from counterpoise.model.scoring import micro_batches
 from counterpoise.types import BatchPlan, Row
 
-Name = tuple[str, int]  # of a row: its group, and its place in it
+RowName = tuple[str, int]  # a row: its group, and its index in the group
 
 
-def draw(
+def choose_monitored_rows(
     batch: Sequence[Row], plan: BatchPlan, micro_tokens: int, limit: int, seed: int
-) -> frozenset[Name] | None:
-    """Rows to look at; None: all, because they are few enough, or because `limit` is 0."""
-    signal = [[batch[i] for i in step if batch[i].sign] for step in plan.steps]
-    if not limit or sum(row.num_tokens for rows in signal for row in rows) <= limit:
+) -> frozenset[RowName] | None:
+    """The rows to measure; None for all rows: they fit into `limit`, or `limit` is 0."""
+    signal_rows = [[batch[index] for index in step if batch[index].sign] for step in plan.steps]
+    if not limit or sum(row.num_tokens for rows in signal_rows for row in rows) <= limit:
         return None
-    passes = [
-        [rows[i] for i in one] for rows in signal for one in micro_batches(rows, micro_tokens)
+    # The passes must be those of the update itself: same rows, same order, same micro-batch size.
+    forward_passes = [
+        [rows[index] for index in micro_batch]
+        for rows in signal_rows
+        for micro_batch in micro_batches(rows, micro_tokens)
     ]
-    drawn: set[Name] = set()
-    tokens = 0
-    for number in np.random.default_rng(seed).permutation(len(passes)):
-        more = sum(row.num_tokens for row in passes[number])
-        if drawn and tokens + more > limit:
+    chosen_rows: set[RowName] = set()
+    num_tokens = 0
+    for pass_index in np.random.default_rng(seed).permutation(len(forward_passes)):
+        pass_tokens = sum(row.num_tokens for row in forward_passes[pass_index])
+        if chosen_rows and num_tokens + pass_tokens > limit:
             break
-        drawn.update(row.name for row in passes[number])
-        tokens += more
-    return frozenset(drawn)
+        chosen_rows.update(row.name for row in forward_passes[pass_index])
+        num_tokens += pass_tokens
+    return frozenset(chosen_rows)
 
 
-def first_mixed(rows: Sequence[Row], count: int) -> frozenset[str]:
-    """The first groups that have rows of both signs."""
+def first_mixed_groups(rows: Sequence[Row], count: int) -> frozenset[str]:
+    """The first `count` groups that have rows of both signs."""
     signs: dict[str, set[int]] = {}
     for row in rows:
         signs.setdefault(row.group, set()).add(row.sign)
-    mixed = [group for group, found in signs.items() if {1, -1} <= found]
+    mixed = [group for group, group_signs in signs.items() if {1, -1} <= group_signs]
     return frozenset(mixed[:count])

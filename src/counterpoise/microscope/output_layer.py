@@ -1,9 +1,9 @@
-"""An update of the unembedding alone: what the proxy of eq. 6 to 9 says an update does.
+"""An update of the unembedding alone: the output-layer proxy of eq. 6 to 9.
 
     W' = W + eta G,      G = (1 / N) sum_k A_k r_k h_k^T,      logits'_j = W' h_j
 
-The hidden states stand still, so the new log-probabilities need no forward pass of the body. With
-tied embeddings W is a copy: moving it does not move the inputs. Half precision is computed in
+The hidden states do not change, so the new log-probabilities need no forward pass of the body. With
+tied embeddings W is a copy: changing it does not change the inputs. Half precision is computed in
 float32: W + eta G in bfloat16 would round the step away.
 """
 
@@ -17,20 +17,21 @@ from counterpoise.model.head import token_logprobs
 from counterpoise.model.residuals import wide
 
 
-def output_gradient(seen: Snapshot, unembedding: Tensor) -> Tensor:
+def output_gradient(snapshot: Snapshot, unembedding: Tensor) -> Tensor:
     """G [V, D]: the ascent direction of eq. 2 for W."""
+    # A copy, so that the gradient is that of the output layer alone where embeddings are tied.
     W = wide(unembedding.detach()).clone().requires_grad_()
     with torch.enable_grad():
-        logprobs, _ = token_logprobs(wide(seen.hidden), W, seen.tokens)
-        objective = (seen.advantages.to(logprobs.dtype) * logprobs).sum() / len(seen)
+        logprobs, _ = token_logprobs(wide(snapshot.hidden), W, snapshot.tokens)
+        objective = (snapshot.advantages.to(logprobs.dtype) * logprobs).sum() / len(snapshot)
     (gradient,) = torch.autograd.grad(objective, W)
     return gradient
 
 
 @torch.no_grad()
-def output_displacement(seen: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
-    """Delta log p of every token when W moves by `change`: [N]."""
-    hidden, W = wide(seen.hidden), wide(unembedding)
-    before, _ = token_logprobs(hidden, W, seen.tokens)
-    after, _ = token_logprobs(hidden, W + change, seen.tokens)
-    return after - before
+def output_displacement(snapshot: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
+    """Delta log p of every token when W changes by `change`: [N]."""
+    hidden, W = wide(snapshot.hidden), wide(unembedding)
+    old_logprobs, _ = token_logprobs(hidden, W, snapshot.tokens)
+    new_logprobs, _ = token_logprobs(hidden, W + change, snapshot.tokens)
+    return new_logprobs - old_logprobs

@@ -1,10 +1,10 @@
-"""Over all parameters, not only the output layer: kernel rows and first-order displacement.
+"""Kernel rows and first-order displacement over all parameters, not only the output layer.
 
     K_ck = <g_c, g_k>,   g_k = grad log pi(o_k)          d log pi(o_k) along u = <g_k, u>
 
 The right-hand side is a forward-mode derivative: one pass gives <g_k, u> for *all* tokens k. With
-u = g_c, from one backward, that is a whole row of the kernel; with u a parameter change it is the
-displacement of every token to first order. No per-token gradient is ever formed.
+u = g_c, from one backward pass, that is a whole row of the kernel; with u a parameter change it is
+the first-order displacement of every token. No per-token gradient is ever formed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from counterpoise.model.swapped_weights import WeightDirection, forward_with_wei
 from counterpoise.types import Row
 
 
-def kernel_row(
+def parameter_kernel_row(
     policy: Policy,
     rows: Sequence[Row],
     candidate: tuple[int, int],
@@ -33,9 +33,11 @@ def kernel_row(
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> Tensor:
-    """<g_c, g_k> of the token `candidate` = (row, position) with every response token k: [N]."""
+    """<g_c, g_k> of the token c = `candidate` (row, position) with every response token k: [N]."""
     gradient = token_gradient(policy, rows, candidate, temperature=temperature)
-    return along(policy, rows, gradient, temperature=temperature, micro_tokens=micro_tokens)
+    return derivatives_along(
+        policy, rows, gradient, temperature=temperature, micro_tokens=micro_tokens
+    )
 
 
 def token_gradient(
@@ -48,10 +50,14 @@ def token_gradient(
     logprobs_M = forward(policy, [rows[row]], temperature).logprobs_M
     names, weights = zip(*policy.model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(logprobs_M[position], weights, allow_unused=True)
-    return {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
+    return {
+        name: gradient
+        for name, gradient in zip(names, gradients, strict=True)
+        if gradient is not None
+    }
 
 
-def along(
+def derivatives_along(
     policy: Policy,
     rows: Sequence[Row],
     direction: WeightDirection,
@@ -62,29 +68,33 @@ def along(
     """<g_k, direction> for every response token k, row after row: [N], in forward mode."""
     check_rows(rows)
     if policy.device.type == "cuda" and policy.decoder.dtype in HALF_DTYPES:
-        raise PoiseError("kernels in half precision have no forward mode: set model.dtype=float32")
-    moved: list[Tensor] = [torch.empty(0)] * len(rows)
+        raise PoiseError(
+            "half-precision kernels have no forward-mode derivative: set model.dtype=float32"
+        )
+    derivatives: list[Tensor] = [torch.empty(0)] * len(rows)
     for batch in micro_batches(rows, micro_tokens):
-        members = [rows[i] for i in batch]
-        # only the plain kernel of attention has a forward-mode derivative; without gradients passes
-        # may write in place and read joined weights, and a tangent would be lost on the way
+        members = [rows[index] for index in batch]
+        # Only the plain attention kernel has a forward-mode derivative. Gradients stay enabled,
+        # because passes without them write in place and read joined weights, which lose tangents.
         with torch.enable_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            result = _forward_along(policy, members, direction, temperature)
+            result = _forward_with_tangents(policy, members, direction, temperature)
             tangent_M = forward_ad.unpack_dual(result.logprobs_M).tangent
             lengths = result.lengths
         if tangent_M is None:
             raise PoiseError("the direction moves no parameter of this model")
-        for i, part in zip(batch, tangent_M.split(lengths), strict=True):
-            moved[i] = part
-    return torch.cat(moved)
+        for index, row_derivatives in zip(batch, tangent_M.split(lengths), strict=True):
+            derivatives[index] = row_derivatives
+    return torch.cat(derivatives)
 
 
-def _forward_along(
+def _forward_with_tangents(
     policy: Policy, rows: Sequence[Row], direction: WeightDirection, temperature: float
 ) -> ForwardOutputs:
-    """All weights are lent without a gradient, so that no graph is built."""
-    lent = {name: weight.detach() for name, weight in policy.model.named_parameters()}
+    """A forward pass with weights that carry tangents; they are detached, so no graph is built."""
+    dual_weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
     for name, tangent in direction.items():
-        was = lent.get(name)
-        lent[name] = tangent if was is None else forward_ad.make_dual(was, tangent.to(was))
-    return forward_with_weights(policy, lent, rows, temperature)
+        weight = dual_weights.get(name)
+        dual_weights[name] = (
+            tangent if weight is None else forward_ad.make_dual(weight, tangent.to(weight))
+        )
+    return forward_with_weights(policy, dual_weights, rows, temperature)

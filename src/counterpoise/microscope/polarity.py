@@ -1,11 +1,11 @@
-"""Algorithm 2: one checkpoint, one batch, two updates that differ only in whose tokens push.
+"""Algorithm 2: two updates from one checkpoint and batch, with and without negative rollouts.
 
-    positive   A+_i = A_i 1[A_i > 0]       negative rollouts are kept at weight 0, so that every
+    positive   A+_i = A_i 1[A_i > 0]       negative rollouts stay with weight 0, so that every
     joint      A_i                         denominator and every batch layout is the same
 
-After each the displacement of *all* tokens is measured, those without weight included, and the
-weights go back to the checkpoint. Both read log-probabilities in the same layout, so an update of
-nothing moves nothing.
+After each update the displacement of *all* tokens is measured, those without weight included, and
+the weights are restored. Log-probabilities are read in the same layout each time, so an update that
+changes nothing displaces nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.model.load import Policy
 from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.types import Row
 
-Update = Callable[[Sequence[Row]], object]  # changes the policy's weights by one step on the rows
+# Applies one update step on the rows to the policy's weights.
+UpdateFunction = Callable[[Sequence[Row]], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Polarity:
+class PolarityDisplacements:
     """Delta log p of every token of the batch [N], under each update.
 
     Example:
-        found = polarity(policy, rows, update)
-        by_sign(found.positive.numpy(), found.before.advantages.numpy())
+        result = measure_polarity(policy, rows, update)
+        shares_by_sign(result.positive.numpy(), result.before.advantages.numpy())
     """
 
     before: Snapshot
@@ -37,25 +38,26 @@ class Polarity:
     joint: Tensor
 
 
-def polarity(
+def measure_polarity(
     policy: Policy,
     rows: Sequence[Row],
-    update: Update,
+    update: UpdateFunction,
     *,
     temperature: float = 1.0,
     micro_tokens: int = 16384,
-) -> Polarity:
-    """Run `update` on the positive rows alone and on all; the policy is unchanged afterwards."""
-    before = snapshot(policy, rows, temperature, micro_tokens)
-    moved = []
-    for batch in (positive_only(rows), rows):
+) -> PolarityDisplacements:
+    """Run `update` on the positive rows alone, then on all rows; weights are restored each time."""
+    snapshot_before = take_snapshot(policy, rows, temperature, micro_tokens)
+    displacements = []
+    for batch in (without_negative_advantages(rows), rows):
+        # Both updates start from the same weights and are read in the same batch layout.
         with restored_weights(policy.model):
             update(batch)
-            after = snapshot(policy, rows, temperature, micro_tokens)
-            moved.append(after.logprobs - before.logprobs)
-    return Polarity(before, *moved)
+            snapshot_after = take_snapshot(policy, rows, temperature, micro_tokens)
+            displacements.append(snapshot_after.logprobs - snapshot_before.logprobs)
+    return PolarityDisplacements(snapshot_before, *displacements)
 
 
-def positive_only(rows: Sequence[Row]) -> list[Row]:
-    """The same rows, those with a negative advantage at 0."""
+def without_negative_advantages(rows: Sequence[Row]) -> list[Row]:
+    """The same rows with negative advantages set to 0."""
     return [row if row.advantage > 0 else replace(row, advantage=0.0) for row in rows]

@@ -1,7 +1,7 @@
-"""Seconds that some work took, on a GPU by the GPU's own clock.
+"""Measures the seconds that some work takes, on a GPU by the GPU's own clock.
 
-Work on a GPU is only queued when Python goes on. Two events in its queue say how long it took,
-waiting for Python included, and nothing is waited for until the seconds are read.
+Work on a GPU is only queued when Python continues. Two events in its queue record how long it took,
+including the time the GPU waited for Python; nothing blocks until the seconds are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 
 
 class Stopwatch:
-    """
+    """Adds up the seconds of several timed blocks.
+
     Example:
         watch = Stopwatch()
         with watch.running(policy.device):
@@ -29,10 +30,11 @@ class Stopwatch:
     @contextmanager
     def running(self, device: torch.device) -> Iterator[None]:
         if device.type != "cuda":
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             yield
-            self._seconds += time.perf_counter() - began
+            self._seconds += time.perf_counter() - start_time
             return
+        # Events are queued like kernels, so they time the GPU without making the CPU wait.
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         yield
@@ -41,7 +43,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """So far."""
+        """Seconds of all blocks so far; waits for a GPU to finish them."""
         for start, end in self._events:
             end.synchronize()
             self._seconds += start.elapsed_time(end) / 1000

@@ -1,9 +1,9 @@
-"""How much of the pull on one token type cancels within a step.
+"""How much of the pull on each token type cancels within a step.
 
     C_v = 1 - |sum_{k: o_k = v} A_k q_k h_k| / sum_{k: o_k = v} |A_k| q_k |h_k|,   q_k = 1 - pi_k(v)
 
-The sum is row v of the unembedding's gradient, as far as the tokens v themselves make it. 1: what
-the rollouts want of v cancels; 0: they all pull one way. As in eq. 10, only tokens
+The sum is the part of row v of the unembedding's gradient that comes from the tokens v themselves.
+1: the pulls of the rollouts on v cancel; 0: they all point one way. As in eq. 10, only tokens that
 the policy is unsure of (q away from 0) have weight.
 """
 
@@ -15,23 +15,27 @@ import torch
 from torch import Tensor
 
 
-class TypePull(NamedTuple):
-    """For every token type that occurs, sorted by id."""
+class TypePulls(NamedTuple):
+    """Pulls on every token type that occurs in a step, sorted by id."""
 
-    types: Tensor  # [U]
-    left: Tensor  # [U], |sum A q h|
+    token_ids: Tensor  # [U]
+    net: Tensor  # [U], |sum A q h|
     gross: Tensor  # [U], sum |A| q |h|
 
 
-def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePull:
-    """On the device of `hidden`; tokens on the CPU spare a wait for it."""
-    types, type_N = (
-        x.to(hidden.device, non_blocking=True)
-        for x in torch.unique(tokens.cpu(), return_inverse=True)
+def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePulls:
+    """Pulls by token type, on the device of `hidden`.
+
+    Pass `tokens` on the CPU: reading them from a GPU would wait for its queue.
+    """
+    token_ids, type_N = (
+        column.to(hidden.device, non_blocking=True)
+        for column in torch.unique(tokens.cpu(), return_inverse=True)
     )
+    # 1 - pi by expm1: exact also where pi is nearly 1.
     weight_N = advantages * -torch.expm1(logprobs)
-    pulled = hidden.new_zeros(len(types), hidden.shape[1], dtype=weight_N.dtype)
-    pulled.index_add_(0, type_N, weight_N[:, None] * hidden)
-    gross = weight_N.new_zeros(len(types))
-    gross.index_add_(0, type_N, weight_N.abs() * hidden.norm(dim=1))
-    return TypePull(types, pulled.norm(dim=1), gross)
+    net_pull_U = hidden.new_zeros(len(token_ids), hidden.shape[1], dtype=weight_N.dtype)
+    net_pull_U.index_add_(0, type_N, weight_N[:, None] * hidden)
+    gross_pull_U = weight_N.new_zeros(len(token_ids))
+    gross_pull_U.index_add_(0, type_N, weight_N.abs() * hidden.norm(dim=1))
+    return TypePulls(token_ids, net_pull_U.norm(dim=1), gross_pull_U)

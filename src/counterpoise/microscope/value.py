@@ -1,9 +1,10 @@
-"""Counterfactual token value: how much better is token o in state s than not taking it? (eq. 20)
+"""Counterfactual value of a token: how much better it is than its alternatives (eq. 20).
 
     value(o | s) = Q(s, o) - Q_other,    Q_other = E_{a ~ pi(. | s), a != o} Q(s, a)
 
-Q(s, a) is the mean reward of continuations of s + a. Continuations of s itself begin with o in a
-share p = pi(o | s) of cases, so their mean holds part of what it is compared with:
+o is the token, s the state before it, and Q(s, a) the mean reward of continuations of s + a. A
+share p = pi(o | s) of the continuations of s itself begins with o, so their mean contains part of
+what it is compared with:
 
     V(s) = p Q(s, o) + (1 - p) Q_other    =>    Q(s, o) - V(s) = (1 - p) value(o | s)
 
@@ -12,12 +13,13 @@ Two estimators of the same quantity, from M continuations of each of two states:
     mixed    (avg[s + o] - avg[s]) / (1 - p)               eq. 20; its error grows as 1 / (1 - p)
     forced    avg[s + o] - avg[s, first token not o]       error at most 1 / sqrt(2 M), whatever p
 
-The second draws its first token from pi(. | s) with o left out and renormalised. Most tokens of a
-trained model have p > 0.99: there the first would need 10,000 times the continuations.
+The second draws its first token from pi(. | s) with o removed and the rest renormalised. Most
+tokens of a trained model have p > 0.99: there the first needs 10,000 times the continuations.
 
-p = 1 in floating point: mixed is nan, forced goes on (the other logits still rank alternatives).
-o ends the response: Q(s, o) is the rollout's own reward, nothing is sampled. The paper has M = 256;
-the formula of its main text leaves the division out, which is Q - V = (1 - p) value.
+Where p = 1 in floating point, mixed is nan and forced still works (the other logits rank the
+alternatives). Where o ends the response, Q(s, o) is the rollout's own reward; nothing is sampled.
+The paper uses M = 256; the formula of its main text omits the division, which gives
+Q - V = (1 - p) value.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
 from counterpoise.verify.scores import Verifier, verified
 
-Kind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
+BranchKind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
 Rewards = NDArray[np.float64]  # [M]
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A state to continue from, named by a token of the batch.
+    """A state to continue from, given by a token of the batch.
 
     Example:
         Branch(row=3, position=17, kind="taken")
@@ -55,27 +57,29 @@ class Branch:
 
     row: int
     position: int
-    kind: Kind
+    kind: BranchKind
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ValueEstimate:
     """A mean and its standard error; the error is 0 when all continuations agree."""
 
     value: float
-    error: float
+    standard_error: float
 
 
 @dataclass(frozen=True, slots=True)
 class TokenValue:
+    """The value of one token, by both estimators."""
+
     row: int
     position: int
     logprob: float  # log p(o | s), by the trainer's forward
-    mixed: Estimate
-    forced: Estimate
+    mixed: ValueEstimate
+    forced: ValueEstimate
 
 
-def token_values(
+def estimate_token_values(
     policy: Policy,
     rows: Sequence[Row],
     candidates: Sequence[tuple[int, int]],
@@ -88,43 +92,51 @@ def token_values(
     """The value of every candidate (row, position), by both estimators."""
     if not candidates:
         return []
-    kinds: tuple[Kind, ...] = ("taken", "free", "other")
+    kinds: tuple[BranchKind, ...] = ("taken", "free", "other")
     branches = [Branch(row, position, kind) for row, position in candidates for kind in kinds]
     rewards_BM = branch_rewards(
         policy, rows, branches, verifier, config, continuations=continuations, seed=seed
     )
-    wanted = sorted({row for row, _ in candidates})
-    scored = score_logprobs(
-        policy, [rows[i] for i in wanted], config.temperature, micro_tokens=16384
+    row_indices = sorted({row for row, _ in candidates})
+    row_logprobs = score_logprobs(
+        policy, [rows[index] for index in row_indices], config.temperature, micro_tokens=16384
     )
-    logprobs = dict(zip(wanted, scored, strict=True))
+    logprobs = dict(zip(row_indices, row_logprobs, strict=True))
     values = []
-    for (row, position), (taken, free, other) in zip(
+    for (row, position), (taken_M, free_M, other_M) in zip(
         candidates, rewards_BM.reshape(-1, 3, continuations), strict=True
     ):
         logprob = float(logprobs[row][position])
         values.append(
-            TokenValue(row, position, logprob, mixed(taken, free, logprob), forced(taken, other))
+            TokenValue(
+                row,
+                position,
+                logprob,
+                mixed_estimate(taken_M, free_M, logprob),
+                forced_estimate(taken_M, other_M),
+            )
         )
     return values
 
 
-def mixed(taken_M: Rewards, free_M: Rewards, logprob: float) -> Estimate:
+def mixed_estimate(taken_M: Rewards, free_M: Rewards, logprob: float) -> ValueEstimate:
     """Eq. 20, corrected for the continuations of s that begin with o themselves."""
-    rest = -math.expm1(min(logprob, 0.0))  # 1 - p, exact near p = 1
-    if rest == 0.0:
-        return Estimate(math.nan, math.nan)
-    plain = forced(taken_M, free_M)
-    return Estimate(plain.value / rest, plain.error / rest)
+    other_probability = -math.expm1(min(logprob, 0.0))  # 1 - p, exact near p = 1
+    if other_probability == 0.0:
+        return ValueEstimate(math.nan, math.nan)
+    difference = forced_estimate(taken_M, free_M)
+    return ValueEstimate(
+        difference.value / other_probability, difference.standard_error / other_probability
+    )
 
 
-def forced(taken_M: Rewards, other_M: Rewards) -> Estimate:
-    """A difference of two independent means."""
-    error = math.hypot(_error(taken_M), _error(other_M))
-    return Estimate(float(taken_M.mean() - other_M.mean()), error)
+def forced_estimate(taken_M: Rewards, other_M: Rewards) -> ValueEstimate:
+    """The difference of two independent means."""
+    error = math.hypot(_standard_error(taken_M), _standard_error(other_M))
+    return ValueEstimate(float(taken_M.mean() - other_M.mean()), error)
 
 
-def _error(rewards_M: Rewards) -> float:
+def _standard_error(rewards_M: Rewards) -> float:
     return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M)) if len(rewards_M) > 1 else 0.0
 
 
@@ -140,76 +152,89 @@ def branch_rewards(
 ) -> NDArray[np.float64]:
     """Rewards of the continuations of every branch, [B, M].
 
-    A state that several branches name is sampled once: s + o of one token is s of the next. Seeds
-    come from the state itself, so a branch's rewards do not depend on what else is asked for.
+    A state that several branches share is sampled once: s + o of one token is s of the next. Seeds
+    depend on the state alone, so a branch's rewards do not depend on the other branches.
     """
-    check(rows, branches, config, continuations)
+    check_branches(rows, branches, config, continuations)
     rewards_BM = np.empty((len(branches), continuations))
     states: dict[tuple[bytes, int | None], int] = {}
     starts: list[ContinuationStart] = []
     state_of: dict[int, int] = {}  # branch -> state, for those that are sampled
-    for b, branch in enumerate(branches):
+    for branch_index, branch in enumerate(branches):
         content = rows[branch.row].content
-        kept = branch.position + (branch.kind == "taken")
-        over = content.finished and kept == len(content.response_tokens)
-        if over or kept == config.max_new_tokens:  # ended, or cut off: judged as it stands
-            rewards_BM[b] = content.reward
+        prefix_length = branch.position + (branch.kind == "taken")
+        is_finished = content.finished and prefix_length == len(content.response_tokens)
+        # The response has ended or reached its limit: there is nothing to continue.
+        if is_finished or prefix_length == config.max_new_tokens:
+            rewards_BM[branch_index] = content.reward
             continue
-        without = int(content.response_tokens[kept]) if branch.kind == "other" else None
-        prefix = np.concatenate((content.prompt_tokens, content.response_tokens[:kept]))
-        key = (prefix.astype(np.int64).tobytes(), without)
+        excluded_token = (
+            int(content.response_tokens[prefix_length]) if branch.kind == "other" else None
+        )
+        # The key is the token sequence itself: equal states of different rollouts are sampled once.
+        prefix = np.concatenate((content.prompt_tokens, content.response_tokens[:prefix_length]))
+        key = (prefix.astype(np.int64).tobytes(), excluded_token)
         if key not in states:
             states[key] = len(states)
-            name = f"value/{blake2b(key[0], digest_size=16).hexdigest()}/{without}"
-            seeds = tuple(seed_for(seed, name, index=m) for m in range(continuations))
-            limit = config.max_new_tokens - kept
-            starts.append(ContinuationStart(branch.row, len(prefix), seeds, limit, without))
-        state_of[b] = states[key]
-    sampled_SM = _continue(policy, rows, starts, verifier, config)
-    for b, s in state_of.items():
-        rewards_BM[b] = sampled_SM[s]
+            name = f"value/{blake2b(key[0], digest_size=16).hexdigest()}/{excluded_token}"
+            seeds = tuple(
+                seed_for(seed, name, index=continuation) for continuation in range(continuations)
+            )
+            limit = config.max_new_tokens - prefix_length
+            starts.append(ContinuationStart(branch.row, len(prefix), seeds, limit, excluded_token))
+        state_of[branch_index] = states[key]
+    sampled_SM = _sample_and_verify(policy, rows, starts, verifier, config)
+    for branch_index, state_index in state_of.items():
+        rewards_BM[branch_index] = sampled_SM[state_index]
     return rewards_BM
 
 
-def _continue(
+def _sample_and_verify(
     policy: Policy,
     rows: Sequence[Row],
     starts: Sequence[ContinuationStart],
     verifier: Verifier,
     config: SampleConfig,
 ) -> list[list[float]]:
-    """Draw the continuations of every start and judge prefix and continuation as one response."""
+    """Sample the continuations of every start and verify prefix + continuation as one response."""
     contents = [row.content for row in rows]
-    sequences = [np.concatenate((c.prompt_tokens, c.response_tokens)) for c in contents]
+    sequences = [
+        np.concatenate((content.prompt_tokens, content.response_tokens)) for content in contents
+    ]
     texts: list[str] = []
-    asked: list[Prompt] = []
-    for start, drawn in zip(
+    problems: list[Prompt] = []
+    for start, responses in zip(
         starts, sample_continuations(policy, sequences, starts, config), strict=True
     ):
         content = contents[start.sequence]
         prefix = sequences[start.sequence][len(content.prompt_tokens) : start.length]
-        texts += [policy.decode(np.concatenate((prefix, response.tokens))) for response in drawn]
-        asked += [content.problem] * len(drawn)
-    rewards = iter(verified(verifier, texts, asked).rewards)
+        texts += [
+            policy.decode(np.concatenate((prefix, response.tokens))) for response in responses
+        ]
+        problems += [content.problem] * len(responses)
+    rewards = iter(verified(verifier, texts, problems).rewards)
     return [[next(rewards) for _ in start.seeds] for start in starts]
 
 
-def check(
+def check_branches(
     rows: Sequence[Row], branches: Sequence[Branch], config: SampleConfig, continuations: int
 ) -> None:
+    """Raise an error for branches that cannot be continued, before anything is sampled."""
     check_rows(rows)
     if any(row.content.turns for row in rows):
-        raise PoiseError("token values are of single responses: nobody plays these episodes on")
+        raise PoiseError(
+            "token values need single-turn responses: episodes of several turns cannot be continued"
+        )
     if continuations < 1:
         raise PoiseError("a value needs at least one continuation")
     if config.top_p < 1.0 or config.top_k:
         raise PoiseError(
-            "token values are of the whole distribution: set sample.top_p=1 and sample.top_k=0"
+            "token values need the full distribution: set sample.top_p=1 and sample.top_k=0"
         )
     if max(row.num_tokens for row in rows) > config.max_new_tokens:
         raise PoiseError(
             f"a rollout is longer than sample.max_new_tokens={config.max_new_tokens}: "
-            "set it to what the rollouts were sampled with"
+            "set it to the value the rollouts were sampled with"
         )
     for branch in branches:
         if not (0 <= branch.row < len(rows) and 0 <= branch.position < rows[branch.row].num_tokens):

@@ -1,31 +1,32 @@
-"""How noisy an update is along a direction, and what a group filters out (Sec. 3.1, eq. 11 to 14).
+"""The noise of an update along a direction, and what a group filters out (Sec. 3.1, eq. 11 to 14).
 
 g_i = sum_t grad log pi(o_it) is the score of rollout i, u a direction in parameter space,
-X_i = <u, g_i>. Within a prompt let Var X_i = s^2 and Cov(X_i, X_j) = rho s^2: rho says how much
-the rollouts of one prompt share u. For a part B of a group whose advantages do not depend on X:
+X_i = <u, g_i>. Within a prompt let Var X_i = s^2 and Cov(X_i, X_j) = rho s^2: rho is how much the
+rollouts of one prompt share u. Let B be the rollouts of a group that are in one optimizer step, and
+S_B = sum_{i in B} A_i their advantage sum. If the advantages do not depend on X:
 
     Var <u, U_B> = s^2 / |B|^2 [ sum_B A^2 + rho sum_{i != j in B} A_i A_j ]
                  = s^2 / |B|^2 [ (1 - rho) sum_B A^2 + rho S_B^2 ],      U_B = 1/|B| sum_B A_i g_i
 
-Whole groups have S_B = 0, so of a shared direction only 1 - rho is left; a part with one sign only
-has the largest S_B. Divided by s^2 sum_B A^2 / |B|^2, the noise of independent rollouts:
+Whole groups have S_B = 0, so only 1 - rho of the noise along a shared direction is left; a part
+with one sign only has the largest S_B. Divided by s^2 sum_B A^2 / |B|^2, the noise of independent
+rollouts, this is
 
     factor = 1 + rho C,      C = sum_{i != j} A_i A_j / sum A^2                         (eq. 14)
 
-C is -1 for whole groups and at most |B| - 1. So rho decides whether the cut of a group matters.
+C is -1 for whole groups and at most |B| - 1. So rho decides whether it matters how groups are cut.
 
-What the theory says of rho: a score has mean zero under the policy that sampled it, E[g | q] = 0,
-and rollouts of one prompt are drawn independently; so along every direction fixed beforehand
-rho = 0. It can differ from 0 for stale rollouts, for scores divided by the response's own length,
-or for top-p sampling.
+In theory rho = 0 along every direction fixed beforehand: a score has mean zero under the policy
+that sampled it, E[g | q] = 0, and rollouts of one prompt are drawn independently. It can differ
+from 0 for stale rollouts, for scores divided by the response's own length, or for top-p sampling.
 
-The filter. A group that sums to zero sees its scores centred, U = 1/G sum A_i (g_i - gbar), and for
-binary rewards with success rate p, gbar+ and gbar- the mean scores of right and wrong rollouts:
+The filter: advantages that sum to zero centre the scores, U = 1/G sum A_i (g_i - gbar). For binary
+rewards with success rate p, and gbar+ and gbar- the mean scores of right and wrong rollouts:
 
     U = sqrt(p (1-p)) (gbar+ - gbar-)                         population std in A
     U = sqrt(p (1-p)) sqrt((G-1) / G) (gbar+ - gbar-)         unbiased std, as `grpo` has it
 
-(its 1e-6 left out). A direction survives by as much as its mean score differs between the two.
+(without its 1e-6). A direction survives as far as its mean score differs between the two.
 The paper's text of eq. 11 to 13 is not available to us; this is our derivation.
 """
 
@@ -41,20 +42,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.microscope.batch_tokens import check_rows, snapshot
-from counterpoise.microscope.parameter_kernel import along
+from counterpoise.microscope.batch_tokens import check_rows, take_snapshot
+from counterpoise.microscope.parameter_kernel import derivatives_along
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.types import Row
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 # -- scores of rollouts ---------------------------------------------------------------------------
 
 
-def score_directions(
+def unit_score_directions(
     policy: Policy,
     rows: Sequence[Row],
     weights: Mapping[str, Sequence[ArrayLike]],
@@ -62,40 +63,48 @@ def score_directions(
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> dict[str, dict[str, Tensor]]:
-    """sum_it w_it grad log pi(o_it), scaled to length 1, for each of several weightings by name,
-    from one forward pass; weights are a number or [T] a row.
+    """sum_it w_it grad log pi(o_it), scaled to length 1, for several named weightings at once.
+
+    Weights are a number or [T] for each row. One forward pass serves all weightings.
     """
     check_rows(rows)
     names, parameters = zip(*policy.model.named_parameters(), strict=True)
-    totals = {key: [torch.zeros_like(p) for p in parameters] for key in weights}
+    totals = {name: [torch.zeros_like(parameter) for parameter in parameters] for name in weights}
     for batch in micro_batches(rows, micro_tokens):
-        logprobs_M = forward(policy, [rows[i] for i in batch], temperature).logprobs_M
-        for key, total in totals.items():
-            w = [np.broadcast_to(weights[key][i], rows[i].num_tokens) for i in batch]
-            objective = (torch.from_numpy(np.concatenate(w)).to(logprobs_M) * logprobs_M).sum()
+        logprobs_M = forward(policy, [rows[index] for index in batch], temperature).logprobs_M
+        for name, total in totals.items():
+            batch_weights = [
+                np.broadcast_to(weights[name][index], rows[index].num_tokens) for index in batch
+            ]
+            objective = (
+                torch.from_numpy(np.concatenate(batch_weights)).to(logprobs_M) * logprobs_M
+            ).sum()
+            # The graph is kept for the next weighting and freed with the micro-batch.
             gradients = torch.autograd.grad(
                 objective, parameters, allow_unused=True, retain_graph=True
             )
-            for into, g in zip(total, gradients, strict=True):
-                if g is not None:
-                    into += g
-    found = {}
-    for key, total in totals.items():
-        length = math.sqrt(sum(float(g.square().sum()) for g in total))
-        unit = [g / max(length, 1e-30) for g in total]
-        found[key] = dict(zip(names, unit, strict=True))
-    return found
+            for accumulated, gradient in zip(total, gradients, strict=True):
+                if gradient is not None:
+                    accumulated += gradient
+    directions = {}
+    for name, total in totals.items():
+        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in total))
+        normalised = [gradient / max(length, 1e-30) for gradient in total]
+        directions[name] = dict(zip(names, normalised, strict=True))
+    return directions
 
 
-def directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tensor]]:
-    """Three to look along, from a batch other than the one that is measured.
+def reference_directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tensor]]:
+    """Three directions to measure along; take them from another batch than the measured one.
 
     shared     the sum of all scores, whatever the reward
-    token      the scores of one token type, the one with most sum of 1 - pi: frequent and unsure
+    token      the scores of one token type, with the largest sum of 1 - pi: frequent, uncertain
     success    mean score of right rollouts minus that of wrong ones, summed over prompts
     """
-    seen = snapshot(policy, rows)
-    unsure_V = np.bincount(seen.tokens.cpu().numpy(), (1 - seen.logprobs.exp()).cpu().numpy())
+    snapshot = take_snapshot(policy, rows)
+    unsure_V = np.bincount(
+        snapshot.tokens.cpu().numpy(), (1 - snapshot.logprobs.exp()).cpu().numpy()
+    )
     token = int(unsure_V.argmax())
     count = Counter((row.group, row.sign) for row in rows)
     weights: dict[str, Sequence[ArrayLike]] = {
@@ -103,7 +112,7 @@ def directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[str, Tenso
         "token": [row.content.response_tokens == token for row in rows],
         "success": [row.sign / count[row.group, row.sign] for row in rows],
     }
-    return score_directions(policy, rows, weights)
+    return unit_score_directions(policy, rows, weights)
 
 
 def rollout_scores(
@@ -113,33 +122,37 @@ def rollout_scores(
     *,
     temperature: float = 1.0,
     micro_tokens: int = 8192,
-) -> Array:
-    """X_i = <u, g_i> of every row: [R], from one forward-mode pass."""
-    moved_N = along(policy, rows, direction, temperature=temperature, micro_tokens=micro_tokens)
-    parts = moved_N.double().cpu().split([row.num_tokens for row in rows])
-    return np.array([float(part.sum()) for part in parts])
+) -> FloatArray:
+    """X_i = <u, g_i> of every row: [R], from one forward-mode pass over the batch."""
+    derivatives_N = derivatives_along(
+        policy, rows, direction, temperature=temperature, micro_tokens=micro_tokens
+    )
+    by_row = derivatives_N.double().cpu().split([row.num_tokens for row in rows])
+    return np.array([float(row_derivatives.sum()) for row_derivatives in by_row])
 
 
 # -- variance -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Example: Spread(s2=1.0, rho=0.7)"""
+class ScoreSpread:
+    """Variance and correlation of the scores X_i. Example: ScoreSpread(s2=1.0, rho=0.7)"""
 
     s2: float  # Var X_i
     rho: float  # Cov(X_i, X_j) / s2 for two rollouts of one prompt
 
 
-def intraclass(X_PG: Array) -> Spread:
-    """s^2 and rho by the analysis of variance between and within prompts."""
+def score_spread(X_PG: FloatArray) -> ScoreSpread:
+    """s^2 and rho by analysis of variance between and within prompts."""
     mean_P = X_PG.mean(axis=1)
     within_P = np.square(X_PG - mean_P[:, None]).sum(axis=1)
-    return spread(mean_P, within_P, X_PG.shape[1])
+    return spread_from_prompts(mean_P, within_P, X_PG.shape[1])
 
 
-def spread(mean_P: Array, within_P: Array, G: int, weights_P: ArrayLike = 1.0) -> Spread:
-    """The same from each prompt's mean and sum of squares about it.
+def spread_from_prompts(
+    mean_P: FloatArray, within_P: FloatArray, G: int, weights_P: ArrayLike = 1.0
+) -> ScoreSpread:
+    """The same from each prompt's mean and its sum of squares about the mean.
 
     MSB = G Var_p(mean_p), MSW = mean_p(within_p) / (G - 1):
         Cov = (MSB - MSW) / G,    s^2 = MSW + Cov,    rho = Cov / s^2
@@ -149,76 +162,78 @@ def spread(mean_P: Array, within_P: Array, G: int, weights_P: ArrayLike = 1.0) -
     centre = (w_P * mean_P).sum() / P
     between = G * (w_P * np.square(mean_P - centre)).sum() / (P - 1)
     within = (w_P * within_P).sum() / (P * (G - 1))
-    shared = (between - within) / G
-    s2 = within + shared
-    return Spread(float(s2), float(shared / s2) if s2 > 0 else 0.0)
+    covariance = (between - within) / G
+    s2 = within + covariance
+    return ScoreSpread(float(s2), float(covariance / s2) if s2 > 0 else 0.0)
 
 
-def closed_form(advantages_B: ArrayLike, of: Spread) -> float:
+def closed_form(advantages_B: ArrayLike, of: ScoreSpread) -> float:
     """Var <u, U_B> for the advantages of a part of one group."""
     A_B = np.asarray(advantages_B, np.float64)
     square, total = float(np.square(A_B).sum()), float(A_B.sum())
     return of.s2 / len(A_B) ** 2 * ((1 - of.rho) * square + of.rho * total**2)
 
 
-def factor(squares: float, sums: float, rho: float) -> float:
+def noise_factor(squares: float, sums: float, rho: float) -> float:
     """1 + rho C with C = sums / squares - 1, for sum A^2 and sum of S_B^2 over any parts."""
     return 1 + rho * (sums / squares - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noise:
-    """Each prompt's sums over the parts its group is cut into: [P]."""
+class UpdateNoise:
+    """Sums over the parts B that each prompt's group is cut into: [P]."""
 
-    measured: Array  # sum_B (sum_{i in B} A_i X_i)^2
-    squares: Array  # sum_B sum_B A^2
-    sums: Array  # sum_B S_B^2
+    measured: FloatArray  # sum_B (sum_{i in B} A_i X_i)^2
+    sum_of_squares: FloatArray  # sum_B sum_B A^2
+    squared_sums: FloatArray  # sum_B S_B^2
 
 
-def noise(X_PG: Array, A_PG: Array, part_PG: NDArray[np.int64]) -> Noise:
-    """`part_PG` numbers the part, or optimizer step, of each rollout; the caller centres X."""
+def update_noise(X_PG: FloatArray, A_PG: FloatArray, part_PG: NDArray[np.int64]) -> UpdateNoise:
+    """Measured noise and its closed-form terms; `part_PG` is the part, or step, of each rollout.
+
+    The caller centres X.
+    """
     P = len(X_PG)
-    cells = int(part_PG.max()) + 1
-    cell = np.arange(P)[:, None] * cells + part_PG
+    num_parts = int(part_PG.max()) + 1
+    cell_PG = np.arange(P)[:, None] * num_parts + part_PG
 
-    def per_part(values_PG: Array) -> Array:
-        flat = np.bincount(cell.ravel(), values_PG.ravel(), P * cells)
-        return flat.astype(np.float64).reshape(P, cells)
+    def per_part(values_PG: FloatArray) -> FloatArray:
+        flat = np.bincount(cell_PG.ravel(), values_PG.ravel(), P * num_parts)
+        return flat.astype(np.float64).reshape(P, num_parts)
 
-    return Noise(
+    return UpdateNoise(
         measured=np.square(per_part(A_PG * X_PG)).sum(axis=1),
-        squares=np.square(A_PG).sum(axis=1),
-        sums=np.square(per_part(A_PG)).sum(axis=1),
+        sum_of_squares=np.square(A_PG).sum(axis=1),
+        squared_sums=np.square(per_part(A_PG)).sum(axis=1),
     )
 
 
-def permuted(A_PG: Array, rng: np.random.Generator) -> Array:
-    """Each group's advantages dealt anew among its rollouts: whoever was right is now a matter of
-    chance, so A says nothing of X and the closed form must hold."""
+def shuffle_advantages(A_PG: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Shuffle the advantages within each group: the closed form needs A independent of X."""
     return rng.permuted(A_PG, axis=1)
 
 
-def cut_whole(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+def cut_whole(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
     """The group stays together: S_B = 0."""
     return np.zeros(A_PG.shape, dtype=np.int64)
 
 
-def cut_halves(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Half of the rollouts in either part, at random."""
+def cut_halves(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random half of the rollouts in each part."""
     P, G = A_PG.shape
     return rng.permuted(np.tile(np.arange(G) * 2 // G, (P, 1)), axis=1)
 
 
-def cut_balanced(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Halves with each sign dealt in turn to both: 2+2 and 2+2 of a group with four right."""
+def cut_balanced(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Halves with equal numbers of each sign: four right of eight become 2+2 and 2+2."""
     order_PG = np.lexsort((rng.random(A_PG.shape), A_PG > 0), axis=1)
     part_PG = np.empty(A_PG.shape, dtype=np.int64)
     np.put_along_axis(part_PG, order_PG, np.arange(A_PG.shape[1])[None] % 2, axis=1)
     return part_PG
 
 
-def cut_by_sign(A_PG: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Right and wrong rollouts apart: |S_B| is as large as it gets."""
+def cut_by_sign(A_PG: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Right and wrong rollouts in different parts: |S_B| is as large as it can be."""
     return (A_PG > 0).astype(np.int64)
 
 
@@ -233,19 +248,19 @@ CUTS = {
 # -- filter ---------------------------------------------------------------------------------------
 
 
-def update_along(X_PG: Array, A_PG: Array) -> Array:
+def update_along_direction(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
     """<u, U> = 1/G sum_i A_i X_i of every whole group: [P]."""
     return (A_PG * X_PG).mean(axis=1)
 
 
-def success_gap(X_PG: Array, A_PG: Array) -> Array:
+def success_gap(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
     """<u, gbar+ - gbar-> of every group: [P]; groups need both signs."""
     up_PG = A_PG > 0
     right = (X_PG * up_PG).sum(axis=1) / up_PG.sum(axis=1)
     return right - (X_PG * ~up_PG).sum(axis=1) / (~up_PG).sum(axis=1)
 
 
-def filter_gain(p: ArrayLike, G: int, *, unbiased: bool = True) -> Array:
-    """What U multiplies the success gap by: sqrt(p (1-p)), times sqrt((G-1)/G) for unbiased std."""
+def filter_gain(p: ArrayLike, G: int, *, unbiased: bool = True) -> FloatArray:
+    """The factor of the success gap in U: sqrt(p (1-p)), times sqrt((G-1)/G) for unbiased std."""
     p_ = np.asarray(p, np.float64)
     return np.sqrt(p_ * (1 - p_) * ((G - 1) / G if unbiased else 1.0))

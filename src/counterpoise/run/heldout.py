@@ -21,7 +21,7 @@ from counterpoise.sample.episodes import EpisodePlayer, sample_responses
 from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
-from counterpoise.statistics.prompt_intervals import Estimate, share
+from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Verifier, verified
 
@@ -49,7 +49,7 @@ class Success:
         return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
 
     def __str__(self) -> str:
-        return str(Estimate(self.mean, self.low, self.high))
+        return str(IntervalEstimate(self.mean, self.low, self.high))
 
 
 def judge(
@@ -75,7 +75,7 @@ def judge(
 
 def summarise(rewards_PG: NDArray[np.float64]) -> Success:
     solved_P = (rewards_PG > 0).mean(axis=1)
-    found = share(solved_P)
+    found = share_estimate(solved_P)
     P, G = rewards_PG.shape
     return Success(
         mean=found.mean,

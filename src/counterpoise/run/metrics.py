@@ -15,8 +15,8 @@ import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
-from counterpoise.microscope.monitor import StepView
-from counterpoise.microscope.monitor_records import columns, numbers, pushes
+from counterpoise.microscope.monitor import StepMeasurement
+from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
@@ -55,7 +55,7 @@ class Iteration:
     plan: BatchPlan | None
     description: PlanDescription | None
     results: Sequence[StepResult]
-    views: Sequence[StepView]  # of the monitor, one for each step that it looked at
+    views: Sequence[StepMeasurement]  # of the monitor, one for each step that it looked at
     rounds: int = 1  # of sampling
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
 
@@ -91,7 +91,7 @@ def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[
         **_of_plan(made.description),
         **_of_update(made.results),
         **sampler_mismatch(made.batch, made.results, made.number),
-        **numbers(made.views),
+        **monitor_metrics(made.views),
         **clock.laps,
         "iteration_seconds": clock.total(),
         "tokens_per_second": tokens / clock.laps["sample_seconds"],
@@ -240,9 +240,9 @@ def token_trace(made: Iteration) -> TokenTrace:
     )
     traced = dict(zip(TRACED, values, strict=True))
     start_of = dict(zip(rows, starts.tolist(), strict=False))
-    seen = [rows_of[i] for view, rows_of in _viewed(made) for i in view.looked]
+    seen = [rows_of[i] for view, rows_of in _viewed(made) for i in view.measured_rows]
     places = [start_of[row] + np.arange(made.batch[row].num_tokens) for row in seen]
-    return TokenTrace({**traced, **columns(made.views, _joined(places), len(values[0]))})
+    return TokenTrace({**traced, **token_columns(made.views, _joined(places), len(values[0]))})
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -251,10 +251,10 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def push_trace(made: Iteration) -> TokenTrace | None:
     """Who pushed the watched tokens; None where nothing was watched."""
-    return pushes(made.views, [rows for _, rows in _viewed(made)])
+    return push_table(made.views, [rows for _, rows in _viewed(made)])
 
 
-def _viewed(made: Iteration) -> list[tuple[StepView, list[int]]]:
+def _viewed(made: Iteration) -> list[tuple[StepMeasurement, list[int]]]:
     """Each view, and which rows of the batch its rows are."""
     steps = made.plan.steps if made.plan else ()
     return [(view, [steps[view.step][i] for i in view.rows]) for view in made.views]

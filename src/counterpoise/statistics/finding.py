@@ -1,4 +1,4 @@
-"""What a measurement leaves: records, numbers with intervals, and a verdict."""
+"""Results of a measurement: records, numbers with intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from counterpoise import __version__
 
-SCHEMA = 1  # of NAME.json, and of the table beside it
+SCHEMA = 1  # version of NAME.json and of the table beside it
 Record = dict[str, Any]  # plain values; a key missing from a record is None in the parquet file
 Records = Sequence[Record]
 Verdict = Literal["replicated", "not replicated", "inconclusive"]
@@ -33,22 +33,27 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """The outcome of a study: its verdict, the reason, and the numbers behind it."""
+
     verdict: Verdict
     because: str  # one or two sentences with the numbers that decided
     numbers: tuple[Number, ...]
-    notes: tuple[str, ...] = ()  # what a reader must know besides: limits, surprises
+    notes: tuple[str, ...] = ()  # what a reader must also know: limits, surprises
 
 
-def as_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
-    """NAME.json, as lab/studies/page.py reads it. `about`: study, title, shows, claim and rule,
-    then
-    the settings it was measured at. JSON has no word for nan: null."""
-    found = {
+def finding_to_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:
+    """The text of NAME.json, which lab/studies/page.py reads.
+
+    `about` holds study, title, shows, claim and rule, and the settings of the measurement. JSON has
+    no nan, so nan becomes null.
+    """
+    content = {
         "schema": SCHEMA,
         **about,
         **asdict(finding),
         "seconds": round(seconds, 1),
         "version": __version__,
     }
-    whole = json.loads(json.dumps(found), parse_constant=lambda _: None)
-    return json.dumps(whole, indent=1, ensure_ascii=False)
+    # `parse_constant` is called for NaN and Infinity, which dumps writes and JSON does not allow.
+    finite_content = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    return json.dumps(finite_content, indent=1, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""pass@k = 1 - C(n - c, k) / C(n, k): the chance that k of the n samples hold a right one.
+"""pass@k = 1 - C(n - c, k) / C(n, k): the probability that k of n samples contain a right one.
 
-Averaged over which k of the n are taken, so it is unbiased for what k fresh samples would do;
+It is the average over all choices of k among the n samples, so it is unbiased for k fresh samples;
 1 - (1 - c/n)^k is not. pass@1 is avg@n, the share c/n. arXiv:2107.03374
 """
 
@@ -10,7 +10,7 @@ from math import comb
 
 
 def pass_at_k(right: int, samples: int, k: int) -> float:
-    """Of one problem with `right` of its `samples` solved.
+    """pass@k of one problem with `right` of its `samples` solved.
 
     Example:
         >>> pass_at_k(1, 4, 1), pass_at_k(1, 4, 2), pass_at_k(0, 4, 4), pass_at_k(3, 4, 2)

@@ -1,14 +1,14 @@
-"""Means over a few seeds: Student's t, paired differences, and what could have been seen.
+"""Means over a few seeds: Student's t intervals, detectable differences, corrected p-values.
 
     mean +- t_{1-a/2, n-1} s / sqrt(n)                         s: unbiased std over n seeds
 
-Two arms that ran the same seeds saw the same prompts and start, so their difference is taken seed
-by seed: what a seed does to both cancels. The smallest difference a comparison could have shown,
-with a chance of 80 %, is (t_{1-a/2} + t_{0.8}) s / sqrt(n).
+Two arms with the same seeds saw the same prompts and the same start, so their difference is taken
+seed by seed: what a seed does to both cancels. The smallest true difference that a comparison would
+show with a probability of 80 % is (t_{1-a/2} + t_{0.8}) s / sqrt(n).
 
-Of m comparisons one or another is wide of 0 by chance. Bonferroni: intervals at 1 - (1 - level) / m
-hold all together. Holm: the smallest p times m, the next times m - 1, and so on, each at least the
-one before.
+Among m comparisons some differ from 0 by chance. Bonferroni: intervals at level 1 - (1 - level) / m
+hold together. Holm: multiply the smallest p by m, the next by m - 1 and so on, and let no value be
+smaller than the one before.
 
 P(|T| < t) has a closed form for whole degrees of freedom v, with x = atan(t / sqrt(v)):
 
@@ -27,88 +27,105 @@ POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """Over seeds; one seed alone has bounds of nan.
+class SeedMean:
+    """A mean over seeds with its interval; the bounds of a single seed are nan.
 
     Example:
-        student([0.80, 0.78, 0.81])    # Mean(value=0.797, low=0.759, high=0.835, seen=0.047, n=3)
+        student_mean([0.80, 0.78, 0.81])
+        # SeedMean(value=0.797, low=0.759, high=0.835, detectable=0.047, n=3)
     """
 
     value: float
     low: float
     high: float
-    seen: float  # the smallest true difference from 0 that these seeds would show, 4 times in 5
+    detectable: float  # smallest true difference from 0 that these seeds would show 4 times in 5
     n: int
-    p: float = math.nan  # of so large a mean, either way, were the true one 0
+    p: float = math.nan  # two-sided p-value of the mean against 0
 
 
-def student(values: Sequence[float], level: float = 0.95) -> Mean:
+def student_mean(values: Sequence[float], level: float = 0.95) -> SeedMean:
+    """The mean over seeds with its Student's t interval at `level`."""
     n = len(values)
     mean = statistics.fmean(values)
     if n < 2:
-        return Mean(mean, math.nan, math.nan, math.nan, n)
-    error = statistics.stdev(values) / math.sqrt(n)
-    t = quantile((1 + level) / 2, n - 1)
-    half = t * error
-    p = max(0.0, 1 - _within(abs(mean) / error, n - 1)) if error else float(mean == 0)
-    return Mean(mean, mean - half, mean + half, half + quantile(POWER, n - 1) * error, n, p)
+        return SeedMean(mean, math.nan, math.nan, math.nan, n)
+    standard_error = statistics.stdev(values) / math.sqrt(n)
+    critical_value = t_quantile((1 + level) / 2, n - 1)
+    half_width = critical_value * standard_error
+    # If all values are equal, the mean either is 0 or differs from it for certain.
+    p = (
+        max(0.0, 1 - _central_probability(abs(mean) / standard_error, n - 1))
+        if standard_error
+        else float(mean == 0)
+    )
+    return SeedMean(
+        mean,
+        mean - half_width,
+        mean + half_width,
+        half_width + t_quantile(POWER, n - 1) * standard_error,
+        n,
+        p,
+    )
 
 
-def shown(n: int, spread: float, level: float) -> float:
-    """The smallest difference that n seeds would show whose differences have std `spread`.
+def detectable_difference(n: int, spread: float, level: float) -> float:
+    """The smallest difference that n seeds would show, for differences with std `spread`.
 
     Example:
-        >>> round(shown(16, 0.03, 0.95), 4)
+        >>> round(detectable_difference(16, 0.03, 0.95), 4)
         0.0225
     """
-    factor = quantile((1 + level) / 2, n - 1) + quantile(POWER, n - 1)
+    factor = t_quantile((1 + level) / 2, n - 1) + t_quantile(POWER, n - 1)
     return factor * spread / math.sqrt(n)
 
 
-def together(level: float, comparisons: int) -> float:
-    """The level of each interval, so that all of them hold at `level` (Bonferroni)."""
+def bonferroni_level(level: float, comparisons: int) -> float:
+    """The level of each interval such that all of them hold together at `level` (Bonferroni)."""
     return 1 - (1 - level) / comparisons
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """Adjusted p-values, in the order given.
+def holm_adjust(ps: Sequence[float]) -> list[float]:
+    """Holm-adjusted p-values, in the order given.
 
     Example:
-        >>> holm([0.01, 0.04, 0.03])
+        >>> holm_adjust([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
-    adjusted, least = [0.0] * len(ps), 0.0
-    for place, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
-        least = max(least, min(1.0, (len(ps) - place) * ps[i]))
-        adjusted[i] = least
+    adjusted, running_max = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
+        running_max = max(running_max, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = running_max
     return adjusted
 
 
-def quantile(p: float, v: int) -> float:
+def t_quantile(p: float, v: int) -> float:
     """t with P(T < t) = p, for 0 < p < 1 and v degrees of freedom.
 
     Example:
-        >>> round(quantile(0.975, 2), 3)
+        >>> round(t_quantile(0.975, 2), 3)
         4.303
     """
     if p < 0.5:
-        return -quantile(1 - p, v)
+        return -t_quantile(1 - p, v)
     low, high = 0.0, 1.0
-    while _within(high, v) < 2 * p - 1:
+    while _central_probability(high, v) < 2 * p - 1:
         high *= 2
+    # Bisection between the bounds: 80 halvings reach float64 precision.
     for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, v) < 2 * p - 1 else (low, middle)
+        midpoint = (low + high) / 2
+        low, high = (
+            (midpoint, high) if _central_probability(midpoint, v) < 2 * p - 1 else (low, midpoint)
+        )
     return (low + high) / 2
 
 
-def _within(t: float, v: int) -> float:
-    """P(|T| < t)."""
-    x = math.atan(t / math.sqrt(v))
-    odd = v % 2
-    term = math.cos(x) if odd else 1.0
+def _central_probability(t: float, v: int) -> float:
+    """P(|T| < t) for v degrees of freedom, by the closed form above."""
+    angle = math.atan(t / math.sqrt(v))
+    is_odd = v % 2
+    term = math.cos(angle) if is_odd else 1.0
     total = term if v > 1 else 0.0
-    for k in range(2 + odd, v - 1, 2):
-        term *= (k - 1) / k * math.cos(x) ** 2
+    for k in range(2 + is_odd, v - 1, 2):
+        term *= (k - 1) / k * math.cos(angle) ** 2
         total += term
-    return 2 / math.pi * (x + math.sin(x) * total) if odd else math.sin(x) * total
+    return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

@@ -16,7 +16,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.monitor_records import numbers
+from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.update.step import StepSettings, accumulate_gradient
 
@@ -344,7 +344,7 @@ def test_the_microscope_sees_what_the_native_one_sees(tmp_path: Path) -> None:
         monitor.before_update(policy, rows, result)
         policy.model.load_state_dict(after["weights"], strict=False)
         monitor.after_update(policy)
-        expected = numbers(monitor.views)
+        expected = monitor_metrics(monitor.measurements)
         for name in (
             "cancellation",
             "own_share",

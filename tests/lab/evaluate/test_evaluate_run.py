@@ -26,7 +26,7 @@ from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.lab.evaluate.watch import Watch
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.sample.native import sample
-from counterpoise.statistics.prompt_intervals import share
+from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
 
@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_the_responses(data: Path, whole: Path) -> None
         with MathVerifier(workers=1) as verifier:
             for one in judged:
                 assert verifier.score(one.responses, [one.answer] * SAMPLES).rewards == one.rewards
-        expected = share([sum(one.rewards) / SAMPLES for one in judged])
+        expected = share_estimate([sum(one.rewards) / SAMPLES for one in judged])
         assert (found["mean"], found["low"], found["high"]) == (
             expected.mean, expected.low, expected.high,
         )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
     rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
     assert [one.rewards for one in found.done.values()] == rewards
     right = [sum(reward > 0 for reward in each) / SAMPLES for each in rewards]
-    assert line.scores["words1"].average == share(right)
+    assert line.scores["words1"].average == share_estimate(right)
     assert 0 < sum(right) < PROBLEMS
     evaluate(asked)
     path.write_text(text.replace("0.6", "0.7"))

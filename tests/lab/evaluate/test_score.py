@@ -11,7 +11,11 @@ from made_up_results import cell, evaluation
 from counterpoise.config.evaluation_settings import Setting
 from counterpoise.lab.evaluate.score import score
 from counterpoise.lab.evaluate.summary import summarise, write_summary
-from counterpoise.statistics.prompt_intervals import average, difference, share
+from counterpoise.statistics.prompt_intervals import (
+    average_estimates,
+    paired_difference,
+    share_estimate,
+)
 
 
 def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
@@ -19,7 +23,7 @@ def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
     rewards = {"p1": [1, 1, 1, 1], "p2": [0, 1, 0, 0], "p3": [0, 0, 0, 0], "p4": [1, 0, 1, 1]}
     found = score(cell(tmp_path, rewards))
     assert found is not None
-    assert found.average == share([1, 0.25, 0, 0.75])
+    assert found.average == share_estimate([1, 0.25, 0, 0.75])
     assert {k: e.mean for k, e in found.pass_at.items()} == {1: 0.5, 2: 0.625, 4: 0.75}
     # maj@2: a pair of one right and one wrong sample is a tie
     assert {k: e.mean for k, e in found.maj_at.items()} == {1: 0.5, 2: 0.5, 4: 0.5}
@@ -41,7 +45,7 @@ def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
     plain = score(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
     assert graded is not None
     assert plain is not None
-    assert graded.average == plain.average == share([0.5, 1])
+    assert graded.average == plain.average == share_estimate([0.5, 1])
 
 
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
@@ -61,15 +65,15 @@ def test_averages_and_differences(tmp_path: Path) -> None:
     cells = [cell(tmp_path, r, model=m, benchmark=b) for (m, b), r in results.items()]
     summary = summarise(cells)
     first, second = summary.lines
-    assert first.average == average([share([0.5, 0, 1]), share([0, 1])])
+    assert first.average == average_estimates([share_estimate([0.5, 0, 1]), share_estimate([0, 1])])
     assert (first.against, first.against_average) == ({}, None)
-    assert second.against["x"] == difference([1, 0.5, 1], [0.5, 0, 1])
+    assert second.against["x"] == paired_difference([1, 0.5, 1], [0.5, 0, 1])
     assert second.against["x"].mean == pytest.approx(1 / 3)
     assert second.against_average is not None
     assert second.against_average.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
     assert not summary.swept
     # of x, a solved problems 1 and 3 at least once, b all three; y was asked once
-    assert second.against_pass == {"x": difference([1, 1, 1], [1, 0, 1])}
+    assert second.against_pass == {"x": paired_difference([1, 1, 1], [1, 0, 1])}
 
 
 def test_the_choice_of_a_sweep(tmp_path: Path) -> None:

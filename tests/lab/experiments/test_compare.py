@@ -10,7 +10,7 @@ from lab.experiments.made_up import run
 from counterpoise.lab.experiments.compare import as_number, compare, differences, told, verdict
 from counterpoise.lab.experiments.curves import by_run, rates
 from counterpoise.statistics.finding import Record
-from counterpoise.statistics.student import quantile
+from counterpoise.statistics.student import t_quantile
 
 
 def test_at_equal_rollouts_and_updates_by_hand() -> None:
@@ -43,7 +43,7 @@ def test_differences_are_paired_by_seed() -> None:
         records += run("shuffled", seed, [0.4, 0.5, end], 4)
         records += run("QB", seed, [0.4, 0.5, end + 0.01 * (seed + 1)], 4)
     (one,) = compare(by_run(records), "QB", "shuffled")
-    half = quantile(0.975, 2) * 0.01 / math.sqrt(3)
+    half = t_quantile(0.975, 2) * 0.01 / math.sqrt(3)
     assert one.rollouts.value == pytest.approx(0.02)
     assert (one.rollouts.low, one.rollouts.high) == pytest.approx((0.02 - half, 0.02 + half))
     assert one.updates.value == pytest.approx(0.02)
@@ -59,11 +59,11 @@ def test_comparisons_share_the_error() -> None:
     runs = by_run(records)
     assert rates(runs) == [1e-4, 4e-4]
     first, second = compare(runs, "QB", "shuffled")
-    half = quantile(1 - 0.05 / 4, 2) * 0.01 / math.sqrt(3)
+    half = t_quantile(1 - 0.05 / 4, 2) * 0.01 / math.sqrt(3)
     assert first.rollouts.high - first.rollouts.value == pytest.approx(half)
     assert second.rate == 4e-4
     wide, _ = compare(runs, "QB", "shuffled", family=12)
-    half = quantile(1 - 0.05 / 24, 2) * 0.01 / math.sqrt(3)
+    half = t_quantile(1 - 0.05 / 24, 2) * 0.01 / math.sqrt(3)
     assert wide.rollouts.high - wide.rollouts.value == pytest.approx(half)
 
 

@@ -19,7 +19,7 @@ from counterpoise.lab.experiments.results import results
 from counterpoise.lab.experiments.verdicts import judge, markdown, power, verdicts
 from counterpoise.report.charts.figures import write_figures
 from counterpoise.statistics.finding import Record
-from counterpoise.statistics.student import quantile
+from counterpoise.statistics.student import t_quantile
 
 FILE = """
 [experiment]
@@ -72,7 +72,7 @@ def test_results_by_hand(experiment: Experiment) -> None:
         if (key.arm, key.rate) == ("RB", 1e-4)
     ]
     at_equal_rollouts = rb.against["heldout"].rollouts
-    half = quantile(1 - 0.05 / 4 / 2, 7) * np.std(pairs, ddof=1) / math.sqrt(8)  # two arms, rates
+    half = t_quantile(1 - 0.05 / 4 / 2, 7) * np.std(pairs, ddof=1) / math.sqrt(8)  # two arms, rates
     assert at_equal_rollouts.value == pytest.approx(np.mean(pairs))
     assert at_equal_rollouts.high == pytest.approx(np.mean(pairs) + half)
     assert rb.against["heldout@0.6/0.95"].rollouts.value == pytest.approx(np.mean(pairs))
@@ -169,7 +169,7 @@ def test_few_seeds_print_no_share_beyond_what_can_be(experiment: Experiment) -> 
     assert "| RB | 2 | 60.0 % [0.0, 100.0] | +5.0 points [-3" in text
     assert "cut to 0 to 100 %; those of differences hold together and are not cut." in text
     against = {one.arm: one for one in results(runs, experiment)}["RB"].against["heldout"]
-    half = quantile(1 - 0.05 / 4 / 2, 1) * 0.65
+    half = t_quantile(1 - 0.05 / 4 / 2, 1) * 0.65
     assert (against.rollouts.low, against.rollouts.high) == pytest.approx(
         (0.05 - half, 0.05 + half)
     )
@@ -242,7 +242,7 @@ def test_what_is_0_but_for_rounding_is_0(experiment: Experiment) -> None:
 
 
 def test_power_is_that_of_the_t_test(experiment: Experiment) -> None:
-    t = quantile(1 - 0.05 / 8, 7) + quantile(0.8, 7)
+    t = t_quantile(1 - 0.05 / 8, 7) + t_quantile(0.8, 7)
     assert f"{100 * t * 0.03 / math.sqrt(8):.1f} points if differences vary by 3.0" in power(
         experiment
     )

@@ -11,7 +11,7 @@ from counterpoise.lab.experiments.curves import AMOUNT, SHARE, by_run
 from counterpoise.lab.experiments.curves import possible as column_range
 from counterpoise.lab.experiments.measures import ANY
 from counterpoise.lab.experiments.seed_means import mean_over_seeds, over_seeds
-from counterpoise.statistics.student import quantile, student
+from counterpoise.statistics.student import student_mean, t_quantile
 
 
 def test_mean_and_interval_by_hand() -> None:
@@ -24,14 +24,14 @@ def test_mean_and_interval_by_hand() -> None:
 
 def test_an_interval_is_cut_to_what_can_be() -> None:
     """0.5 and 0.7: far beyond a share; an amount has no upper end, a gain has neither."""
-    half = quantile(0.975, 1) * 0.2 / math.sqrt(2) / math.sqrt(2)
+    half = t_quantile(0.975, 1) * 0.2 / math.sqrt(2) / math.sqrt(2)
     cases = {SHARE: (0.0, 1.0), AMOUNT: (0.0, 0.6 + half), ANY: (0.6 - half, 0.6 + half)}
     for possible, bounds in cases.items():
         found = mean_over_seeds([0.5, 0.7], possible)
         assert (found.value, found.n) == (pytest.approx(0.6), 2)
         assert (found.low, found.high) == pytest.approx(bounds)
     near = mean_over_seeds([0.5, 0.501, 0.502], SHARE)
-    assert near == student([0.5, 0.501, 0.502])  # nothing to cut
+    assert near == student_mean([0.5, 0.501, 0.502])  # nothing to cut
     assert math.isnan(mean_over_seeds([0.5], SHARE).low)
     assert (column_range("heldout@0.6/0.95"), column_range("entropy")) == (SHARE, AMOUNT)
 

@@ -8,24 +8,24 @@ import pytest
 from lab.experiments.made_up import run
 
 from counterpoise.lab.experiments.curves import by_run, end, mean, of_seeds
-from counterpoise.lab.studies.arms import after, beside, measure_arms, numbers
+from counterpoise.lab.studies.arms import arm_numbers, final_success, measure_arms, side_metric
 from counterpoise.lab.studies.harness import Lab
 
 
 def test_success_at_the_end() -> None:
     runs = by_run([*run("QB", 0, [0.4, 0.5, 0.6], 4), *run("QB", 1, [0.4, 0.7, 0.8], 4)])
-    found = after(runs, "QB", 1e-4)
+    found = final_success(runs, "QB", 1e-4)
     assert found.value == pytest.approx(0.7)
     assert (found.low, found.high) == (0.0, 1.0)  # two seeds say that all is possible, and no more
 
 
 def test_numbers_leave_out_what_was_not_measured() -> None:
     runs = by_run(run("shuffled", 0, [0.4, 0.5, 0.6], 4) + run("QB", 0, [0.4, 0.5, 0.7], 4))
-    names = [n.name for n in numbers(runs)]
+    names = [n.name for n in arm_numbers(runs)]
     assert "QB minus shuffled, lr 0.0001, equal updates" in names
     assert "QB, lr 0.0001: share of groups split" in names
     assert not any("cancellation" in name for name in names)
-    assert beside(runs, "QB", 1e-4, "cancellation") is None
+    assert side_metric(runs, "QB", 1e-4, "cancellation") is None
 
 
 @pytest.mark.slow

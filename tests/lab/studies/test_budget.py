@@ -66,15 +66,15 @@ def test_batches_that_are_not_there_are_refused(
 
 def test_rollouts_are_nested_and_credited_as_they_are(small: Lab) -> None:
     rows = FixedBatch(small).rows
-    whole = budget.first_rollouts(rows, 8)
+    whole = budget.keep_first_rollouts(rows, 8)
     assert [(r.group, r.index, r.advantage) for r in whole] == [
         (r.group, r.index, r.advantage) for r in rows
     ]
     for n in (1, 2, 4):
-        part = budget.first_rollouts(rows, n)
+        part = budget.keep_first_rollouts(rows, n)
         assert {r.index for r in part} <= set(range(n))
         assert all(r.sign for r in part)
-    single = budget.first_rollouts(rows, 1)
+    single = budget.keep_first_rollouts(rows, 1)
     assert {r.advantage for r in single} <= {1.0}
     assert {r.group for r in single} == {
         r.group for r in rows if r.index == 0 and r.content.reward == 1.0
@@ -110,7 +110,7 @@ def test_a_small_run(small: Lab) -> None:
 @pytest.mark.slow
 def test_a_batch_without_signal_moves_nothing(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one rollout a prompt, none of them right, there is nothing to update with."""
-    monkeypatch.setattr(budget, "first_rollouts", lambda rows, n: rows if n == 8 else [])
+    monkeypatch.setattr(budget, "keep_first_rollouts", lambda rows, n: rows if n == 8 else [])
     records = budget.measure(small)
     alone = [r["delta"] for r in records if (r["axis"], r["size"]) == ("rollouts", 1)]
     assert alone

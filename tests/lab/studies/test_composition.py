@@ -33,7 +33,7 @@ def group(rewards: list[float]) -> Group:
 def test_the_verdict_needs_both_ends(gaps: tuple[float, ...], verdict: str) -> None:
     records = [
         r
-        for right, gap in zip(composition.RIGHT, gaps, strict=True)
+        for right, gap in zip(composition.RIGHT_COUNTS, gaps, strict=True)
         for r in tokens(gap, right=right)
     ]
     found = composition.judge(records)
@@ -46,7 +46,9 @@ def test_the_verdict_needs_both_ends(gaps: tuple[float, ...], verdict: str) -> N
 @pytest.mark.parametrize("first", [0.0, 1.0])
 def test_compositions_hold_the_first_rollout_and_the_right_number(first: float) -> None:
     rng = np.random.default_rng(0)
-    kept = composition.needed(group([first, *rng.permutation([0.0] * 9 + [1.0] * 9)]))
+    kept = composition.select_needed_rollouts(
+        group([first, *rng.permutation([0.0] * 9 + [1.0] * 9)])
+    )
     assert kept is not None
     assert len(kept.rollouts) == 14
     assert kept.rollouts[0].response == "0"
@@ -56,8 +58,8 @@ def test_compositions_hold_the_first_rollout_and_the_right_number(first: float) 
         Row("1:p", 1.0 if rollout.reward else -1.0, 1, index=i, rollout=rollout)
         for i, rollout in enumerate(kept.rollouts)
     ]
-    for right in composition.RIGHT:
-        chosen = composition.composed(rows, right)
+    for right in composition.RIGHT_COUNTS:
+        chosen = composition.compose_rows(rows, right)
         assert len(chosen) == 8
         assert sum(row.content.reward for row in chosen) == right
         assert any(row.index == 0 for row in chosen)
@@ -66,9 +68,9 @@ def test_compositions_hold_the_first_rollout_and_the_right_number(first: float) 
 
 
 def test_groups_with_too_few_of_a_kind_are_out() -> None:
-    assert composition.needed(group([1.0] * 6 + [0.0] * 18)) is None
-    assert composition.needed(group([1.0] * 18 + [0.0] * 6)) is None
-    assert composition.needed(group([1.0] * 7 + [0.0] * 7)) is not None
+    assert composition.select_needed_rollouts(group([1.0] * 6 + [0.0] * 18)) is None
+    assert composition.select_needed_rollouts(group([1.0] * 18 + [0.0] * 6)) is None
+    assert composition.select_needed_rollouts(group([1.0] * 7 + [0.0] * 7)) is not None
 
 
 @pytest.mark.slow
@@ -77,7 +79,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     records = list(composition.measure(small))
     by_arm = [
         {(r["prompt"], r["position"]): r["value"] for r in records if r["right"] == right}
-        for right in composition.RIGHT
+        for right in composition.RIGHT_COUNTS
     ]
     assert all(arm == by_arm[0] for arm in by_arm)
     assert composition.judge(records).because

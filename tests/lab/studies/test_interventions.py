@@ -17,7 +17,7 @@ def records(
     made: list[Record] = []
     for rate in rates:
         for seed in range(seeds):
-            for arm in interventions.TESTED:
+            for arm in interventions.TESTED_ARMS:
                 end = 0.7 + noise * rng.normal() + (gain if arm == "QB+RB" else 0.0)
                 made += run(arm, seed, [0.4, 0.55, end], 4, rate)
     return made
@@ -47,7 +47,7 @@ def test_two_noisy_seeds_say_nothing() -> None:
 
 def test_two_seeds_that_agree_by_chance_say_nothing() -> None:
     """Their interval has no width at all."""
-    made = [r for arm in interventions.TESTED for seed in range(2)
+    made = [r for arm in interventions.TESTED_ARMS for seed in range(2)
             for r in run(arm, seed, [0.4, 0.5, 0.7 if arm == "QB+RB" else 0.6], 4)]  # fmt: skip
     assert interventions.judge(made).verdict == "inconclusive"
 
@@ -57,7 +57,7 @@ def test_a_gain_by_more_updates_alone_does_not_count() -> None:
     made: list[Record] = []
     for seed in range(8):
         jitter = 0.002 * (seed % 3 - 1)
-        for arm in interventions.TESTED:
+        for arm in interventions.TESTED_ARMS:
             if arm == "QB+RB":
                 made += run(arm, seed, [0.4, 0.6 + jitter, 0.7], 8)
             else:

@@ -9,11 +9,17 @@ from report.synthetic import Page
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.lab.studies.page import FIRST, MARKS, found_in, write_studies, written
+from counterpoise.lab.studies.page import (
+    VERDICT_MARKS,
+    VISIBLE_NUMBERS,
+    format_number,
+    read_results,
+    write_studies_page,
+)
 from counterpoise.lab.studies.records import write_records
 from counterpoise.lab.studies.run import write_finding
 from counterpoise.lab.studies.study import Study, load_study
-from counterpoise.statistics.finding import Finding, Number, as_json
+from counterpoise.statistics.finding import Finding, Number, finding_to_json
 
 SETTINGS = {"model": "embedded", "budget": "quick", "seed": 0, "sizes": {"prompts": 3, "k": [1, 2]}}
 
@@ -69,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_study_is_a_section_under_an_overview(folder: Path):
     page = Page(write_report(folder))
-    assert [one["study"] for one in found_in(folder)] == ["masking", "proxy", "unheard_of"]
+    assert [one["study"] for one in read_results(folder)] == ["masking", "proxy", "unheard_of"]
     assert page.sections[:3] == ["masking", "proxy", "unheard_of"]  # the list of sections
     assert page.sections[3:] == ["masking", "proxy", "unheard_of"]  # the overview
     text = " ".join(page.text.split())
@@ -79,9 +85,9 @@ def test_every_study_is_a_section_under_an_overview(folder: Path):
 
 
 def test_a_verdict_is_told_by_word_and_mark_not_by_colour_alone(folder: Path):
-    assert len(set(MARKS.values())) == len(MARKS) == 3
+    assert len(set(VERDICT_MARKS.values())) == len(VERDICT_MARKS) == 3
     text = " ".join(Page(write_report(folder)).text.split())
-    for verdict, mark in MARKS.items():
+    for verdict, mark in VERDICT_MARKS.items():
         assert f"{mark} {verdict}" in text
 
 
@@ -99,15 +105,15 @@ def test_figures_are_drawn_from_the_table_where_there_is_one(folder: Path):
     page = Page(write_report(folder))
     assert len(page.json) == 2  # the proxy's chart, the theme
     assert "masking.parquet is missing" in page.text
-    assert "knows no study unheard_of" in page.text
+    assert "has no study called unheard_of" in page.text
 
 
 def test_one_study_alone(folder: Path):
-    page = Page(write_studies(folder, folder / "proxy.html", only="proxy"))
+    page = Page(write_studies_page(folder, folder / "proxy.html", only="proxy"))
     assert page.sections == ["proxy"]
     assert "Counterpoise study" in page.text
     with pytest.raises(PoiseError, match="holds no study value"):
-        write_studies(folder, folder / "x.html", only="value")
+        write_studies_page(folder, folder / "x.html", only="value")
 
 
 def test_words_of_a_study_are_text(folder: Path):
@@ -133,16 +139,16 @@ def test_a_damaged_finding_is_told_in_a_line(folder: Path):
 def test_a_verdict_nobody_knows_is_no_study(folder: Path):
     path = folder / "masking.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"verdict": "sort of"}))
-    assert "masking" not in {one["study"] for one in found_in(folder)}
+    assert "masking" not in {one["study"] for one in read_results(folder)}
 
 
 def test_numbers_as_text():
-    assert written(0.4612, "share") == "46.1\u2009%"
-    assert written(0.000048, "share") == "0.0048\u2009%"
-    assert written(0.0, "share") == "0.0\u2009%"
-    assert written(-0.00123, "nats") == "−0.00123"
-    assert written(88312.0, "") == "88,312"
-    assert written(None, "") == "–"
+    assert format_number(0.4612, "share") == "46.1\u2009%"
+    assert format_number(0.000048, "share") == "0.0048\u2009%"
+    assert format_number(0.0, "share") == "0.0\u2009%"
+    assert format_number(-0.00123, "nats") == "−0.00123"
+    assert format_number(88312.0, "") == "88,312"
+    assert format_number(None, "") == "–"
 
 
 def write_experiment(folder: Path, **changes: Any) -> None:
@@ -154,7 +160,7 @@ def write_experiment(folder: Path, **changes: Any) -> None:
         **changes,
     }  # fmt: skip
     finding = Finding("inconclusive", "So.", (Number("of a share", 0.4, 0.3, 0.5, unit="share"),))
-    (folder / "clip.json").write_text(as_json(about, finding, 5.0))
+    (folder / "clip.json").write_text(finding_to_json(about, finding, 5.0))
 
 
 def test_an_experiment_of_ones_own_speaks_of_no_paper(tmp_path: Path):
@@ -192,9 +198,9 @@ def test_every_hypothesis_has_its_badge(folder: Path, tmp_path: Path):
 
 
 def test_many_numbers_unfold(tmp_path: Path):
-    numbers = tuple(Number(f"number {k}", float(k)) for k in range(FIRST + 3))
+    numbers = tuple(Number(f"number {k}", float(k)) for k in range(VISIBLE_NUMBERS + 3))
     finding = Finding("inconclusive", "So.", numbers)
     write_finding(tmp_path / "masking.json", made_up("masking"), finding, SETTINGS, 5.0)
     page = Page(write_report(tmp_path))
     assert "3 more numbers" in page.text
-    assert page.text.count("number 0") == page.text.count(f"number {FIRST + 2}") == 1
+    assert page.text.count("number 0") == page.text.count(f"number {VISIBLE_NUMBERS + 2}") == 1

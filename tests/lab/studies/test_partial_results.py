@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.lab.studies import partial_results, polarity, proxy
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import Parts
+from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.run import run_study
 from counterpoise.lab.studies.study import Study
@@ -28,7 +28,7 @@ def in_parts(asked: list[str], stop_at: str = "") -> Study:
         return [{"panel": "x", "of": name, "n": 1}, {"panel": "y", "share": 0.1, "ok": True}]
 
     def measure(lab: Lab) -> Records:
-        return [r for name in NAMES for r in lab.parts(name, lambda name=name: one(name))]
+        return [r for name in NAMES for r in lab.measure_part(name, lambda name=name: one(name))]
 
     return replace(
         proxy.STUDY,
@@ -45,7 +45,7 @@ def run(study: Study, lab: Lab, again: bool = False) -> None:
 def test_what_was_stopped_goes_on_and_comes_to_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.lab.studies.run._draw", lambda *_: None)
+    monkeypatch.setattr("counterpoise.lab.studies.run._write_figures", lambda *_: None)
     asked: list[str] = []
     lab, whole = Lab("embedded", "quick", tmp_path), Lab("embedded", "quick", tmp_path / "whole")
     whole.out.mkdir()
@@ -72,12 +72,12 @@ def test_what_was_stopped_goes_on_and_comes_to_the_same(
 def test_parts_of_other_settings_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_results, "EVERY", -1.0)  # saved after every part
-    kept = Parts(tmp_path / "x.part.parquet", {"budget": "quick"})
+    monkeypatch.setattr(partial_results, "SAVE_INTERVAL", -1.0)  # saved after every part
+    kept = PartialResults(tmp_path / "x.part.parquet", {"budget": "quick"})
     assert kept("a", lambda: [{"n": 1}]) == [{"n": 1}]
-    same = Parts(tmp_path / "x.part.parquet", {"budget": "quick"})
+    same = PartialResults(tmp_path / "x.part.parquet", {"budget": "quick"})
     assert same("a", lambda: [{"n": 2}]) == [{"n": 1}]
-    other = Parts(tmp_path / "x.part.parquet", {"budget": "full"})
+    other = PartialResults(tmp_path / "x.part.parquet", {"budget": "full"})
     assert other("a", lambda: [{"n": 2}]) == [{"n": 2}]
 
 
@@ -88,7 +88,7 @@ def test_batches_do_not_depend_on_each_other(study: Study, tmp_path: Path) -> No
     both = list(study.measure(lab))
     again = Lab("embedded", "quick", tmp_path, sizes={"prompts": 2, "batches": 2})
     first = [r for r in both if r["batch"] == 1]
-    again.parts = lambda name, measure: first if name == "batch 1" else measure()
+    again.measure_part = lambda name, measure: first if name == "batch 1" else measure()
     assert list(study.measure(again)) == both
     lab.close()
     again.close()

@@ -106,7 +106,7 @@ def test_every_token_is_counted_once_in_each_update(measured) -> None:
     for optimizer in polarity.OPTIMIZERS:
         for update in polarity.UPDATES:
             for sign in polarity.SIGNS:
-                mine = polarity._where(records, optimizer=optimizer, update=update, sign=sign)
+                mine = polarity._matching(records, optimizer=optimizer, update=update, sign=sign)
                 assert sum(r["tokens"] for r in mine) == tokens[sign]
                 assert all(r["boosted"] + r["suppressed"] <= r["tokens"] for r in mine)
                 against = "suppressed" if sign == "positive" else "boosted"

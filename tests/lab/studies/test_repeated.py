@@ -44,7 +44,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     batch = FixedBatch(small)
     keys = [group.key for group in batch.groups[:4]]
     candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
-    (once,) = batch.displacements(candidates, lambda: small.update(batch.rows_of(keys)))
+    (once,) = batch.measure_displacements(candidates, lambda: small.update(batch.rows_of(keys)))
     assert {r["step"] for r in records} == {1, 2, 3}
     assert [r["delta"] for r in records if r["step"] == 1] == once
     assert {r["prompt"] for r in records} <= set(keys)

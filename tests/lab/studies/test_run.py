@@ -13,7 +13,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.proxy import STUDY
 from counterpoise.lab.studies.records import read_records, write_records
-from counterpoise.lab.studies.run import BUDGETS, run_study, settings_of, write_finding
+from counterpoise.lab.studies.run import BUDGETS, run_study, study_settings, write_finding
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.statistics.finding import Finding, Number, Records
 from counterpoise.variants import STUDIES
@@ -63,7 +63,7 @@ def test_other_settings_are_measured_again(tmp_path: Path) -> None:
     for budget in BUDGETS:
         run_study(study, Lab("embedded", budget, tmp_path), lambda _: None)
     assert calls == ["16", "64"]
-    quick = settings_of(study, Lab("embedded", "quick", tmp_path))
+    quick = study_settings(study, Lab("embedded", "quick", tmp_path))
     assert read_records(tmp_path / "proxy.parquet", quick) is None
 
 
@@ -73,7 +73,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         counted(rows, []),
         judge=lambda records: Finding("inconclusive", "", (Number("x", float("nan")),)),
     )
-    settings = settings_of(study, Lab("embedded", "quick", tmp_path))
+    settings = study_settings(study, Lab("embedded", "quick", tmp_path))
     write_records(tmp_path / "x.parquet", rows, settings, 2.0)
     saved = read_records(tmp_path / "x.parquet", settings)
     assert saved == (

@@ -14,7 +14,7 @@ def records(drop: float, noise: float, seeds: int) -> list[Record]:
     rng = np.random.default_rng(0)
     made: list[Record] = []
     for seed in range(seeds):
-        for arm in sign_partition.TESTED:
+        for arm in sign_partition.TESTED_ARMS:
             end = 0.7 + noise * rng.normal() - (drop if arm == "by_sign" else 0.0)
             made += run(arm, seed, [0.4, 0.55, end], 4)
     return made
@@ -39,4 +39,4 @@ def test_both_arm_studies_share_their_runs() -> None:
     from counterpoise.lab.studies import interventions
 
     assert sign_partition.STUDY.budgets is interventions.STUDY.budgets
-    assert {"shuffled", "QB"} <= set(sign_partition.TESTED) & set(interventions.TESTED)
+    assert {"shuffled", "QB"} <= set(sign_partition.TESTED_ARMS) & set(interventions.TESTED_ARMS)

@@ -81,7 +81,7 @@ def test_a_runs_own_files_come_back_group_by_group(drawn: Lab, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("flipping", "", "draws its own rollouts; --rollouts is for coupling"),
+        ("flipping", "", "samples its own rollouts; --rollouts works with coupling"),
         ("coupling", '{"group": "a", "prompt_id": "a", "reward": 1.0}', "no 'prompt_tokens'"),
         ("coupling", '{"group": ', "line 1: not JSON"),
         (

@@ -14,9 +14,14 @@ from lab.studies.test_run import agreeing
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import polarity, proxy, stored_rollouts, terminal
 from counterpoise.lab.studies.coupling import measure
-from counterpoise.lab.studies.descriptions import about, list_studies
+from counterpoise.lab.studies.descriptions import describe_study, list_studies
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.selection import EMBEDDED_ONLY, Limits, chosen, sizes_given
+from counterpoise.lab.studies.selection import (
+    EMBEDDED_ONLY,
+    StudyLimits,
+    parse_sizes,
+    select_studies,
+)
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.report.charts.vega import bundle
 from counterpoise.statistics.finding import Records
@@ -55,14 +60,14 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         monkeypatch.setattr(terminal, "load_study", load)
         monkeypatch.setattr("counterpoise.lab.studies.page.load_study", load)
         monkeypatch.setattr(Lab, "policy", property(lambda lab: None))
-        monkeypatch.setattr(Lab, "rest", lambda lab: None)
+        monkeypatch.setattr(Lab, "release_memory", lambda lab: None)
         return asked
 
     return make
 
 
 def run(names: str, out: Path, **limits: object) -> None:
-    wanted = Limits(**limits)  # type: ignore[arg-type]
+    wanted = StudyLimits(**limits)  # type: ignore[arg-type]
     terminal.run_studies(names, "embedded", "quick", out, again=False, limits=wanted)
 
 
@@ -70,7 +75,7 @@ def test_a_study_that_fails_does_not_take_the_others_along(
     tmp_path: Path, made_up: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_up(a=fails, b=has_no_signal, c=measures)
-    with pytest.raises(PoiseError, match="a, b failed: why is said above"):
+    with pytest.raises(PoiseError, match="a, b failed, for the reasons above"):
         run("a,b,c", tmp_path)
     said = capsys.readouterr().out
     assert "RuntimeError: out of memory" in said
@@ -87,7 +92,8 @@ def test_time_that_is_over_stops_what_runs_and_the_same_command_goes_on(
     asked = made_up(a=measures, b=measures)
     run("a", tmp_path)
     run("a,b", tmp_path, minutes=-1.0)  # what was measured before is judged and drawn
-    assert "not finished in time: b; the same command goes on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not finished in time: b; run the same command again to continue" in said
     assert asked == ["a"]
     run("a,b", tmp_path)
     assert asked == ["a", "b"]
@@ -116,8 +122,8 @@ def test_without_what_draws_the_numbers_are_kept_and_drawn_later(
         bundle.cache_clear()
         run("proxy", tmp_path)
     said = capsys.readouterr().out.replace("\n", " ")
-    assert "proxy: no figures, vl_convert is not installed here" in said
-    assert "no report: vl_convert is not installed here" in said
+    assert "proxy: no figures, vl_convert is not installed;" in said
+    assert "no report: vl_convert is not installed;" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["proxy.json", "proxy.parquet"]
     run("proxy", tmp_path)
     assert (tmp_path / "proxy.png").is_file()
@@ -128,7 +134,7 @@ def test_other_sizes_and_options_are_other_settings(
     tmp_path: Path, made_up: Callable[..., list[str]]
 ) -> None:
     asked = made_up(a=measures)
-    run("a", tmp_path, sizes=["batches=2"], sets=["sample.max_new_tokens=128"])
+    run("a", tmp_path, sizes=["batches=2"], overrides=["sample.max_new_tokens=128"])
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["sizes"] == {"prompts": 16, "batches": 2}
     assert found["set"] == ["sample.max_new_tokens=128"]
@@ -141,33 +147,36 @@ def test_other_sizes_and_options_are_other_settings(
 
 @pytest.mark.parametrize("option", ["sample.group_size=4", "sample.temperature=0.6"])
 def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
-    with pytest.raises(PoiseError, match=f"leave {option} out"):
+    with pytest.raises(PoiseError, match=f"remove {option}"):
         _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
 
 
 def test_sizes_are_of_the_kind_they_replace() -> None:
     budgets = [proxy.STUDY.budgets["full"], measure.STUDY.budgets["full"], {"batch": [16, 32]}]
-    assert sizes_given(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}
+    assert parse_sizes(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}
     for wrong in ("batches=many", "batch=[]", "batches=-1", "batches=4.5", "batch=4", "batches"):
         with pytest.raises(PoiseError, match="whole number"):
-            sizes_given([wrong], budgets)
+            parse_sizes([wrong], budgets)
     with pytest.raises(PoiseError, match="did you mean 'batches'"):
-        sizes_given(["batchs=4"], budgets)
+        parse_sizes(["batchs=4"], budgets)
 
 
 def test_which_studies_all_means() -> None:
-    assert chosen("all", "embedded", False) == list(STUDIES)
-    assert set(STUDIES) - set(chosen("all", "out/warm", False)) == set(EMBEDDED_ONLY)
-    assert chosen("all", "out/warm", True) == list(stored_rollouts.STUDIES)
-    assert chosen("proxy, polarity", "out/warm", False) == [proxy.STUDY.name, polarity.STUDY.name]
-    with pytest.raises(PoiseError, match="value draws its own rollouts"):
-        chosen("proxy,value", "embedded", True)
+    assert select_studies("all", "embedded", False) == list(STUDIES)
+    assert set(STUDIES) - set(select_studies("all", "out/warm", False)) == set(EMBEDDED_ONLY)
+    assert select_studies("all", "out/warm", True) == list(stored_rollouts.ROW_STUDIES)
+    assert select_studies("proxy, polarity", "out/warm", False) == [
+        proxy.STUDY.name,
+        polarity.STUDY.name,
+    ]
+    with pytest.raises(PoiseError, match="value samples its own rollouts"):
+        select_studies("proxy,value", "embedded", True)
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_list_says_what_the_study_says(name: str) -> None:
     """It is read off the file, not imported."""
-    study, found = load_study(name), about(name)
+    study, found = load_study(name), describe_study(name)
     assert (found.shows, found.claim) == (study.shows, study.claim)
 
 

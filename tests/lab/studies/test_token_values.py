@@ -14,8 +14,8 @@ from lab.studies import token_values as made
 from counterpoise.lab.studies import token_values as banks
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.token_values import Bank
-from counterpoise.microscope.value import token_values
+from counterpoise.lab.studies.token_values import TokenValueStore
+from counterpoise.microscope.value import estimate_token_values
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_weights_stand_for_all_tokens_of_the_first_rollouts(batch: FixedBatch) -
 
 
 def test_open_tokens_are_unlikely_ones_first_rollouts_first(batch: FixedBatch) -> None:
-    pool = batch.all_open()
+    pool = batch.open_tokens()
     assert all(math.exp(c.logprob) <= 0.95 for c in pool)
     indices = [batch.rows[c.row].index for c in pool]
     assert indices == sorted(indices)
@@ -50,7 +50,9 @@ def test_open_tokens_are_unlikely_ones_first_rollouts_first(batch: FixedBatch) -
 def test_an_update_of_nothing_displaces_nothing(lab: Lab, batch: FixedBatch) -> None:
     candidates = batch.candidates()
     before = [p.detach().clone() for p in lab.policy.model.parameters()]
-    none, some = batch.displacements(candidates, lambda: None, lambda: lab.update(batch.rows))
+    none, some = batch.measure_displacements(
+        candidates, lambda: None, lambda: lab.update(batch.rows)
+    )
     assert none == [0.0] * len(candidates)
     assert all(some)
     for p, kept in zip(lab.policy.model.parameters(), before, strict=True):
@@ -60,10 +62,12 @@ def test_an_update_of_nothing_displaces_nothing(lab: Lab, batch: FixedBatch) -> 
 def test_values_are_those_of_the_microscope(lab: Lab, batch: FixedBatch) -> None:
     candidates = batch.candidates()[:5]
     places = [(c.row, c.position) for c in candidates]
-    expected = token_values(
+    expected = estimate_token_values(
         lab.policy, batch.rows, places, lab.verifier, lab.config.sample, continuations=4
     )
-    for record, each in zip(Bank(lab, batch).values(candidates, mixed=True), expected, strict=True):
+    for record, each in zip(
+        TokenValueStore(lab, batch).value_records(candidates, mixed=True), expected, strict=True
+    ):
         assert record["value"] == pytest.approx(each.forced.value)
         assert record["value"] == pytest.approx((record["even"] + record["odd"]) / 2)
         assert record["mixed"] == pytest.approx(each.mixed.value, rel=1e-4)
@@ -78,24 +82,24 @@ def test_a_stopped_bank_goes_on(
     monkeypatch.setattr(banks, "GROUPS_AT_ONCE", 1)
     candidates = batch.candidates()
     with pytest.raises(KeyboardInterrupt):
-        Bank(here, batch).values(candidates)
-    kept = dict(Bank(here, batch).known)
+        TokenValueStore(here, batch).value_records(candidates)
+    kept = dict(TokenValueStore(here, batch).known_halves)
     assert 0 < len(kept) < 2 * len(candidates)
     asked: list[str] = []
     here.progress = lambda doing, share: asked.append(doing)
-    whole = Bank(here, batch).values(candidates)
+    whole = TokenValueStore(here, batch).value_records(candidates)
     assert f"of {2 * len(candidates) - len(kept)} states" in asked[0]
-    assert whole == Bank(lab, batch).values(candidates)
+    assert whole == TokenValueStore(lab, batch).value_records(candidates)
     asked.clear()
-    assert Bank(here, batch).values(candidates) == whole
+    assert TokenValueStore(here, batch).value_records(candidates) == whole
     assert asked == []
 
 
 def test_other_settings_start_another_bank(lab: Lab, batch: FixedBatch) -> None:
-    Bank(lab, batch).values(batch.candidates()[:1])
-    assert Bank(lab, batch).known
+    TokenValueStore(lab, batch).value_records(batch.candidates()[:1])
+    assert TokenValueStore(lab, batch).known_halves
     other = replace(lab, sizes={**lab.sizes, "continuations": 2})
-    assert not Bank(other, batch).known
+    assert not TokenValueStore(other, batch).known_halves
 
 
 def test_subsets_are_credited_as_groups_of_their_own(batch: FixedBatch) -> None:

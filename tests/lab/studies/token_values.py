@@ -23,7 +23,7 @@ def loaded() -> Lab:
 def lab(out: Path, **sizes: Any) -> Lab:
     shared = loaded()
     made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes}, _groups=shared._groups)
-    for name in ("config", "policy", "task", "encoded", "verifier"):
+    for name in ("config", "policy", "task", "encoded_prompts", "verifier"):
         made.__dict__[name] = getattr(shared, name)
     return made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from run.trackers.made_up import judged
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.microscope.monitor_records import NUMBERS
+from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.run.trackers.panels import OTHER, of_evaluation, of_metrics, panel_of
 
 DESIGN = Path(__file__).parents[3] / "docs" / "design.md"
@@ -19,7 +19,7 @@ def test_every_field_of_the_documents_has_a_panel() -> None:
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     fields = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"iteration"}
     assert {"success", "loss", "turns", "tokens_per_second"} <= fields
-    assert [field for field in sorted({*fields, *NUMBERS}) if panel_of(field) == OTHER] == []
+    assert [field for field in sorted({*fields, *METRIC_NAMES}) if panel_of(field) == OTHER] == []
     assert panel_of("something_new") == OTHER
 
 

@@ -23,7 +23,7 @@ from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.monitor_records import numbers
+from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Row, StepResult
 from counterpoise.update.surrogates import SurrogateInputs
@@ -79,7 +79,7 @@ class StepMonitor:
             return
         watched: frozenset[str] = frozenset()
         if trainer.script_recorder:
-            watched = monitor_sampling.first_mixed(rows, WATCHED_GROUPS)
+            watched = monitor_sampling.first_mixed_groups(rows, WATCHED_GROUPS)
         monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
         monitor.before_update(trainer.policy, rows, result)
         self._pending_step = (monitor, step, batch_indices, result)
@@ -90,11 +90,13 @@ class StepMonitor:
             return
         (monitor, step, batch_indices, result), self._pending_step = self._pending_step, None
         monitor.after_update(self.trainer.policy)
-        for name, value in numbers(monitor.views).items():
+        for name, value in monitor_metrics(monitor.measurements).items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
         if self.trainer.script_recorder:
-            self.trainer.script_recorder.record_view(step, batch_indices, result, monitor.views[0])
+            self.trainer.script_recorder.record_view(
+                step, batch_indices, result, monitor.measurements[0]
+            )
 
     def _step_rows(
         self, decision: Decision, step: int

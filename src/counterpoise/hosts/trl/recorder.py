@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.hosts.trl.planner import Decision
-from counterpoise.microscope.monitor import StepView
+from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.types import Group, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores
@@ -44,7 +44,7 @@ class OpenIteration:
         scores: Scores,
         credited: list[list[Row]],
         results: list[StepResult],
-        views: list[StepView],
+        views: list[StepMeasurement],
         still_waiting: list[Row],
         max_age: int,
     ) -> metrics.Iteration:

@@ -149,7 +149,7 @@ class RunRecorder(StepMonitor):
             monitor.after_update(self.state.policy)
             # A skipped step moved nothing: its view would read as a measurement of zero.
             if self.skip_reason:
-                monitor.views.pop()
+                monitor.measurements.pop()
 
     def record_log(self, logs: Mapping[str, float]) -> None:
         """Keep TRL's numbers of a step; the last step of the plan ends the iteration."""
@@ -222,7 +222,7 @@ class RunRecorder(StepMonitor):
             # Without token weights, which would take a pass: metrics read the signs only.
             credited=assign(iteration.groups, config.credit.name),
             results=iteration.results,
-            views=iteration.monitor.views if iteration.monitor else [],
+            views=iteration.monitor.measurements if iteration.monitor else [],
             still_waiting=self._buffered_rows(),
             max_age=config.balance.max_age,
         )

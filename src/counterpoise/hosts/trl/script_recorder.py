@@ -31,7 +31,7 @@ from counterpoise.hosts.trl.importer import render_text
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration
-from counterpoise.microscope.monitor import StepView
+from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
@@ -63,7 +63,7 @@ class ScriptIteration(OpenIteration):
     """An open generation with the measurements of its steps so far."""
 
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
-    views: list[StepView] = field(default_factory=list)
+    views: list[StepMeasurement] = field(default_factory=list)
     steps_taken: int = 0
     grad_norms: list[float] = field(default_factory=list)  # of the steps that TRL logged
 
@@ -130,7 +130,7 @@ class ScriptRecorder:
             )
 
     def record_view(
-        self, step: int, batch_indices: Sequence[int], result: StepResult, view: StepView
+        self, step: int, batch_indices: Sequence[int], result: StepResult, view: StepMeasurement
     ) -> None:
         """Keep the measurement of a step; `batch_indices` are the rows that were read."""
         assert self.iteration is not None

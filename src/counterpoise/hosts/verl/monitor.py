@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.microscope.displacement import by_sign, flipped
+from counterpoise.microscope.displacement import flipped_tokens, shares_by_sign
 from counterpoise.types import Floats
 
 
@@ -25,15 +25,15 @@ def displacement_shares(
     delta_N = np.concatenate(logprobs_after) - np.concatenate(logprobs_before)
     advantages_N = np.concatenate(advantages)
     metrics: dict[str, float] = {}
-    for sign, shares in by_sign(delta_N, advantages_N).items():
+    for sign, shares in shares_by_sign(delta_N, advantages_N).items():
         if shares is not None:
             metrics |= {
                 f"boosted_{sign}": shares.boosted,
                 f"suppressed_{sign}": shares.suppressed,
                 f"stable_{sign}": shares.stable,
-                f"moved_{sign}": shares.size,
+                f"moved_{sign}": shares.mean_abs,
             }
     signal_N = advantages_N != 0
     if signal_N.any():
-        metrics["flipped"] = float(flipped(delta_N, advantages_N)[signal_N].mean())
+        metrics["flipped"] = float(flipped_tokens(delta_N, advantages_N)[signal_N].mean())
     return metrics

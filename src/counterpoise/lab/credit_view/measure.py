@@ -22,7 +22,7 @@ from counterpoise.credit.view import CreditView, NoPolicyError, PolicyReader, un
 from counterpoise.errors import PoiseError
 from counterpoise.lab.credit_view.selection import Asked
 from counterpoise.lab.credit_view.stored_iteration import Stored
-from counterpoise.microscope.prefixes import residual
+from counterpoise.microscope.prefixes import exchangeability_residual
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.types import Floats, Row
@@ -127,7 +127,7 @@ def numbers(rows: Sequence[Row], weights: Sequence[Floats]) -> Numbers:
         zeros=float((w_N == 0).mean()),
         ones=float((w_N == 1).mean()),
         half=half(np.abs(A_N * w_N)),
-        residual=residual(rows, pulls),
+        residual=exchangeability_residual(rows, pulls),
     )
 
 

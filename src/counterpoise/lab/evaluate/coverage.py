@@ -32,24 +32,24 @@ MODELS = {  # true success on each: the paper's baselines, and a model that solv
 
 
 def ours(x_P: Values, samples: int) -> Bounds:
-    found = prompt_intervals.share(x_P)
+    found = prompt_intervals.share_estimate(x_P)
     return found.low, found.high
 
 
 def without_caution(x_P: Values, samples: int) -> Bounds:
     P, m, variance = len(x_P), float(x_P.mean()), float(x_P.var(ddof=1))
     n = P * m * (1 - m) / variance if variance else P
-    return prompt_intervals.wilson(m, n, prompt_intervals.t(P - 1))
+    return prompt_intervals.wilson_interval(m, n, prompt_intervals.t_critical(P - 1))
 
 
 def student(x_P: Values, samples: int) -> Bounds:
     P, m = len(x_P), float(x_P.mean())
-    half = prompt_intervals.t(P - 1) * float(x_P.std(ddof=1)) / P**0.5
+    half = prompt_intervals.t_critical(P - 1) * float(x_P.std(ddof=1)) / P**0.5
     return m - half, m + half
 
 
 def independent(x_P: Values, samples: int) -> Bounds:
-    return prompt_intervals.wilson(float(x_P.mean()), len(x_P) * samples)
+    return prompt_intervals.wilson_interval(float(x_P.mean()), len(x_P) * samples)
 
 
 METHODS: dict[str, Callable[[Values, int], Bounds]] = {
@@ -77,7 +77,9 @@ def average_coverage(means: Sequence[float], rho: float, runs: int = 3000) -> fl
     ]
     truth = sum(means) / len(means)
     found = [
-        prompt_intervals.average([prompt_intervals.share(values[i]) for values in drawn])
+        prompt_intervals.average_estimates(
+            [prompt_intervals.share_estimate(values[i]) for values in drawn]
+        )
         for i in range(runs)
     ]
     return sum(one.low <= truth <= one.high for one in found) / runs

@@ -15,7 +15,7 @@ from typing import Any
 from counterpoise.lab.evaluate.cells import Cell, Header, Judged
 from counterpoise.lab.evaluate.majority import maj_at_k
 from counterpoise.statistics.pass_at_k import pass_at_k
-from counterpoise.statistics.prompt_intervals import Estimate, share
+from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Score:
 
     header: Header
     problems: int
-    average: Estimate
-    pass_at: dict[int, Estimate]
-    maj_at: dict[int, Estimate]
+    average: IntervalEstimate
+    pass_at: dict[int, IntervalEstimate]
+    maj_at: dict[int, IntervalEstimate]
     truncated: float  # share of samples cut off at the length limit
     unboxed: float  # share of samples without an answer in a box
     mean_tokens: float
@@ -66,11 +66,12 @@ def score(cell: Cell) -> Score | None:
     return Score(
         header=cell.header,
         problems=len(judged),
-        average=share(solved(judged)),
+        average=share_estimate(solved(judged)),
         pass_at={
-            k: share([pass_at_k(right(one), len(one.rewards), k) for one in judged]) for k in ks
+            k: share_estimate([pass_at_k(right(one), len(one.rewards), k) for one in judged])
+            for k in ks
         },
-        maj_at={k: share([_majority(one, k) for one in judged]) for k in ks},
+        maj_at={k: share_estimate([_majority(one, k) for one in judged]) for k in ks},
         truncated=_mean([not ended for one in judged for ended in one.finished]),
         unboxed=_mean([vote is None for one in judged for vote in one.votes]),
         mean_tokens=_mean([length for one in judged for length in one.tokens]),

@@ -16,7 +16,7 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.lab.evaluate.cells import SCHEMA, Cell, read_cells, write_json
 from counterpoise.lab.evaluate.score import Score, score, solved_once
 from counterpoise.lab.evaluate.sweep import Choice, choices, gap
-from counterpoise.statistics.prompt_intervals import Estimate, average
+from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,12 @@ class Line:
     model: str
     setting: Setting
     scores: dict[str, Score]  # by benchmark
-    average: Estimate | None  # None: a benchmark is missing
-    against: dict[str, Estimate]  # this less the first model at the same setting; by benchmark
-    against_average: Estimate | None
-    against_pass: dict[str, Estimate]  # the same of pass@n; where there are several samples
+    average: IntervalEstimate | None  # None: a benchmark is missing
+    against: dict[
+        str, IntervalEstimate
+    ]  # this less the first model at the same setting; by benchmark
+    against_average: IntervalEstimate | None
+    against_pass: dict[str, IntervalEstimate]  # the same of pass@n; where there are several samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _line(
         model,
         setting,
         scores,
-        average([s.average for s in scores.values()]) if complete else None,
+        average_estimates([s.average for s in scores.values()]) if complete else None,
         against,
         gap(cells, first) if first is not None and len(against) == len(names) > 1 else None,
         {
@@ -131,7 +133,7 @@ def _line(
     )
 
 
-def _against(line: Line) -> dict[str, Estimate]:
+def _against(line: Line) -> dict[str, IntervalEstimate]:
     overall = {"average": line.against_average} if line.against_average else {}
     return line.against | overall
 

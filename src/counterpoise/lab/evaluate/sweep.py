@@ -16,7 +16,11 @@ from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.cells import Cell, Judged
 from counterpoise.lab.evaluate.score import solved
-from counterpoise.statistics.prompt_intervals import Estimate, average, difference
+from counterpoise.statistics.prompt_intervals import (
+    IntervalEstimate,
+    average_estimates,
+    paired_difference,
+)
 
 TEMPERATURES, TOP_PS = (1.0, 0.6), (0.7, 0.95)  # Table 4
 
@@ -42,7 +46,9 @@ class Choice:
     model: str
     best: Setting
     mean: float
-    behind: dict[Setting, Estimate]  # the others' average less the best's, problem by problem
+    behind: dict[
+        Setting, IntervalEstimate
+    ]  # the others' average less the best's, problem by problem
 
     def level(self) -> list[Setting]:
         """Those that these problems cannot tell from the best."""
@@ -81,15 +87,17 @@ def gap(
     after: Mapping[str, Cell],
     before: Mapping[str, Cell],
     values: Callable[[Sequence[Judged]], list[float]] = solved,
-) -> Estimate:
+) -> IntervalEstimate:
     """The mean over benchmarks of paired differences; what only one of them has is left out."""
     parts = []
     for name in before:
         new = after[name].done if name in after else {}
         old = {i: one for i, one in before[name].done.items() if i in new}
         if old:
-            parts.append(difference(values([new[i] for i in old]), values(list(old.values()))))
-    return average(parts) if parts else Estimate(0.0, -1.0, 1.0)
+            parts.append(
+                paired_difference(values([new[i] for i in old]), values(list(old.values())))
+            )
+    return average_estimates(parts) if parts else IntervalEstimate(0.0, -1.0, 1.0)
 
 
 def _mean(benchmarks: Mapping[str, Cell]) -> float:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from counterpoise.lab.evaluate.summary import Summary
-from counterpoise.statistics.prompt_intervals import Estimate
+from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.terminal import one_line
 
 AVERAGE = "Avg"
@@ -95,7 +95,7 @@ def _name(text: str) -> Text:
     return Text(one_line(text))
 
 
-def _cell(found: Estimate, *, whole: bool = True, sign: str = "") -> Text:
+def _cell(found: IntervalEstimate, *, whole: bool = True, sign: str = "") -> Text:
     mean, low, high = (f"{100 * x:{sign}.1f}" for x in (found.mean, found.low, found.high))
     text = Text(mean + ("" if whole else "*"), style="bold")
     joint = " to " if sign else "–"

@@ -17,7 +17,7 @@ from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.multiples import Frame, grid, small
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
-from counterpoise.statistics.student import Mean
+from counterpoise.statistics.student import SeedMean
 
 ARMS = {  # colours of page.css; others take what is left, in turn
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
@@ -117,7 +117,7 @@ def _collapsed(one: Result) -> tuple[float, float, float]:
     return (one.collapsed / one.seeds, *wilson(one.collapsed, one.seeds))
 
 
-def _bounds(mean: Mean) -> tuple[float, float | None, float | None]:
+def _bounds(mean: SeedMean) -> tuple[float, float | None, float | None]:
     return (mean.value, mean.low, mean.high) if bounded(mean) else (mean.value, None, None)
 
 

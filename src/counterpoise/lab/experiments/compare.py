@@ -29,7 +29,7 @@ import numpy as np
 from counterpoise.errors import counted
 from counterpoise.lab.experiments.curves import HELDOUT, Runs, rates
 from counterpoise.statistics.finding import Number, Record, Verdict
-from counterpoise.statistics.student import Mean, student, together
+from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
 LEVEL = 0.95  # of all intervals of a comparison together
 FEWEST_SEEDS = 3  # for a verdict
@@ -45,8 +45,8 @@ class Comparison:
     arm: str
     against: str
     rate: float
-    rollouts: Mean  # at equal rollouts; without spread it has no bounds (nan) and p = 1
-    updates: Mean  # at equal updates
+    rollouts: SeedMean  # at equal rollouts; without spread it has no bounds (nan) and p = 1
+    updates: SeedMean  # at equal updates
     same: bool = False  # the runs of every pair are the same, iteration by iteration
 
     def above(self, bound: float) -> bool:
@@ -74,7 +74,7 @@ def compare(
 ) -> list[Comparison]:
     """At every rate; intervals hold for `family` comparisons together, by default the rates."""
     of_rates = rates(runs)
-    each = together(level, family or len(of_rates))
+    each = bonferroni_level(level, family or len(of_rates))
     found = []
     for rate in of_rates:
         at_rollouts, at_updates = (
@@ -86,14 +86,14 @@ def compare(
     return found
 
 
-def _paired(values: Sequence[float], level: float) -> Mean:
-    mean = student(values, level)
+def _paired(values: Sequence[float], level: float) -> SeedMean:
+    mean = student_mean(values, level)
     if mean.n > 1 and max(values) - min(values) < ROUNDING:
-        return replace(mean, low=math.nan, high=math.nan, seen=math.nan, p=1.0)
+        return replace(mean, low=math.nan, high=math.nan, detectable=math.nan, p=1.0)
     return mean
 
 
-def bounded(mean: Mean) -> bool:
+def bounded(mean: SeedMean) -> bool:
     """It has an interval: one seed has none, nor a difference without spread."""
     return math.isfinite(mean.low)
 
@@ -173,7 +173,7 @@ def told(one: Comparison) -> str:
         return (
             f"at lr {one.rate:g} the arms made the same runs over {seeds}: the option never acted"
         )
-    seen = f" (could have shown {100 * a.seen:.1f})" if bounded(a) else ""
+    seen = f" (could have shown {100 * a.detectable:.1f})" if bounded(a) else ""
     if a.n > 1 and not (bounded(a) and bounded(b)):
         seen += ", the same at every seed: without spread nothing is judged"
     return (
@@ -182,11 +182,11 @@ def told(one: Comparison) -> str:
     )
 
 
-def points(mean: Mean) -> str:
+def points(mean: SeedMean) -> str:
     interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if bounded(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 
 
-def as_number(name: str, mean: Mean, unit: str = "share") -> Number:
+def as_number(name: str, mean: SeedMean, unit: str = "share") -> Number:
     low, high = (mean.low, mean.high) if bounded(mean) else (None, None)
     return Number(name, mean.value, low, high, unit=unit)

@@ -29,7 +29,7 @@ from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, read_at
 from counterpoise.lab.experiments.curves import HELDOUT, Runs, mean
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number, Record, Verdict
-from counterpoise.statistics.student import Mean, student, together
+from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
 COSTS: tuple[Literal["rollouts"], Literal["updates"]] = ("rollouts", "updates")
 
@@ -39,8 +39,8 @@ class DoseResponse:
     """How success follows the dose at one learning rate."""
 
     rate: float
-    rollouts: Mean  # of the seeds' slopes, at equal rollouts
-    updates: Mean  # at equal updates
+    rollouts: SeedMean  # of the seeds' slopes, at equal rollouts
+    updates: SeedMean  # at equal updates
     doses: dict[str, float]  # arm -> its mean dose over seeds
     verdict: Verdict
 
@@ -60,7 +60,7 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
     options = experiment.options
     if not options.dose:
         return []
-    level = together(options.level, len(experiment.design.rates))
+    level = bonferroni_level(options.level, len(experiment.design.rates))
     responses = []
     for rate in experiment.design.rates:
         seeds = [
@@ -71,7 +71,7 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
         if not seeds:
             continue
         slopes = {
-            cost: student([_slope(curves, doses, cost) for curves, doses in seeds], level)
+            cost: student_mean([_slope(curves, doses, cost) for curves, doses in seeds], level)
             for cost in COSTS
         }
         average = {arm: float(np.mean([doses[arm] for _, doses in seeds])) for arm in seeds[0][1]}
@@ -87,7 +87,7 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
     numbers = []
     for response in responses:
         for cost in COSTS:
-            slope: Mean = getattr(response, cost)
+            slope: SeedMean = getattr(response, cost)
             name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
             numbers.append(
                 Number(f"{name}, equal {cost}", slope.value, slope.low, slope.high, unit="share")
@@ -139,7 +139,7 @@ def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost)
     return float(centred_A @ (success_A - success_A.mean())) / squares if squares else 0.0
 
 
-def _verdict(slopes: Sequence[Mean], experiment: Experiment) -> Verdict:
+def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     options = experiment.options
     if any(slope.n < FEWEST_SEEDS for slope in slopes):
         return "inconclusive"
@@ -151,6 +151,6 @@ def _verdict(slopes: Sequence[Mean], experiment: Experiment) -> Verdict:
     return "not replicated" if max(farthest) < options.dose_margin else "inconclusive"
 
 
-def _points(slope: Mean) -> str:
+def _points(slope: SeedMean) -> str:
     interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.n > 1 else ""
     return f"{100 * slope.value:+.1f} points per unit{interval}"

@@ -112,4 +112,4 @@ def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
         >>> [round(x, 3) for x in wilson(0, 16)]
         [0.0, 0.194]
     """
-    return prompt_intervals.wilson(hits / n, n, z)
+    return prompt_intervals.wilson_interval(hits / n, n, z)

@@ -18,7 +18,7 @@ from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.measures import MEASURES, collapsed, sign_test, wilson
 from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.statistics.finding import Number
-from counterpoise.statistics.student import Mean, holm
+from counterpoise.statistics.student import SeedMean, holm_adjust
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Result:
     arm: str
     rate: float
     seeds: int
-    success: dict[str, Mean]  # column of held-out success -> at the end, cut to [0, 1]
+    success: dict[str, SeedMean]  # column of held-out success -> at the end, cut to [0, 1]
     against: dict[str, Comparison]  # the same -> against the baseline; empty for the baseline
     p: float  # by Holm; nan for the baseline
     collapsed: int  # of `seeds`
     collapse_p: float  # sign test against the baseline, not adjusted; nan without a pair
-    measures: dict[str, Mean]  # those that were measured
+    measures: dict[str, SeedMean]  # those that were measured
 
 
 def results(runs: Runs, experiment: Experiment) -> list[Result]:
@@ -45,7 +45,7 @@ def results(runs: Runs, experiment: Experiment) -> list[Result]:
         if (result := _result(runs, experiment, arm, rate))
     ]
     compared = [i for i, one in enumerate(found) if not math.isnan(one.p)]
-    adjusted = holm([found[i].p for i in compared])
+    adjusted = holm_adjust([found[i].p for i in compared])
     ps = dict(zip(compared, adjusted, strict=True))
     return [replace(one, p=ps[i]) if i in ps else one for i, one in enumerate(found)]
 
@@ -138,5 +138,5 @@ def _differences(one: Result, against: Comparison, setting: str) -> list[Number]
     ]
     if bounded(against.rollouts):
         name += ": smallest difference these seeds would show"
-        found.append(Number(name, against.rollouts.seen, unit="share"))
+        found.append(Number(name, against.rollouts.detectable, unit="share"))
     return found

@@ -38,7 +38,7 @@ from counterpoise.lab.experiments.pieces import (
 )
 from counterpoise.lab.experiments.processes import Fleet, Standing
 from counterpoise.lab.experiments.reused_runs import origins
-from counterpoise.statistics.finding import Finding, as_json
+from counterpoise.statistics.finding import Finding, finding_to_json
 from counterpoise.store.folder import RunFolder, check_no_run
 
 
@@ -138,7 +138,7 @@ class Bench:
             "hypotheses": findings.verdicts(self.runs, self.experiment),
             "shared": origins(self.runs),
         }
-        return as_json(about(self.experiment) | found, finding, seconds)
+        return finding_to_json(about(self.experiment) | found, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.out / name) as temporary:
@@ -147,7 +147,7 @@ class Bench:
     def draw(self) -> list[Path]:
         """Figures and the page; needs altair, which a machine that only trains may not have."""
         from counterpoise.lab.experiments.charts import figures
-        from counterpoise.lab.studies.page import write_studies
+        from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
         written = []
@@ -157,5 +157,5 @@ class Bench:
             write_figures(drawn, self.out, f"{self.experiment.name}-{part}")
             written.append(self.out / f"{self.experiment.name}-{part}.png")
         if not self.experiment.options.pilot:
-            written.append(write_studies(self.out, self.out / "report.html"))
+            written.append(write_studies_page(self.out, self.out / "report.html"))
         return written

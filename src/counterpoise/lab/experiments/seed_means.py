@@ -21,19 +21,19 @@ from itertools import pairwise
 from counterpoise.lab.experiments.compare import Cost
 from counterpoise.lab.experiments.curves import Range, Runs, possible
 from counterpoise.statistics.finding import Record
-from counterpoise.statistics.student import Mean, student
+from counterpoise.statistics.student import SeedMean, student_mean
 
 WINDOW = 5  # iterations that noisy curves are averaged over, before seeds are
 
 
-def mean_over_seeds(values: Sequence[float], possible: Range) -> Mean:
+def mean_over_seeds(values: Sequence[float], possible: Range) -> SeedMean:
     """
     Example:
         >>> found = mean_over_seeds([0.4, 0.6], (0.0, 1.0))
         >>> found.value, found.low, found.high
         (0.5, 0.0, 1.0)
     """
-    mean = student(values)
+    mean = student_mean(values)
     if mean.n < 2:
         return mean
     least, most = min(possible[0], mean.value), max(possible[1], mean.value)  # but for rounding

@@ -21,7 +21,7 @@ from counterpoise.lab.experiments.curves import HELDOUT, Runs, end
 from counterpoise.lab.experiments.design import Key
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number
-from counterpoise.statistics.student import student, together
+from counterpoise.statistics.student import bonferroni_level, student_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def compare_tuned(
         for arm in design.arms
     }
     others = [arm for arm in design.arms if arm != experiment.baseline]
-    level = together(experiment.options.level, len(others))
+    level = bonferroni_level(experiment.options.level, len(others))
     comparisons = []
     for arm in others:
         differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
@@ -75,8 +75,8 @@ def compare_tuned(
             arm,
             experiment.baseline,
             chosen[arm][0],
-            rollouts=student(differences["rollouts"], level),
-            updates=student(differences["updates"], level),
+            rollouts=student_mean(differences["rollouts"], level),
+            updates=student_mean(differences["updates"], level),
         )
         comparisons.append(
             TunedComparison(

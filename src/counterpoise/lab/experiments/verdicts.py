@@ -19,7 +19,7 @@ from counterpoise.lab.experiments.results import Result, comparisons, numbers, r
 from counterpoise.lab.experiments.reused_runs import shared_told
 from counterpoise.lab.experiments.tuned import compare_tuned, tuned_numbers
 from counterpoise.statistics.finding import Finding, Verdict
-from counterpoise.statistics.student import Mean, shown, together
+from counterpoise.statistics.student import SeedMean, bonferroni_level, detectable_difference
 
 NONE: Failures = {}
 ROUNDING = 1e-9  # below it a sum that cancels is 0
@@ -131,15 +131,18 @@ def _missing(runs: Runs, experiment: Experiment, failures: Failures) -> str:
 
 def power(experiment: Experiment) -> str:
     """What the planned seeds can show, before anything is run."""
-    options, level = experiment.options, together(experiment.options.level, experiment.family)
+    options, level = (
+        experiment.options,
+        bonferroni_level(experiment.options.level, experiment.family),
+    )
     if len(experiment.design.arms) == 1:
         return "one arm: nothing is compared"
     if options.seeds < 2:
         return "one seed shows nothing: raise experiment.seeds"
     spreads = (options.spread / 2, options.spread, 2 * options.spread)
     said = ", ".join(
-        f"{100 * shown(options.seeds, spread, level):.1f} points if differences vary by "
-        f"{100 * spread:.1f}"
+        f"{100 * detectable_difference(options.seeds, spread, level):.1f} points if differences "
+        f"vary by {100 * spread:.1f}"
         for spread in spreads
     )
     return (
@@ -191,7 +194,7 @@ def _outcomes(found: list[Result], experiment: Experiment) -> list[str]:
             row.append(_percent(one.success.get(column)))
             against = one.against.get(column)
             row += _against(against)
-            seen = against.rollouts.seen if against else math.nan
+            seen = against.rollouts.detectable if against else math.nan
             row.append("" if math.isnan(seen) else f"{100 * seen:.1f}")
         row += [_p(one.p), f"{one.collapsed} of {one.seeds}", _p(one.collapse_p)]
         rows.append(row)
@@ -220,14 +223,14 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
 
 
-def _percent(mean: Mean | None) -> str:
+def _percent(mean: SeedMean | None) -> str:
     if mean is None:
         return ""
     interval = f" [{100 * mean.low:.1f}, {100 * mean.high:.1f}]" if mean.n > 1 else ""
     return f"{100 * mean.value:.1f} %{interval}"
 
 
-def _measure(mean: Mean | None, *, percent: bool) -> str:
+def _measure(mean: SeedMean | None, *, percent: bool) -> str:
     if mean is None:
         return ""
     if percent:

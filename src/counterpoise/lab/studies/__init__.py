@@ -1,1 +1,1 @@
-"""The paper's figures and tables: measure, judge by a rule fixed beforehand, draw."""
+"""Studies that repeat the paper's figures and tables: measure, judge by a fixed rule, draw."""

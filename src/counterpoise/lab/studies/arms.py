@@ -1,19 +1,22 @@
-"""The batching rules as arms on a small model: what `interventions` and `sign_partition` train.
+"""Training runs on a small model that differ in batching: `interventions` and `sign_partition`.
 
-    shuffled         rows at random in the steps; the baseline
+    shuffled         rows in random steps; the baseline
     QB               whole groups in one step (`grouped`)
     RB               shuffled, but only on batches with a quarter of either sign (tau = 0.25)
     QB+RB            both
-    zigzag, token_balanced      what other frameworks do (docs/batch.md)
-    by_sign          positive and negative rollouts in different steps: nothing can cancel
+    zigzag, token_balanced      as in other frameworks (docs/batch.md)
+    by_sign          positive and negative rollouts in different steps, so nothing can cancel
 
 Everything else is runs/demo.toml in float32. Learning rates: 1e-4, the demo's, which trains stably,
-and in the full budget 4e-4, near the edge of collapse, where the paper sees its largest effect.
+and in the full budget also 4e-4, near the edge of collapse, where the paper's effect is largest.
 Both were chosen before any of these runs.
 
-An arm's result is held-out success at temperature 1 on the same problems for all, compared seed by
-seed at equal rollouts and at equal updates (`lab/experiments/compare.py`). The same arms on a
-pretrained model are an experiment with a file of its own: docs/experiment.md.
+The result of an arm is its held-out success at temperature 1, on the same problems for all arms,
+compared seed by seed at equal rollouts and at equal updates (`lab/experiments/compare.py`). To run
+the same arms on a pretrained model, write an experiment: docs/experiment.md.
+
+S_B is the sum of the advantages of those rollouts of a group that are in one optimizer step: 0 when
+the group is whole.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ from counterpoise.lab.experiments.processes import train_runs
 from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Number, Record, Records
-from counterpoise.statistics.student import Mean
+from counterpoise.statistics.student import SeedMean
 from counterpoise.store.folder import RunFolder
 
-Table = Mapping[str, tuple[str, ...]]  # arm -> its options, as --set takes them
-Read = Callable[[RunFolder], list[Record]]  # what a finished run came to
+ArmTable = Mapping[str, tuple[str, ...]]  # arm -> options, as --set takes them
+RunReader = Callable[[RunFolder], list[Record]]  # the records of a finished run
 
 BASELINE = "shuffled"
 ARMS = {
@@ -54,9 +57,7 @@ ARMS = {
     "token_balanced": ("batch.composer=token_balanced", "balance.tau=0"),
     "by_sign": ("batch.composer=by_sign", "balance.tau=0"),
 }
-COMMON = (
-    "model.dtype=float32", "store.rollouts=false", "store.tokens=false", "monitor.watch=0",
-)  # fmt: skip
+COMMON = ("model.dtype=float32", "store.rollouts=false", "store.tokens=false", "monitor.watch=0")
 BUDGETS: dict[str, dict[str, Any]] = {
     "quick": {
         "rates": [1e-4], "seeds": 2, "iterations": 10, "prompts": 8, "target": 48, "steps": 4,
@@ -67,16 +68,17 @@ BUDGETS: dict[str, dict[str, Any]] = {
         "steps": 4, "evaluate_every": 10, "heldout": 256, "samples": 4, "monitor_every": 5,
     },
 }  # fmt: skip
-BESIDE = {  # what tells "no effect" from "nothing to cancel"
+SIDE_METRICS = {  # to tell "no effect" from "nothing to cancel"
     "cancellation": ("cancellation index", mean("cancellation")),
     "split": ("share of groups split", mean("split")),
-    "largest_sum": ("largest |S_B| of a plan", mean("largest_sum")),
+    "largest_sum": ("largest advantage sum |S_B| of a group in one step", mean("largest_sum")),
     "entropy": ("entropy at the end, nats", end("entropy")),
     "updates": ("updates", end("updates")),
 }
 
 
-def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
+def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design:
+    """All runs of these arms: every learning rate with every seed."""
     sizes = lab.sizes
     options = (
         *COMMON,
@@ -91,51 +93,52 @@ def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
         f"monitor.every={sizes['monitor_every']}",
         *lab.options,
     )
-    chosen = {arm: table[arm] for arm in arms}
+    arm_options = {arm: table[arm] for arm in arms}
+    # All arms use the same seeds, so that they can be compared seed by seed.
     seeds = range(lab.seed, lab.seed + sizes["seeds"])
-    return Design("demo", options, chosen, sizes["rates"], seeds)
+    return Design("demo", options, arm_options, sizes["rates"], seeds)
 
 
 def measure_arms(
-    lab: Lab, arms: Sequence[str], table: Table = ARMS, read: Read = read_run
+    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_run
 ) -> Records:
-    """Train what is not trained yet, in OUT/runs/BUDGET, which all arm studies share."""
-    plan = design(lab, arms, table)
+    """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
+    plan = design_runs(lab, arms, table)
     runs = {key.name: plan.overrides(key) for key in plan.runs()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
     for key in plan.runs():
-        records += [{**key._asdict(), **r} for r in read(folders[key.name])]
+        records += [{**key._asdict(), **record} for record in read(folders[key.name])]
     return records
 
 
-def after(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> Mean:
-    """Held-out success at the end, over seeds."""
+def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> SeedMean:
+    """Held-out success at the end of training, as a mean over seeds."""
     return mean_over_seeds(list(of_seeds(runs, arm, rate, end(column)).values()), possible(column))
 
 
-def beside(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
-    """Mean, least and most of the seeds."""
-    values = list(of_seeds(runs, arm, rate, BESIDE[name][1]).values())
+def side_metric(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
+    """(mean, minimum, maximum) of a side metric over seeds; None where no run has it."""
+    values = list(of_seeds(runs, arm, rate, SIDE_METRICS[name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 
-def numbers(runs: Runs, against: str = BASELINE) -> tuple[Number, ...]:
-    """Success, differences, what could have been seen, and what happened besides, for all arms."""
-    found: list[Number] = []
+def arm_numbers(runs: Runs, baseline: str = BASELINE) -> tuple[Number, ...]:
+    """For every arm: success, differences, detectable differences, and side metrics."""
+    results: list[Number] = []
     for rate in rates(runs):
-        at = f"lr {rate:g}"
+        at_rate = f"lr {rate:g}"
         for arm in arms(runs):
-            found.append(as_number(f"{arm}, {at}: success", after(runs, arm, rate)))
-            if arm != against:
-                (one,) = (c for c in compare(runs, arm, against) if c.rate == rate)
-                name = f"{arm} minus {against}, {at}"
-                found.append(as_number(f"{name}, equal rollouts", one.rollouts))
-                found.append(as_number(f"{name}, equal updates", one.updates))
-                if bounded(one.rollouts):
+            results.append(as_number(f"{arm}, {at_rate}: success", final_success(runs, arm, rate)))
+            if arm != baseline:
+                (comparison,) = (c for c in compare(runs, arm, baseline) if c.rate == rate)
+                name = f"{arm} minus {baseline}, {at_rate}"
+                results.append(as_number(f"{name}, equal rollouts", comparison.rollouts))
+                results.append(as_number(f"{name}, equal updates", comparison.updates))
+                if bounded(comparison.rollouts):
                     name = f"{name}: smallest difference these seeds would show"
-                    found.append(Number(name, one.rollouts.seen, unit="share"))
-            for key, (label, _) in BESIDE.items():
-                if seen := beside(runs, arm, rate, key):
-                    found.append(Number(f"{arm}, {at}: {label}", seen[0]))
-    return tuple(found)
+                    results.append(Number(name, comparison.rollouts.detectable, unit="share"))
+            for key, (label, _) in SIDE_METRICS.items():
+                if side_values := side_metric(runs, arm, rate, key):
+                    results.append(Number(f"{arm}, {at_rate}: {label}", side_values[0]))
+    return tuple(results)

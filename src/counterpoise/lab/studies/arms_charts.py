@@ -1,4 +1,4 @@
-"""Learning curves and results of the arms, from the records of lab/studies/arms.py."""
+"""Charts of the arm studies: results, differences and learning curves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import altair as alt
 
 from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
-from counterpoise.lab.studies.arms import BASELINE, BESIDE, after, beside
+from counterpoise.lab.studies.arms import BASELINE, SIDE_METRICS, final_success, side_metric
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.series import chart, smoothed
 from counterpoise.report.panels.panel import Figure
@@ -21,119 +21,145 @@ DASHES = ([1, 0], [5, 3])
 def draw(records: Records) -> tuple[Figure, ...]:
     runs = by_run(records)
     return (
-        _results(runs),
-        _differences(runs),
-        *(_curves(runs, arm) for arm in arms(runs) if arm != BASELINE),
-        *(_beside(runs, name) for name in ("cancellation", "largest_sum")),
+        _results_figure(runs),
+        _differences_figure(runs),
+        *(_curves_figure(runs, arm) for arm in arms(runs) if arm != BASELINE),
+        *(_side_metric_figure(runs, name) for name in ("cancellation", "largest_sum")),
     )
 
 
-def _results(runs: Runs) -> Figure:
-    styles = _by_rate(runs)
+def _results_figure(runs: Runs) -> Figure:
+    styles = _rate_styles(runs)
     points = [
-        point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
+        point(arm, f"lr {rate:g}", (success.value, success.low, success.high))
         for arm in arms(runs)
         for rate in rates(runs)
-        for end in [after(runs, arm, rate)]
+        for success in [final_success(runs, arm, rate)]
     ]
-    drawn = forest(
-        points, styles, "held-out success", "Held-out success after training, by arm",
-        axis="%", number=".1%",
-    )  # fmt: skip
-    n = after(runs, BASELINE, rates(runs)[0]).n
+    layered_chart = forest(
+        points,
+        styles,
+        title="held-out success",
+        description="Held-out success after training, by arm",
+        axis="%",
+        number=".1%",
+    )
+    n = final_success(runs, BASELINE, rates(runs)[0]).n
     note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
-    return Figure(drawn, "After training", note, _keys(styles))
+    return Figure(layered_chart, "After training", note, _keys(styles))
 
 
-def _differences(runs: Runs) -> Figure:
+def _differences_figure(runs: Runs) -> Figure:
     points, styles = [], {}
-    for place, rate in enumerate(rates(runs)):
+    for rate_index, rate in enumerate(rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
             series = f"equal {cost}" + (f", lr {rate:g}" if len(rates(runs)) > 1 else "")
-            styles[series] = colours[place]
+            styles[series] = colours[rate_index]
             for arm in arms(runs):
                 if arm != BASELINE:
-                    mean = getattr(compare(runs, arm, BASELINE)[place], cost)
+                    mean = getattr(compare(runs, arm, BASELINE)[rate_index], cost)
                     points.append(point(arm, series, (mean.value, mean.low, mean.high)))
-    drawn = forest(
-        points, styles, f"success minus {BASELINE}", "Success against shuffled, paired by seed",
-        axis="+%", number="+.1%", zero=True, guide=0.0,
-    )  # fmt: skip
+    layered_chart = forest(
+        points,
+        styles,
+        title=f"success minus {BASELINE}",
+        description="Success against shuffled, paired by seed",
+        axis="+%",
+        number="+.1%",
+        zero=True,
+        guide=0.0,
+    )
     note = "Paired by seed; the intervals hold for all learning rates together."
-    return Figure(drawn, "Against shuffled", note, _keys(styles))
+    return Figure(layered_chart, "Against shuffled", note, _keys(styles))
 
 
-def _curves(runs: Runs, arm: str) -> Figure:
+def _curves_figure(runs: Runs, arm: str) -> Figure:
     """Training success, smoothed, with the range of the seeds; held-out success as points."""
     layers: list[alt.Chart] = []
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
     x = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    for place, rate in enumerate(rates(runs)):
-        for who, colour in ((BASELINE, "soft"), (arm, COLOURS[place])):
-            line = chart(_over_seeds(runs, who, rate))
-            points = chart(_heldout(runs, who, rate))
+    for rate_index, rate in enumerate(rates(runs)):
+        for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index])):
+            line = chart(_seed_band(runs, shown_arm, rate))
+            points = chart(_heldout_points(runs, shown_arm, rate))
             layers += [
                 line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
-                line.mark_line(style=colour, strokeDash=DASHES[place]).encode(x=x, y=y),
+                line.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(x=x, y=y),
                 points.mark_point(style=colour, size=40).encode(x=x, y=y),
             ]
-    drawn = alt.LayerChart(
+    layered = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
-    keys = [(COLOURS[i], f"{arm}, lr {rate:g}") for i, rate in enumerate(rates(runs))]
+    keys = [(COLOURS[index], f"{arm}, lr {rate:g}") for index, rate in enumerate(rates(runs))]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
-    return Figure(drawn, arm, note, (*keys, ("soft", BASELINE)))
+    return Figure(layered, arm, note, (*keys, ("soft", BASELINE)))
 
 
-def _over_seeds(runs: Runs, arm: str, rate: float) -> list[Record]:
+def _seed_band(runs: Runs, arm: str, rate: float) -> list[Record]:
     by_seed: dict[int, list[Record]] = {}
-    for r in _curve(runs, arm, rate):
-        if r["success"] is not None:
-            by_seed.setdefault(r["seed"], []).append(r)
-    smooth = {seed: smoothed([r["success"] for r in mine])[0] for seed, mine in by_seed.items()}
+    for record in _run_records(runs, arm, rate):
+        if record["success"] is not None:
+            by_seed.setdefault(record["seed"], []).append(record)
+    smooth = {
+        seed: smoothed([record["success"] for record in seed_records])[0]
+        for seed, seed_records in by_seed.items()
+    }
     line = []
-    for i, first in enumerate(next(iter(by_seed.values()))):
-        values = [values[i] for values in smooth.values()]
+    # All seeds have the same iterations, so the first one gives the x values.
+    for index, first_record in enumerate(next(iter(by_seed.values()))):
+        values = [values[index] for values in smooth.values()]
         line.append(
-            {"rollouts": first["rollouts"], "value": fmean(values), "low": min(values),
-             "high": max(values)}
-        )  # fmt: skip
+            {
+                "rollouts": first_record["rollouts"],
+                "value": fmean(values),
+                "low": min(values),
+                "high": max(values),
+            }
+        )
     return line
 
 
-def _heldout(runs: Runs, arm: str, rate: float) -> list[Record]:
-    found: dict[int, list[float]] = {}
-    for r in _curve(runs, arm, rate):
-        if r["heldout"] is not None:
-            found.setdefault(r["rollouts"], []).append(r["heldout"])
-    return [{"rollouts": at, "value": fmean(values)} for at, values in found.items()]
+def _heldout_points(runs: Runs, arm: str, rate: float) -> list[Record]:
+    values_by_rollouts: dict[int, list[float]] = {}
+    for record in _run_records(runs, arm, rate):
+        if record["heldout"] is not None:
+            values_by_rollouts.setdefault(record["rollouts"], []).append(record["heldout"])
+    return [
+        {"rollouts": rollouts, "value": fmean(values)}
+        for rollouts, values in values_by_rollouts.items()
+    ]
 
 
-def _curve(runs: Runs, arm: str, rate: float) -> list[Record]:
-    return [r for key, c in runs.items() if (key.arm, key.rate) == (arm, rate) for r in c]
+def _run_records(runs: Runs, arm: str, rate: float) -> list[Record]:
+    return [
+        record
+        for key, curve in runs.items()
+        if (key.arm, key.rate) == (arm, rate)
+        for record in curve
+    ]
 
 
-def _beside(runs: Runs, name: str) -> Figure:
-    styles = _by_rate(runs)
+def _side_metric_figure(runs: Runs, name: str) -> Figure:
+    styles = _rate_styles(runs)
     points = [
-        point(arm, f"lr {rate:g}", found)
+        point(arm, f"lr {rate:g}", seed_range)
         for arm in arms(runs)
         for rate in rates(runs)
-        if (found := beside(runs, arm, rate, name))
+        if (seed_range := side_metric(runs, arm, rate, name))
     ]
-    label = BESIDE[name][0]
-    drawn = forest(points, styles, label, f"{label} by arm", zero=True)
+    label = SIDE_METRICS[name][0]
+    layered_chart = forest(points, styles, label, f"{label} by arm", zero=True)
     note = {
-        "cancellation": "1: what positive and negative rollouts push on a token undoes itself.",
-        "largest_sum": "Largest advantage sum of a part of a group in one step; 0: groups whole.",
+        "cancellation": "1: the pushes of positive and negative rollouts on a token cancel.",
+        "largest_sum": "S_B: sum of the advantages of a group's rollouts in a step; 0 if whole.",
     }[name]
     title = label[0].upper() + label[1:]
-    return Figure(drawn, title, f"{note} Bars: range of the seeds.", _keys(styles))
+    return Figure(layered_chart, title, f"{note} Bars: range of the seeds.", _keys(styles))
 
 
-def _by_rate(runs: Runs) -> dict[str, str]:
-    return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(rates(runs))}
+def _rate_styles(runs: Runs) -> dict[str, str]:
+    return {f"lr {rate:g}": COLOURS[index] for index, rate in enumerate(rates(runs))}
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -1,18 +1,20 @@
 """Fig. 6: does the value gap grow with the sampling budget?
 
-One GRPO step (AdamW, fresh) from one checkpoint on batches that contain each other; the gap between
-boosted and suppressed tokens is taken over the same candidates (fixed_batch.py) each time.
+One GRPO step (fresh AdamW) from one checkpoint on nested batches; the gap between boosted and
+suppressed tokens is measured on the same candidates (fixed_batch.py) each time.
 
     batch size   16, 32, 64, 96 prompts of 8 rollouts. A core of 16 prompts is in all of them and
-                 has the candidates; `cores` disjoint cores are taken in turn, each filled up from
+                 holds the candidates; `cores` disjoint cores are used in turn, each extended by
                  the prompts that follow it.
-    rollout-n    the first 1, 2, 4, 8 rollouts of 96 prompts, advantages from those alone. At n = 1
-                 there is no group to compare with: A = r, as in verl, so only right rollouts pull.
+    rollout-n    the first 1, 2, 4, 8 rollouts of 96 prompts, with advantages from those alone. At
+                 n = 1 there is no group to compare with: A = r, as in verl, so only right rollouts
+                 pull.
 
-Candidates stay in when their own group has no signal at a smaller n: others still move them, and
-that groups fall silent is part of what a small n means. Groups without signal at n = 8 are out. The
-quarter of tokens with the largest |value| is chosen by one half of the continuations and measured
-by the other; there signs are pooled, for hardly a token of a right rollout is suppressed.
+Candidates stay even when their own group has no signal at a smaller n: other groups still move
+them, and groups without signal are part of what a small n means. Groups without signal at n = 8 are
+left out. The quarter of tokens with the largest |value| is chosen by one half of the continuations
+and measured by the other; signs are pooled there, because hardly any token of a right rollout is
+suppressed.
 
 Replicated: the gap at 96 prompts exceeds that at 16, and at n = 8 that at n = 1, both intervals of
 the difference above 0. Not replicated: either lies below 0. Inconclusive otherwise.
@@ -26,19 +28,19 @@ from itertools import groupby
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
-from counterpoise.lab.studies.harness import GROUP, Lab
+from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value_gap import (
-    change,
-    detectable,
-    gap,
-    pooled,
-    strongest,
-    told,
-    verdict_of,
+    detectable_gap,
+    format_interval,
+    gap_change,
+    pool_signs,
+    strongest_quarter,
+    value_gap,
+    verdict_from_intervals,
 )
-from counterpoise.lab.studies.value_gap_charts import along, at
+from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records
@@ -48,50 +50,59 @@ AXES = {"batch": "prompts", "rollouts": "rollouts a prompt"}
 SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 
 
+# -- measure --------------------------------------------------------------------------------------
+
+
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
-    sizes, counts, cores = _sizes(lab, len(batch.groups))
+    sizes, counts, cores = _checked_sizes(lab, len(batch.groups))
     candidates = batch.candidates()
-    values = Bank(lab, batch).values(candidates)
+    values = TokenValueStore(lab, batch).value_records(candidates)
     keys = [group.key for group in batch.groups]
-    updates = cores * sum(size < len(keys) for size in sizes) + len(counts)  # the whole is shared
-    made = 0
+    # The update on the full batch is computed once and shared by all cores.
+    updates = cores * sum(size < len(keys) for size in sizes) + len(counts)
+    updates_done = 0
 
     def displaced(rows: Sequence[Row]) -> list[float]:
-        nonlocal made
+        nonlocal updates_done
         if rows:
-            (delta,) = batch.displacements(candidates, partial(lab.update, rows))
-        else:  # no group of so few has signal: nothing moves
+            (delta,) = batch.measure_displacements(candidates, partial(lab.update, rows))
+        else:  # no group has signal: nothing moves
             delta = [0.0] * len(candidates)
-        made += 1
-        share = VALUES_SHARE + (1 - VALUES_SHARE) * made / updates
-        lab.progress(f"update {made} of {updates}", share)
+        updates_done += 1
+        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * updates_done / updates
+        lab.progress(f"update {updates_done} of {updates}", share)
         return delta
 
     records: list[Record] = []
-    whole = displaced(batch.rows)
-    for first in range(0, cores * sizes[0], sizes[0]):
-        turned = [*keys[first:], *keys[:first]]
-        core = set(turned[: sizes[0]])
+    full_displacement = displaced(batch.rows)
+    # Prompts are rotated, so that each core comes first and is extended by the prompts after it.
+    for core_start in range(0, cores * sizes[0], sizes[0]):
+        rotated_keys = [*keys[core_start:], *keys[:core_start]]
+        core = set(rotated_keys[: sizes[0]])
         for size in sizes:
-            delta = whole if size == len(keys) else displaced(batch.rows_of(turned[:size]))
+            delta = (
+                full_displacement
+                if size == len(keys)
+                else displaced(batch.rows_of(rotated_keys[:size]))
+            )
             records += [
-                {"axis": "batch", "size": size, **value, "delta": moved}
-                for value, moved in zip(values, delta, strict=True)
+                {"axis": "batch", "size": size, **value, "delta": displacement}
+                for value, displacement in zip(values, delta, strict=True)
                 if value["prompt"] in core
             ]
     for n in counts:
-        rows = first_rollouts(batch.rows, n)
-        delta = whole if len(rows) == len(batch.rows) else displaced(rows)
+        rows = keep_first_rollouts(batch.rows, n)
+        delta = full_displacement if len(rows) == len(batch.rows) else displaced(rows)
         records += [
-            {"axis": "rollouts", "size": n, **value, "delta": moved}
-            for value, moved in zip(values, delta, strict=True)
+            {"axis": "rollouts", "size": n, **value, "delta": displacement}
+            for value, displacement in zip(values, delta, strict=True)
         ]
     return records
 
 
-def _sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
-    """Batches, rollouts a prompt and cores; refused where there are not as many."""
+def _checked_sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
+    """(batch sizes, rollouts per prompt, cores); an error when there are not enough of them."""
     sizes, counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
     cores = lab.sizes["cores"]
     needed = max(sizes[-1], cores * sizes[0])
@@ -100,63 +111,75 @@ def _sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
             f"a batch of {sizes[-1]} prompts and {cores} cores of {sizes[0]} need {needed} prompts "
             f"and there are {prompts}: raise --size prompts, or lower --size batch and cores"
         )
-    if counts[-1] > GROUP:
-        raise PoiseError(f"a prompt has {GROUP} rollouts, not {counts[-1]}: lower --size rollouts")
+    if counts[-1] > GROUP_SIZE:
+        raise PoiseError(
+            f"a prompt has {GROUP_SIZE} rollouts, not {counts[-1]}: lower --size rollouts"
+        )
     return sizes, counts, cores
 
 
-def first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:
-    """The first n rows of every group, credited as groups of n; those without signal left out."""
-    kept: list[Row] = []
+def keep_first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:
+    """The first n rows of every group, credited as groups of n; rows without signal are dropped."""
+    credited: list[Row] = []
     for _, members in groupby(rows, key=lambda row: row.group):
-        kept += recredit(list(members)[:n])
-    return [row for row in kept if row.sign]
+        credited += recredit(list(members)[:n])
+    return [row for row in credited if row.sign]
+
+
+# -- judge ----------------------------------------------------------------------------------------
 
 
 def judge(records: Records) -> Finding:
     numbers: list[Number] = []
-    grown: dict[tuple[str, str], Interval] = {}
+    growth: dict[tuple[str, str], Interval] = {}
     for axis, unit in AXES.items():
         for subset, label in SUBSETS.items():
-            arms = _arms(records, axis, subset)
+            arms = _records_by_size(records, axis, subset)
             numbers += [
-                Number(f"gap, {size} {unit}, {label}", *gap(arm)) for size, arm in arms.items()
+                Number(f"gap, {size} {unit}, {label}", *value_gap(arm))
+                for size, arm in arms.items()
             ]
             sizes = list(arms)
-            grown[axis, subset] = change(arms[sizes[-1]], arms[sizes[0]])
+            growth[axis, subset] = gap_change(arms[sizes[-1]], arms[sizes[0]])
             numbers.append(
-                Number(f"from {sizes[0]} to {sizes[-1]} {unit}, {label}", *grown[axis, subset])
+                Number(f"from {sizes[0]} to {sizes[-1]} {unit}, {label}", *growth[axis, subset])
             )
-        smallest, *_, largest = _arms(records, axis, "all").values()
-        together = change(pooled(largest), pooled(smallest))
+        # Pooled over signs the gap also contains the rollouts' own rewards: reported, not judged.
+        smallest, *_, largest = _records_by_size(records, axis, "all").values()
+        pooled_growth = gap_change(pool_signs(largest), pool_signs(smallest))
         numbers.append(
-            Number(f"from {sizes[0]} to {sizes[-1]} {unit}, pooled over signs", *together)
+            Number(f"from {sizes[0]} to {sizes[-1]} {unit}, pooled over signs", *pooled_growth)
         )
-    decided = [grown[axis, "all"] for axis in AXES]
+    decided = [growth[axis, "all"] for axis in AXES]
     return Finding(
-        verdict_of(decided),
-        f"The gap changes by {told(decided[0])} from the smallest batch to the largest and by "
-        f"{told(decided[1])} from one rollout a prompt to eight; on the quarter of tokens with "
-        f"the largest |value| by {told(grown['batch', 'strongest'])} and "
-        f"{told(grown['rollouts', 'strongest'])}.",
+        verdict_from_intervals(decided),
+        f"The gap changes by {format_interval(decided[0])} from the smallest batch to the largest "
+        f"and by {format_interval(decided[1])} from one rollout a prompt to eight; on the quarter "
+        "of tokens with the largest |value| by "
+        f"{format_interval(growth['batch', 'strongest'])} and "
+        f"{format_interval(growth['rollouts', 'strongest'])}.",
         tuple(numbers),
         (
-            f"Changes of {detectable(decided[0]):.3f} over batch size and "
-            f"{detectable(decided[1]):.3f} over rollouts would usually have been seen.",
+            f"Changes of {detectable_gap(decided[0]):.3f} over batch size and "
+            f"{detectable_gap(decided[1]):.3f} over rollouts would usually have been seen.",
             "One rollout a prompt has no group baseline: A = r, so wrong rollouts carry no signal.",
         ),
     )
 
 
-def _arms(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
-    """The records of every size, in order; the tokens are the same in all of them."""
-    mine = [r for r in records if r["axis"] == axis]
+def _records_by_size(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
+    """The records of every size, in order; all sizes have the same tokens."""
+    axis_records = [record for record in records if record["axis"] == axis]
     arms = {
-        size: [r for r in mine if r["size"] == size] for size in sorted({r["size"] for r in mine})
+        size: [record for record in axis_records if record["size"] == size]
+        for size in sorted({record["size"] for record in axis_records})
     }
     if subset == "all":
         return arms
-    return {size: pooled(strongest(arm)) for size, arm in arms.items()}
+    return {size: pool_signs(strongest_quarter(arm)) for size, arm in arms.items()}
+
+
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
@@ -168,11 +191,11 @@ def draw(records: Records) -> tuple[Figure, ...]:
     }
     for axis, unit in AXES.items():
         points = [
-            at(str(size), subset, gap(arm))
+            gap_point(str(size), subset, value_gap(arm))
             for subset in SUBSETS
-            for size, arm in _arms(records, axis, subset).items()
+            for size, arm in _records_by_size(records, axis, subset).items()
         ]
-        drawn = along(
+        gap_plot = gap_chart(
             points,
             {"all": "series", "strongest": "soft"},
             unit,
@@ -183,7 +206,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
             f"signs pooled. 95 % intervals over prompts. {notes[axis]}"
         )
         keys = (("series", SUBSETS["all"]), ("soft", SUBSETS["strongest"]))
-        figures.append(Figure(drawn, titles[axis], note, keys))
+        figures.append(Figure(gap_plot, titles[axis], note, keys))
     return tuple(figures)
 
 
@@ -198,12 +221,17 @@ STUDY = Study(
     "lies below 0; otherwise inconclusive.",
     budgets={
         "quick": {
-            **SIZES["quick"],
+            **VALUE_SIZES["quick"],
             "batch": [16, 32, 64, 96],
             "rollouts": [1, 2, 4, 8],
             "cores": 3,
         },
-        "full": {**SIZES["full"], "batch": [16, 32, 64, 96], "rollouts": [1, 2, 4, 8], "cores": 6},
+        "full": {
+            **VALUE_SIZES["full"],
+            "batch": [16, 32, 64, 96],
+            "rollouts": [1, 2, 4, 8],
+            "cores": 6,
+        },
     },
     measure=measure,
     judge=judge,

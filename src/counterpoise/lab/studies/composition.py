@@ -1,13 +1,13 @@
 """Fig. 7 b: does the value gap vanish when rewards are sparse or saturated?
 
-Every group is extended by `extra` rollouts; those with 7 right and 7 wrong ones among them all take
+Every group is extended by `extra` rollouts. Groups with at least 7 right and 7 wrong rollouts take
 part, with their first rollout (whose tokens are the candidates) in every composition:
 
     k of 8 right, k = 1, 2, 4, 6, 7        the first k right and the first 8 - k wrong rollouts
 
-Same prompts, same candidates, same number of rollouts; advantages are those of the eight. One GRPO
-step (AdamW, fresh) each, from one checkpoint. With k the advantages of right and wrong rollouts
-change too (1 of 8: +2.5 and -0.4); that is part of what a composition is.
+Prompts, candidates and number of rollouts are the same each time; advantages are those of the
+eight. One GRPO step (fresh AdamW) each, from one checkpoint. With k the advantages of right and
+wrong rollouts change too (1 of 8: +2.5 and -0.4); that is part of what a composition is.
 
 Replicated: the gap at 4 of 8 exceeds that at 1 of 8 and that at 7 of 8, both intervals of the
 difference above 0. Not replicated: either lies below 0. Inconclusive otherwise.
@@ -21,11 +21,23 @@ from functools import partial
 from itertools import groupby
 
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
-from counterpoise.lab.studies.harness import GROUP, Lab
+from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
-from counterpoise.lab.studies.value_gap import change, detectable, gap, pooled, told, verdict_of
-from counterpoise.lab.studies.value_gap_charts import BY_SIGN, KEYS, along, by_sign
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
+from counterpoise.lab.studies.value_gap import (
+    detectable_gap,
+    format_interval,
+    gap_change,
+    pool_signs,
+    value_gap,
+    verdict_from_intervals,
+)
+from counterpoise.lab.studies.value_gap_charts import (
+    KEYS,
+    SIGN_STYLES,
+    gap_chart,
+    gap_points_by_sign,
+)
 from counterpoise.report.panels.panel import Figure
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
@@ -34,44 +46,54 @@ from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.types import Group, Row
 from counterpoise.verify.scores import verified
 
-RIGHT = (1, 2, 4, 6, 7)  # of 8
-MOST, BALANCED = max(RIGHT), 4
+RIGHT_COUNTS = (1, 2, 4, 6, 7)  # right rollouts among 8
+MAX_RIGHT, BALANCED = max(RIGHT_COUNTS), 4
+
+
+# -- measure --------------------------------------------------------------------------------------
 
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
     with_signal = {row.group for row in batch.rows}
-    groups = extended(lab, [g for g in batch.groups if g.key in with_signal], lab.sizes["extra"])
-    usable = [kept for group in groups if (kept := needed(group))]
+    groups = extend_groups(
+        lab, [group for group in batch.groups if group.key in with_signal], lab.sizes["extra"]
+    )
+    # Groups with too few right or wrong rollouts drop out, and their candidates with them.
+    usable = [usable_group for group in groups if (usable_group := select_needed_rollouts(group))]
     keys = {group.key for group in usable}
-    candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
-    values = Bank(lab, batch).values(candidates)
-    members = [list(rows) for _, rows in groupby(lab.credited(usable), key=lambda row: row.group)]
+    candidates = [
+        candidate for candidate in batch.candidates() if batch.rows[candidate.row].group in keys
+    ]
+    values = TokenValueStore(lab, batch).value_records(candidates)
+    members = [
+        list(rows) for _, rows in groupby(lab.credit_rows(usable), key=lambda row: row.group)
+    ]
     records: list[Record] = []
-    for done, right in enumerate(RIGHT, 1):
-        rows = [row for each in members for row in composed(each, right)]
-        (delta,) = batch.displacements(candidates, partial(lab.update, rows))
+    for compositions_done, right in enumerate(RIGHT_COUNTS, 1):
+        rows = [row for group_rows in members for row in compose_rows(group_rows, right)]
+        (delta,) = batch.measure_displacements(candidates, partial(lab.update, rows))
         records += [
-            {"right": right, **value, "delta": moved}
-            for value, moved in zip(values, delta, strict=True)
+            {"right": right, **value, "delta": displacement}
+            for value, displacement in zip(values, delta, strict=True)
         ]
-        share = VALUES_SHARE + (1 - VALUES_SHARE) * done / len(RIGHT)
-        lab.progress(f"composition {done} of {len(RIGHT)}", share)
+        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * compositions_done / len(RIGHT_COUNTS)
+        lab.progress(f"composition {compositions_done} of {len(RIGHT_COUNTS)}", share)
     return records
 
 
-def extended(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
-    """The groups with `extra` more rollouts of the same prompts, at the end."""
-    ones = [group.rollouts[0] for group in groups]
-    encoded = [(rollout.problem, rollout.prompt_tokens) for rollout in ones]
+def extend_groups(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
+    """The groups with `extra` more rollouts of the same prompts appended."""
+    first_rollouts = [group.rollouts[0] for group in groups]
+    encoded = [(rollout.problem, rollout.prompt_tokens) for rollout in first_rollouts]
     seeds_PG = [
-        [seed_for(lab.seed, f"composition/{group.key}", index=g) for g in range(extra)]
+        [seed_for(lab.seed, f"composition/{group.key}", index=index) for index in range(extra)]
         for group in groups
     ]
     drawn_PG = sample(lab.policy, [tokens for _, tokens in encoded], seeds_PG, lab.config.sample)
-    texts = [response.text for drawn in drawn_PG for response in drawn]
-    asked = [prompt for prompt, _ in encoded for _ in range(extra)]
-    rewards = verified(lab.verifier, texts, asked).rewards
+    texts = [response.text for responses in drawn_PG for response in responses]
+    problems = [prompt for prompt, _ in encoded for _ in range(extra)]
+    rewards = verified(lab.verifier, texts, problems).rewards
     more = build_groups(encoded, drawn_PG, rewards, iteration=0)
     return [
         replace(old, rollouts=(*old.rollouts, *new.rollouts))
@@ -79,62 +101,81 @@ def extended(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
     ]
 
 
-def needed(group: Group) -> Group | None:
-    """The rollouts some composition uses, as they were sampled; None when there are too few."""
-    right = [i for i, rollout in enumerate(group.rollouts) if rollout.reward > 0]
-    wrong = [i for i, rollout in enumerate(group.rollouts) if rollout.reward <= 0]
-    if min(len(right), len(wrong)) < MOST:
+def select_needed_rollouts(group: Group) -> Group | None:
+    """The group with the rollouts that some composition uses; None when there are too few."""
+    right = [index for index, rollout in enumerate(group.rollouts) if rollout.reward > 0]
+    wrong = [index for index, rollout in enumerate(group.rollouts) if rollout.reward <= 0]
+    if min(len(right), len(wrong)) < MAX_RIGHT:
         return None
-    kept = sorted((*right[:MOST], *wrong[:MOST]))
-    return replace(group, rollouts=tuple(group.rollouts[i] for i in kept))
+    needed = sorted((*right[:MAX_RIGHT], *wrong[:MAX_RIGHT]))
+    return replace(group, rollouts=tuple(group.rollouts[index] for index in needed))
 
 
-def composed(rows: Sequence[Row], right: int) -> list[Row]:
-    """Eight rows of a group, `right` of them right, with the advantages of these eight."""
+def compose_rows(rows: Sequence[Row], right: int) -> list[Row]:
+    """Eight rows of a group, `right` of them right, with advantages computed from these eight."""
     positive = [row for row in rows if row.sign > 0][:right]
-    negative = [row for row in rows if row.sign < 0][: GROUP - right]
+    negative = [row for row in rows if row.sign < 0][: GROUP_SIZE - right]
     return recredit([*positive, *negative])
 
 
+# -- judge ----------------------------------------------------------------------------------------
+
+
 def judge(records: Records) -> Finding:
-    arms = {right: [r for r in records if r["right"] == right] for right in RIGHT}
-    gaps = {right: gap(arm) for right, arm in arms.items()}
-    ends = {right: change(arms[BALANCED], arms[right]) for right in (RIGHT[0], RIGHT[-1])}
-    numbers = [Number(f"gap, {right} of {GROUP} right", *found) for right, found in gaps.items()]
-    numbers += [
-        Number(f"gap, {BALANCED} of {GROUP} right minus {right} of {GROUP}", *found)
-        for right, found in ends.items()
+    arms = {
+        right: [record for record in records if record["right"] == right] for right in RIGHT_COUNTS
+    }
+    gaps = {right: value_gap(arm) for right, arm in arms.items()}
+    ends = {
+        right: gap_change(arms[BALANCED], arms[right])
+        for right in (RIGHT_COUNTS[0], RIGHT_COUNTS[-1])
+    }
+    numbers = [
+        Number(f"gap, {right} of {GROUP_SIZE} right", *gap_interval)
+        for right, gap_interval in gaps.items()
     ]
     numbers += [
-        Number(f"gap pooled over signs, {right} of {GROUP} right", *gap(pooled(arm)))
+        Number(
+            f"gap, {BALANCED} of {GROUP_SIZE} right minus {right} of {GROUP_SIZE}", *gap_interval
+        )
+        for right, gap_interval in ends.items()
+    ]
+    numbers += [
+        Number(f"gap pooled over signs, {right} of {GROUP_SIZE} right", *value_gap(pool_signs(arm)))
         for right, arm in arms.items()
     ]
-    prompts = len({r["prompt"] for r in records})
+    prompts = len({record["prompt"] for record in records})
     sparse, saturated = ends.values()
     return Finding(
-        verdict_of([sparse, saturated]),
-        f"Against {BALANCED} of {GROUP} right ({told(gaps[BALANCED])}) the gap is smaller by "
-        f"{told(sparse)} at {RIGHT[0]} of {GROUP} and by {told(saturated)} at {RIGHT[-1]} of "
-        f"{GROUP}, on the same tokens of the same {prompts} prompts.",
+        verdict_from_intervals([sparse, saturated]),
+        f"Against {BALANCED} of {GROUP_SIZE} right ({format_interval(gaps[BALANCED])}) the gap is "
+        f"smaller by {format_interval(sparse)} at {RIGHT_COUNTS[0]} of {GROUP_SIZE} and by "
+        f"{format_interval(saturated)} at {RIGHT_COUNTS[-1]} of {GROUP_SIZE}, on the same tokens "
+        f"of the same {prompts} prompts.",
         tuple(numbers),
         (
-            f"Differences of {detectable(sparse):.3f} and {detectable(saturated):.3f} would "
-            "usually have been seen.",
-            f"Only prompts with at least {MOST} right and {MOST} wrong rollouts take part: neither "
-            "the easiest nor the hardest.",
+            f"Differences of {detectable_gap(sparse):.3f} and {detectable_gap(saturated):.3f} "
+            "would usually have been seen.",
+            f"Only prompts with at least {MAX_RIGHT} right and {MAX_RIGHT} wrong rollouts take "
+            "part: neither the easiest nor the hardest.",
         ),
     )
+
+
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
     points = [
         point
-        for right in RIGHT
-        for point in by_sign(f"{right} of {GROUP}", [r for r in records if r["right"] == right])
+        for right in RIGHT_COUNTS
+        for point in gap_points_by_sign(
+            f"{right} of {GROUP_SIZE}", [record for record in records if record["right"] == right]
+        )
     ]
-    drawn = along(
+    gap_plot = gap_chart(
         points,
-        BY_SIGN,
+        SIGN_STYLES,
         "right rollouts in every group",
         "Value gap between boosted and suppressed tokens by the share of right rollouts",
     )
@@ -142,7 +183,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         "Boosted minus suppressed on the same tokens; only the rollouts beside theirs are "
         "exchanged. 95 % intervals over prompts."
     )
-    return (Figure(drawn, "Gap by composition of the groups", note, KEYS, wide=True),)
+    return (Figure(gap_plot, "Gap by composition of the groups", note, KEYS, wide=True),)
 
 
 STUDY = Study(
@@ -155,8 +196,8 @@ STUDY = Study(
     "7 of 8, both intervals of the difference above 0; not replicated when either lies below 0; "
     "otherwise inconclusive.",
     budgets={
-        "quick": {**SIZES["quick"], "extra": 16},
-        "full": {**SIZES["full"], "extra": 24},
+        "quick": {**VALUE_SIZES["quick"], "extra": 16},
+        "full": {**VALUE_SIZES["full"], "extra": 24},
     },
     measure=measure,
     judge=judge,

@@ -1,7 +1,7 @@
-"""What a study shows and what the paper says of it, without importing it.
+"""Describes each study, its figure and the paper's claim, without importing it.
 
-A study's file imports torch, the lab and its charts, which takes seconds; a list needs two
-sentences. They are read off the file's text: both are plain strings in `STUDY = Study(...)`.
+A study's file imports torch, the lab and its charts, which takes seconds; a list needs only two
+strings. They are read from the source text of `STUDY = Study(...)`, where both are literals.
 """
 
 from __future__ import annotations
@@ -15,35 +15,41 @@ from counterpoise.variants import STUDIES
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Example: About(shows="Fig. 10", claim="The proxy follows the measured displacement.")"""
+class StudyDescription:
+    """Example: StudyDescription(shows="Fig. 10", claim="The proxy follows the displacement.")"""
 
     shows: str
     claim: str
 
 
-def about(name: str) -> About:
-    """Of the study with this name in the table."""
+def describe_study(name: str) -> StudyDescription:
+    """The description of the study with this name."""
     module, _, attribute = STUDIES[name].partition(":")
+    # find_spec imports the parent packages only, which are empty and cheap.
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Call(keywords=given)):
-                if found == attribute:
-                    said = {word.arg: word.value for word in given}
-                    return About(*(ast.literal_eval(said[key]) for key in ("shows", "claim")))
+            case ast.Assign(
+                targets=[ast.Name(id=assigned_name)], value=ast.Call(keywords=keywords)
+            ):
+                if assigned_name == attribute:
+                    values_by_name = {keyword.arg: keyword.value for keyword in keywords}
+                    return StudyDescription(
+                        *(ast.literal_eval(values_by_name[key]) for key in ("shows", "claim"))
+                    )
     raise AssertionError(f"{module} has no {attribute} = Study(shows=..., claim=...)")
 
 
 def list_studies() -> None:
+    """Print a table of all studies."""
     from rich.table import Table
 
     from counterpoise.terminal import TerminalConsole
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
     for name in STUDIES:
-        found = about(name)
-        table.add_row(name, found.shows, found.claim)
+        description = describe_study(name)
+        table.add_row(name, description.shows, description.claim)
     TerminalConsole().print(table)

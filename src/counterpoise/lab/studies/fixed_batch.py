@@ -1,13 +1,14 @@
-"""One batch that several updates are compared on, and the tokens they are compared by.
+"""The fixed batch on which updates are compared, and the tokens they are compared by.
 
 Candidates are tokens of the first rollout of every group with signal: that rollout is in every
-batch that is compared, down to one rollout a prompt.
+compared batch, even with a single rollout per prompt.
 
-    open      p(o) <= 0.95      `open` of a rollout, at random, or all where it has no more
-    closed    p(o) >  0.95      `closed` of a rollout; most tokens are, and hardly move
+    open      p(o) <= 0.95      `open` random tokens of a rollout, or all if it has fewer
+    closed    p(o) >  0.95      `closed` random tokens of a rollout; most tokens are closed, and
+                                hardly move
 
-A candidate's weight is the number of its rollout's tokens it stands for, so weighted means are over
-all tokens.
+A candidate's weight is the number of tokens of its rollout that it represents, so weighted means
+are means over all tokens.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import numpy as np
 
 from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.seeds import rng_for
 from counterpoise.types import Row
 
-OPEN = 0.95
+OPEN_LIMIT = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class Candidate:
     row: int  # index into the batch's rows
     position: int
     logprob: float
-    entropy: float  # of the distribution it was drawn from
-    weight: float = 1.0  # how many tokens it stands for
+    entropy: float  # entropy of its distribution
+    weight: float = 1.0  # number of tokens it represents
 
     @property
     def is_open(self) -> bool:
-        return self.logprob <= math.log(OPEN)
+        return self.logprob <= math.log(OPEN_LIMIT)
 
 
 class FixedBatch:
@@ -53,46 +54,55 @@ class FixedBatch:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.groups = lab.groups(lab.sizes["prompts"])
-        self.rows = lab.credited(self.groups)  # those with signal
+        self.rows = lab.credit_rows(self.groups)  # rows with signal
         self._tokens: dict[tuple[int, ...], list[Candidate]] = {}
 
     def rows_of(self, groups: Collection[str]) -> list[Row]:
-        wanted = set(groups)
-        return [row for row in self.rows if row.group in wanted]
+        group_keys = set(groups)
+        return [row for row in self.rows if row.group in group_keys]
 
     # -- tokens --------------------------------------------------------------------------------
 
     def candidates(self, *, closed: bool = False) -> list[Candidate]:
-        """The open ones of first rollouts; with the closed ones they stand for all tokens."""
-        first = [i for i, row in enumerate(self.rows) if row.index == 0]
-        chosen: list[Candidate] = []
-        for i, members in groupby(self.tokens(first), key=lambda c: c.row):
+        """Open tokens of the first rollouts; with `closed` the candidates represent all tokens."""
+        first_rows = [row_index for row_index, row in enumerate(self.rows) if row.index == 0]
+        selected: list[Candidate] = []
+        for row_index, members in groupby(
+            self.tokens_of_rows(first_rows), key=lambda token: token.row
+        ):
             tokens = list(members)
-            rng = rng_for(self.lab.seed, f"candidates/{self.rows[i].group}")
+            rng = rng_for(self.lab.seed, f"candidates/{self.rows[row_index].group}")
             for name in ("open", "closed"):
-                pool = [c for c in tokens if c.is_open == (name == "open")]
+                pool = [token for token in tokens if token.is_open == (name == "open")]
                 count = min(len(pool), self.lab.sizes[name])
                 picked = sorted(rng.permutation(len(pool))[:count])
+                # Both kinds are always drawn: the open ones must not depend on `closed`.
                 if name == "open" or closed:
-                    chosen += [replace(pool[k], weight=len(pool) / count) for k in picked]
-        return chosen
+                    selected += [replace(pool[pick], weight=len(pool) / count) for pick in picked]
+        return selected
 
-    def all_open(self) -> list[Candidate]:
-        """Every open token of every rollout, first rollouts first, otherwise in random order.
+    def open_tokens(self) -> list[Candidate]:
+        """Every open token of every rollout: first rollouts first, otherwise in random order.
 
-        Which rollout is first says nothing about it, so any beginning of this is a random draw,
-        and one that shares tokens with `candidates`.
+        The order of rollouts is arbitrary, so the first n of these are a random sample that shares
+        tokens with `candidates`.
         """
-        pool = [c for c in self.tokens(range(len(self.rows))) if c.is_open]
+        pool = [token for token in self.tokens_of_rows(range(len(self.rows))) if token.is_open]
         order = rng_for(self.lab.seed, "all open").permutation(len(pool))
-        return sorted((pool[k] for k in order), key=lambda c: self.rows[c.row].index)
+        return sorted((pool[pick] for pick in order), key=lambda token: self.rows[token.row].index)
 
-    def tokens(self, rows: Sequence[int]) -> list[Candidate]:
-        """All tokens of some rows under the model as it was loaded."""
+    def tokens_of_rows(self, rows: Sequence[int]) -> list[Candidate]:
+        """All tokens of some rows under the model as loaded."""
         key = tuple(rows)
         if key not in self._tokens:
-            seen = self._look(key)
-            columns = (seen.rows, seen.positions, seen.logprobs.double(), seen.entropies.double())
+            # Read once with the loaded weights; the rows fix the batch layout and the rounding.
+            token_snapshot = self._snapshot_rows(key)
+            columns = (
+                token_snapshot.rows,
+                token_snapshot.positions,
+                token_snapshot.logprobs.double(),
+                token_snapshot.entropies.double(),
+            )
             self._tokens[key] = [
                 Candidate(key[row], position, logprob, entropy)
                 for row, position, logprob, entropy in zip(
@@ -103,29 +113,35 @@ class FixedBatch:
 
     # -- updates -------------------------------------------------------------------------------
 
-    def displacements(
+    def measure_displacements(
         self, candidates: Sequence[Candidate], *updates: Callable[[], object]
     ) -> list[list[float]]:
         """Delta log p of the candidates since the start, after each of `updates` in turn.
 
-        The weights are put back in the end. Before and after are passes over the same rows, so an
-        update of nothing displaces nothing.
+        The weights are restored at the end. Log-probabilities before and after come from passes
+        over the same rows, so an update that changes nothing displaces nothing.
         """
-        rows = tuple(sorted({c.row for c in candidates}))
-        before = self.tokens(rows)
-        place = {(c.row, c.position): n for n, c in enumerate(before)}
-        places = [place[c.row, c.position] for c in candidates]
-        after: list[list[float]] = []
+        rows = tuple(sorted({candidate.row for candidate in candidates}))
+        tokens_before = self.tokens_of_rows(rows)
+        # Candidates may repeat and come in any order; the pass has each row once, in row order.
+        index_of = {
+            (candidate.row, candidate.position): index
+            for index, candidate in enumerate(tokens_before)
+        }
+        indices = [index_of[candidate.row, candidate.position] for candidate in candidates]
+        displacements: list[list[float]] = []
         with self.lab.unchanged():
             for update in updates:
                 update()
-                now = self._look(rows).logprobs.double().tolist()
-                after.append([now[n] - before[n].logprob for n in places])
-        return after
+                logprobs_now = self._snapshot_rows(rows).logprobs.double().tolist()
+                displacements.append(
+                    [logprobs_now[index] - tokens_before[index].logprob for index in indices]
+                )
+        return displacements
 
-    def _look(self, rows: Sequence[int]) -> Snapshot:
+    def _snapshot_rows(self, rows: Sequence[int]) -> Snapshot:
         config = self.lab.config
-        return snapshot(
+        return take_snapshot(
             self.lab.policy,
             [self.rows[i] for i in rows],
             config.sample.temperature,
@@ -134,7 +150,7 @@ class FixedBatch:
 
 
 def recredit(rows: Sequence[Row]) -> list[Row]:
-    """Rows of one group as if they were the whole group: advantages from their rewards alone.
+    """Recompute the advantages of some rows of a group as if they were the whole group.
 
     A single rollout has no group to be compared with: A = r, as in verl.
     """

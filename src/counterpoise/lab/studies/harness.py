@@ -1,6 +1,6 @@
-"""What studies share: the model, fixed batches of rollouts, updates that can be taken back.
+"""The lab that studies share: the model, fixed batches of rollouts, updates that are undone.
 
-Everything is a function of (model, seed, sizes), and is made once for all studies of a command.
+Everything is a function of (model, seed, sizes), and is computed once for all studies of a command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
-from counterpoise.lab.studies.stored_rollouts import batch_of
+from counterpoise.lab.studies.stored_rollouts import select_batch
 from counterpoise.loop import encode
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import restored_weights
@@ -39,17 +39,17 @@ from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, verified
 
-GROUP = 8  # rollouts of a prompt, where they are drawn
-LR = 1e-5  # AdamW on a pretrained model; the embedded one is smaller and takes the demo's
-MICRO_TOKENS = 8192  # 12 GB of a 135 M parameter model's activations in float32
+GROUP_SIZE = 8  # rollouts per prompt, where a study samples them
+PRETRAINED_LR = 1e-5  # AdamW on a pretrained model; the small embedded model uses the demo's rate
+MICRO_TOKENS = 8192  # 12 GB of float32 activations for a 135 M parameter model
 
 
 @dataclass
 class Lab:
-    """A bench for one command.
+    """The model, data and updates that the studies of one command work with.
 
     Example:
-        rows = lab.rows(prompts=16)                 # sampled, verified, credited, scored
+        rows = lab.rows(prompts=16)                 # sampled, verified, credited and scored
         with lab.unchanged():                       # Algorithm 2: back to the checkpoint afterwards
             lab.update(rows, optimizer="sgd", lr=0.1)
             after = snapshot(lab.policy, rows)
@@ -59,46 +59,50 @@ class Lab:
     budget: str  # "quick" | "full"
     out: Path  # studies may keep runs and caches under it
     seed: int = 0
-    rollouts: Path | None = None  # batches are taken from here, not drawn; see stored_rollouts.py
-    options: Sequence[str] = ()  # of the run, as --set takes them
-    given: Mapping[str, Any] = field(default_factory=dict)  # sizes other than the budget's
-    sizes: Mapping[str, Any] = field(default_factory=dict)  # of the study that is running
+    rollouts: Path | None = (
+        None  # read batches from here instead of sampling them; see stored_rollouts.py
+    )
+    options: Sequence[str] = ()  # options of the run, as --set takes them
+    # Sizes that replace the budget's.
+    size_overrides: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # sizes of the study that is running
     progress: Callable[[str, float], None] = lambda doing, share: None
-    parts: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
+    measure_part: Callable[[str, Callable[[], Records]], Records] = lambda name, measure: measure()
     _groups: dict[tuple[int, int], list[Group]] = field(default_factory=dict)
     _rows: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
 
     @cached_property
     def config(self) -> RunConfig:
-        """The demo's run, with this model: what studies sample and train with.
+        """The demo's configuration with this model, for sampling and training in studies.
 
-        In float32 everywhere: displacements of 1e-6 drown in bfloat16's rounding. Studies of
-        training runs take `config_with` and are free of these two limits.
+        Everything is float32: displacements of 1e-6 disappear in bfloat16's rounding. Studies of
+        training runs use `config_with` instead, without the two limits below.
         """
-        made = self.config_with()
-        if made.sample.group_size != GROUP:
+        config = self.config_with()
+        if config.sample.group_size != GROUP_SIZE:
             raise PoiseError(
-                f"a study draws {GROUP} rollouts of a prompt, its rule says so: leave "
-                f"sample.group_size={made.sample.group_size} out"
+                f"studies sample {GROUP_SIZE} rollouts per prompt: remove "
+                f"sample.group_size={config.sample.group_size}"
             )
-        if made.sample.temperature != 1:
+        if config.sample.temperature != 1:
             raise PoiseError(
-                "a study measures at temperature 1: leave "
-                f"sample.temperature={made.sample.temperature:g} out"
+                "studies measure at temperature 1: remove "
+                f"sample.temperature={config.sample.temperature:g}"
             )
-        return made
+        return config
 
     def config_with(self, *options: str) -> RunConfig:
-        """The same with `options` on top, as --set takes them."""
+        """The demo's configuration with this model and further `options`, as --set takes them."""
         changes = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
         changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
-            changes += [f"update.lr={LR}", f"update.micro_tokens={MICRO_TOKENS}"]
+            changes += [f"update.lr={PRETRAINED_LR}", f"update.micro_tokens={MICRO_TOKENS}"]
+        # Later options win: the user's come after these, a study's own come last.
         return load_config("demo", [*changes, *self.options, *options])
 
     @property
-    def rates(self) -> dict[str, float]:
-        """Learning rates of single steps by optimizer: the trainer's, and the paper's for SGD."""
+    def learning_rates(self) -> dict[str, float]:
+        """Learning rates of single steps: the trainer's for AdamW, the paper's for SGD."""
         return {"adamw": self.config.update.lr, "sgd": 0.1}
 
     @cached_property
@@ -110,25 +114,25 @@ class Lab:
         return load_problems(self.config)
 
     @cached_property
-    def encoded(self) -> list[EncodedPrompt]:
+    def encoded_prompts(self) -> list[EncodedPrompt]:
         return encode(self.policy, self.task.train, self.config, Watch())
 
     @cached_property
     def verifier(self) -> Verifier:
         options = self.config.verify
-        made: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
-        return made
+        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+        return verifier
 
     @cached_property
-    def stored(self) -> list[Group]:
-        """The groups of `rollouts`, all of them."""
-        assert self.rollouts is not None, "only asked for where rollouts are given"
+    def stored_groups(self) -> list[Group]:
+        """All groups of the folder `rollouts`."""
+        assert self.rollouts is not None, "stored groups need --rollouts"
         groups = read_groups(self.rollouts)
         check_vocabulary(groups, len(self.policy.decoder.unembedding))
         return groups
 
-    def rest(self) -> None:
-        """Between two studies: what the sampler and the allocator hold is given back."""
+    def release_memory(self) -> None:
+        """Release the GPU memory of the sampler and the allocator between two studies."""
         if "policy" in self.__dict__ and self.policy.device.type == "cuda":
             release_graphs(self.policy.decoder)
             gc.collect()
@@ -141,30 +145,33 @@ class Lab:
     # -- batches -------------------------------------------------------------------------------
 
     def groups(self, prompts: int, batch: int = 1) -> list[Group]:
-        """Rollouts of the model as loaded; another `batch` has other prompts."""
+        """Rollouts of the model as loaded; each `batch` has other prompts."""
         if self.rollouts is not None:
-            return batch_of(self.stored, prompts, batch)
+            return select_batch(self.stored_groups, prompts, batch)
         key = (prompts, batch)
+        # Studies of one command share batches, so each is sampled and verified once.
         if key not in self._groups:
             sample = replace(self.config.sample, prompts=prompts)
             config = replace(self.config, sample=sample)
-            chosen = pick_prompts(self.encoded, config, batch)
-            responses_PG = draw_responses(SamplerBinding(self.policy), chosen, config, batch)
-            texts = [r.text for responses in responses_PG for r in responses]
-            asked = [prompt for prompt, _ in chosen for _ in range(GROUP)]
-            rewards = verified(self.verifier, texts, asked).rewards
-            self._groups[key] = build_groups(chosen, responses_PG, rewards, batch)
+            prompts_of_batch = pick_prompts(self.encoded_prompts, config, batch)
+            responses_PG = draw_responses(
+                SamplerBinding(self.policy), prompts_of_batch, config, batch
+            )
+            texts = [response.text for responses in responses_PG for response in responses]
+            problems = [prompt for prompt, _ in prompts_of_batch for _ in range(GROUP_SIZE)]
+            rewards = verified(self.verifier, texts, problems).rewards
+            self._groups[key] = build_groups(prompts_of_batch, responses_PG, rewards, batch)
         return self._groups[key]
 
     def rows(self, prompts: int, batch: int = 1) -> list[Row]:
-        """The rows of `groups`, those without signal left out; scored once."""
+        """The rows of `groups` that have an advantage, with log-probabilities; computed once."""
         key = (prompts, batch)
         if key not in self._rows:
-            self._rows[key] = self.credited(self.groups(prompts, batch))
+            self._rows[key] = self.credit_rows(self.groups(prompts, batch))
         return list(self._rows[key])
 
-    def credited(self, groups: Sequence[Group]) -> list[Row]:
-        """Rows with advantages and the trainer's log-probabilities under the loaded model."""
+    def credit_rows(self, groups: Sequence[Group]) -> list[Row]:
+        """Rows with signal, with GRPO advantages and the trainer's log-probabilities."""
         rows = [row for group in assign(groups, "grpo") for row in group if row.sign]
         temperature, options = self.config.sample.temperature, self.config.update
         return score_missing(self.policy, rows, temperature, options.micro_tokens)
@@ -172,9 +179,10 @@ class Lab:
     # -- updates -------------------------------------------------------------------------------
 
     def update(self, rows: Sequence[Row], **changes: Any) -> StepResult:
-        """One optimizer step on all of `rows`, from a fresh optimizer; the demo's unless changed.
+        """One optimizer step on all of `rows` with a fresh optimizer.
 
-        Studies compare single steps, so the learning rate does not warm up.
+        Options are the demo's unless `changes` says otherwise. Studies compare single steps, so the
+        learning rate does not warm up.
         """
         options = replace(self.config.update, **{"warmup_steps": 0, **changes})
         return take_step(
@@ -189,5 +197,5 @@ class Lab:
         )
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """Whatever happens inside, the weights are as they were afterwards."""
+        """A context after which the weights are restored, whatever happened inside."""
         return restored_weights(self.policy.model)

@@ -1,51 +1,55 @@
 """Fig. 8, Table 2: do query-preserved and reward-balanced batches train better policies?
 
-Arms are those of `lab/studies/arms.py`, costs and comparisons those of
-`lab/experiments/compare.py`. The paper's gains of QB, RB and QB+RB over neither, mean of six
-benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6, 7.2; Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base
-1.1, 1.0, 1.7.
+QB keeps groups whole in one step, RB balances the signs of a batch. The arms are defined in
+`lab/studies/arms.py`, costs and comparisons in `lab/experiments/compare.py`. The paper's gains of
+QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6, 7.2;
+Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
 
-The verdict is about QB+RB minus shuffled, paired by seed, with intervals for all rates together.
-Replicated: at some rate it lies above 0 both at equal rollouts and at equal updates. Not
-replicated: at every rate both intervals lie below +1.7 points, the smallest of the paper's gains.
-Inconclusive otherwise, and with fewer than three seeds: the quick budget's two cannot decide.
+The verdict is about QB+RB minus shuffled, paired by seed, with intervals that hold for all rates
+together. Replicated: at some rate the interval lies above 0 both at equal rollouts and at equal
+updates. Not replicated: at every rate both intervals lie below +1.7 points, the smallest of the
+paper's gains. Inconclusive otherwise, and with fewer than three seeds: the two seeds of the quick
+budget cannot decide.
 """
 
 from __future__ import annotations
 
 from counterpoise.lab.experiments.compare import compare, points, told, verdict
 from counterpoise.lab.experiments.curves import arms, by_run
-from counterpoise.lab.studies.arms import BASELINE, BUDGETS, measure_arms, numbers
+from counterpoise.lab.studies.arms import BASELINE, BUDGETS, arm_numbers, measure_arms
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Records
 
-TESTED = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
+TESTED_ARMS = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
 ARM = "QB+RB"
-SMALLEST = 0.017
+SMALLEST_PAPER_GAIN = 0.017
 
 
 def measure(lab: Lab) -> Records:
-    return measure_arms(lab, TESTED)
+    return measure_arms(lab, TESTED_ARMS)
 
 
 def judge(records: Records) -> Finding:
     runs = by_run(records)
-    found = compare(runs, ARM, BASELINE)
-    others = {a: compare(runs, a, BASELINE) for a in arms(runs) if a not in (BASELINE, ARM)}
+    comparisons = compare(runs, ARM, BASELINE)
+    # Only QB+RB is judged; the other arms are reported beside it.
+    other_comparisons = {
+        arm: compare(runs, arm, BASELINE) for arm in arms(runs) if arm not in (BASELINE, ARM)
+    }
     return Finding(
-        verdict(found, "better", SMALLEST),
-        f"QB+RB minus shuffled: {'; '.join(told(one) for one in found)}.",
-        numbers(runs),
+        verdict(comparisons, "better", SMALLEST_PAPER_GAIN),
+        f"QB+RB minus shuffled: {'; '.join(told(comparison) for comparison in comparisons)}.",
+        arm_numbers(runs),
         (
             "The paper's gains of QB+RB are 7.2, 4.2 and 1.7 points for models of 7, 1.7 and 4 "
             "billion parameters; these runs say nothing about that scale.",
             "The other arms minus shuffled, at equal rollouts: "
             + "; ".join(
-                f"{arm} at lr {one.rate:g} {points(one.rollouts)}"
-                for arm, comparisons in others.items()
-                for one in comparisons
+                f"{arm} at lr {comparison.rate:g} {points(comparison.rollouts)}"
+                for arm, comparisons in other_comparisons.items()
+                for comparison in comparisons
             )
             + ".",
             "Arms with RB train on batches in which every row has signal; the others also have "

@@ -1,7 +1,7 @@
-"""A folder of studies as one page: what the paper says, what we found, and by which rule.
+"""Writes a folder of studies as one page: the paper's claim, our numbers, and the rule that judges.
 
-An experiment (experiment/) is a study of one's own: it may have several hypotheses, each with a
-verdict, and no paper behind it. Alone in its folder it is the page, under its title.
+An experiment (lab/experiments/) is a user's own study: it may have several hypotheses, each with a
+verdict, and has no paper behind it. If it is alone in its folder, the page carries its title.
 """
 
 from __future__ import annotations
@@ -21,108 +21,121 @@ from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.panels.summary import duration
 from counterpoise.variants import STUDIES
 
-Found = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
-NEEDED = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
-MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
+StudyResult = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
+REQUIRED_KEYS = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
+VERDICT_MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
 ASSETS = ("studies.css",)
-FIRST = 10  # numbers in view; the rest unfolds
+VISIBLE_NUMBERS = 10  # numbers shown at once; a click unfolds the rest
 
 
-def write_studies(folder: Path, out: Path, only: str | None = None) -> Path:
+def write_studies_page(folder: Path, out: Path, only: str | None = None) -> Path:
     """Write the page of all studies in `folder`, or of one of them by name."""
-    found = found_in(folder)
+    results = read_results(folder)
     if only is not None:
-        found = [one for one in found if one["study"] == only]
-    if not found:
-        wanted = f"no study {only}" if only else "no studies"
-        raise PoiseError(f"{folder} holds {wanted}: run `poise study` with --out {folder} first")
-    if only is None and len(found) == 1 and "hypotheses" in found[0]:
-        (one,) = found
-        panel = replace(study_panel(folder, one), title="")
+        results = [result for result in results if result["study"] == only]
+    if not results:
+        missing = f"no study {only}" if only else "no studies"
+        raise PoiseError(f"{folder} holds {missing}: run `poise study` with --out {folder} first")
+    # A lone experiment needs no overview: the page is its panel.
+    if only is None and len(results) == 1 and "hypotheses" in results[0]:
+        (result,) = results
+        panel = replace(study_panel(folder, result), title="")
         return write_page(
-            out, whole_page("Counterpoise experiment", one["title"], {one["study"]: panel})
+            out, whole_page("Counterpoise experiment", result["title"], {result["study"]: panel})
         )
-    panels = {one["study"]: study_panel(folder, one) for one in found}
+    panels = {result["study"]: study_panel(folder, result) for result in results}
     if only is None:
-        panels = {"overview": overview(found), **panels}
+        panels = {"overview": overview_panel(results), **panels}
         return write_page(out, whole_page("Counterpoise studies", folder.resolve().name, panels))
     return write_page(out, whole_page("Counterpoise study", only, panels))
 
 
-def found_in(folder: Path) -> list[Found]:
-    """The studies of a folder in the order of the registry, then those it does not know."""
+def read_results(folder: Path) -> list[StudyResult]:
+    """The results of a folder: known studies in the order of the registry, then all others."""
     order = list(STUDIES)
-    found = [one for path in sorted(folder.glob("*.json")) if (one := _read(path))]
+    results = [result for path in sorted(folder.glob("*.json")) if (result := _read_result(path))]
     return sorted(
-        found, key=lambda o: order.index(o["study"]) if o["study"] in order else len(order)
+        results,
+        key=lambda result: order.index(result["study"]) if result["study"] in order else len(order),
     )
 
 
-def _read(path: Path) -> Found | None:
-    """None for JSON that is no study."""
+def _read_result(path: Path) -> StudyResult | None:
+    """The result in a JSON file; None for JSON that is not a study."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
-    whole = isinstance(found, dict) and found.keys() >= NEEDED
-    return found if whole and found["verdict"] in MARKS else None
+    is_study = isinstance(content, dict) and content.keys() >= REQUIRED_KEYS
+    return content if is_study and content["verdict"] in VERDICT_MARKS else None
 
 
-def overview(found: list[Found]) -> Panel:
-    tally = [(v, MARKS[v], sum(o["verdict"] == v for o in found)) for v in MARKS]
+def overview_panel(results: list[StudyResult]) -> Panel:
+    tally = [
+        (verdict, VERDICT_MARKS[verdict], sum(result["verdict"] == verdict for result in results))
+        for verdict in VERDICT_MARKS
+    ]
     return Panel(
         "",
         "",
         render(
             "studies_overview.html",
-            found=[(one, hypotheses(one)) for one in found],
-            marks=MARKS,
+            found=[(result, hypothesis_verdicts(result)) for result in results],
+            marks=VERDICT_MARKS,
             tally=tally,
             duration=duration,
-            papers=any(one["shows"] for one in found),
+            papers=any(result["shows"] for result in results),
         ),
         assets=ASSETS,
     )
 
 
-def hypotheses(one: Found) -> list[tuple[str, str]]:
-    """(hypothesis, its verdict), the deciding one first; one without a name where there is one."""
-    stated = [(h["hypothesis"], h["verdict"]) for h in one.get("hypotheses") or ()]
-    return stated if len(stated) > 1 else [("", one["verdict"])]
+def hypothesis_verdicts(result: StudyResult) -> list[tuple[str, str]]:
+    """(hypothesis, verdict), the deciding one first; a single hypothesis has no name."""
+    verdicts = [
+        (hypothesis["hypothesis"], hypothesis["verdict"])
+        for hypothesis in result.get("hypotheses") or ()
+    ]
+    return verdicts if len(verdicts) > 1 else [("", result["verdict"])]
 
 
-def study_panel(folder: Path, one: Found) -> Panel:
-    sizes = one.get("sizes") or {}
-    settings = {k: one[k] for k in ("model", "budget", "seed") if k in one} | sizes
-    figures, why_none = _figures(folder, one["study"])
+def study_panel(folder: Path, result: StudyResult) -> Panel:
+    sizes = result.get("sizes") or {}
+    settings = {key: result[key] for key in ("model", "budget", "seed") if key in result} | sizes
+    figures, why_none = _figures(folder, result["study"])
     return Panel(
-        one["title"],
+        result["title"],
         "",
         figures,
-        before=render("study_head.html", one=one, hypotheses=hypotheses(one), marks=MARKS),
+        before=render(
+            "study_head.html",
+            one=result,
+            hypotheses=hypothesis_verdicts(result),
+            marks=VERDICT_MARKS,
+        ),
         after=render(
             "study_numbers.html",
-            one=one,
-            numbers=[_row(number) for number in one["numbers"]],
-            first=FIRST,
-            settings=[(name, _plain(value)) for name, value in settings.items()],
-            took=duration(one.get("seconds") or 0.0),
+            one=result,
+            numbers=[_number_row(number) for number in result["numbers"]],
+            first=VISIBLE_NUMBERS,
+            settings=[(name, _format_setting(value)) for name, value in settings.items()],
+            took=duration(result.get("seconds") or 0.0),
             why_none=why_none,
-            papers=any(number.get("paper") is not None for number in one["numbers"]),
+            papers=any(number.get("paper") is not None for number in result["numbers"]),
         ),
-        label=one["study"].replace("_", " "),
+        label=result["study"].replace("_", " "),
         assets=ASSETS,
     )
 
 
 def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
-    """(figures, why there are none); they are drawn from the table, without a model."""
+    """(figures, reason if there are none). They are drawn from the table, without a model."""
     if (folder / f"{name}.toml").is_file():
         from counterpoise.lab.experiments.charts import figures_of
 
         return figures_of(folder, name), ""
     if name not in STUDIES:
-        return (), f"This version knows no study {name}, so its figures cannot be drawn."
+        return (), f"This version has no study called {name}, so its figures cannot be drawn."
     records = read_records(folder / f"{name}.parquet")
     if records is None:
         return (), f"{name}.parquet is missing, so the figures cannot be drawn."
@@ -132,29 +145,32 @@ def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def _row(number: dict[str, Any]) -> dict[str, Any]:
-    """A number as text and as places on a line from `low` to `high` end of its own scale."""
+def _number_row(number: dict[str, Any]) -> dict[str, Any]:
+    """A number as text, and its positions in percent along a scale of its own."""
     unit = number.get("unit") or ""
-    value, low, high, paper = (_finite(number.get(k)) for k in ("value", "low", "high", "paper"))
+    value, low, high, paper = (
+        _finite_or_none(number.get(key)) for key in ("value", "low", "high", "paper")
+    )
     interval = (
-        f"{written(low, unit)} to {written(high, unit)}"
+        f"{format_number(low, unit)} to {format_number(high, unit)}"
         if low is not None and high is not None
         else ""
     )
-    known = [x for x in (value, low, high, paper, 0.0) if x is not None]
-    left, right = min(known), max(known)
-    if unit == "share" and left >= 0 and right <= 1:
-        right = 1.0
-    width = right - left or 1.0
+    # Every number has a scale of its own that includes 0; shares use the whole range up to 100 %.
+    finite_values = [value for value in (value, low, high, paper, 0.0) if value is not None]
+    scale_start, scale_end = min(finite_values), max(finite_values)
+    if unit == "share" and scale_start >= 0 and scale_end <= 1:
+        scale_end = 1.0
+    width = scale_end - scale_start or 1.0
 
-    def at(x: float | None) -> float | None:
-        return None if x is None else round(100 * (x - left) / width, 2)
+    def at(position: float | None) -> float | None:
+        return None if position is None else round(100 * (position - scale_start) / width, 2)
 
     return {
         "name": number["name"],
-        "ours": written(value, unit),
+        "ours": format_number(value, unit),
         "interval": interval,
-        "paper": written(paper, unit),
+        "paper": format_number(paper, unit),
         "unit": "" if unit == "share" else unit,
         "at": {
             "value": at(value),
@@ -166,31 +182,32 @@ def _row(number: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(x: float | None, unit: str) -> str:
-    """
+def format_number(value: float | None, unit: str) -> str:
+    """A number as text: shares in percent, a true minus sign, a dash for None.
+
     Example:
-        >>> written(0.4612, "share"), written(-0.00123, ""), written(88312.0, ""), written(None, "")
-        ('46.1 %', '−0.00123', '88,312', '–')
+        >>> [format_number(0.4612, "share"), *(format_number(x, "") for x in (-0.002, 88312, None))]
+        ['46.1 %', '−0.002', '88,312', '–']
     """
-    if x is None:
+    if value is None:
         return "–"
     if unit == "share":
-        percent = 100 * x
+        percent = 100 * value
         plain = percent == 0 or abs(percent) >= 0.1
         text = f"{percent:.1f}\u2009%" if plain else f"{percent:.2g}\u2009%"
-    elif abs(x) >= 1000:
-        text = f"{x:,.0f}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}"
     else:
-        text = f"{x:.3g}"
+        text = f"{value:.3g}"
     return text.replace("-", "−")
 
 
-def _finite(x: Any) -> float | None:
-    return float(x) if isinstance(x, int | float) and math.isfinite(x) else None
+def _finite_or_none(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _plain(value: Any) -> str:
-    """A setting as a reader writes it: lists without brackets."""
+def _format_setting(value: Any) -> str:
+    """A setting as text: lists without brackets."""
     if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
+        return ", ".join(_format_setting(item) for item in value)
     return str(value) if isinstance(value, str | int | float) else json.dumps(value)

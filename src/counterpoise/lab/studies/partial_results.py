@@ -1,7 +1,7 @@
-"""What a study has measured so far: parts of its records, kept until the study is whole.
+"""Partial results of a study, saved until the study is complete.
 
-A part is a batch, or a candidate: what depends on nothing but the lab and the part's own name. A
-study that was stopped finds its parts in NAME.part.parquet and goes on with the others.
+A part is a batch or a candidate: records that depend only on the lab and on the part's name. A
+stopped study finds its parts in NAME.part.parquet and continues with the others.
 """
 
 from __future__ import annotations
@@ -18,52 +18,58 @@ from counterpoise.statistics.finding import Record, Records
 if TYPE_CHECKING:
     from counterpoise.lab.studies.harness import Lab
 
-EVERY = 20.0  # seconds between two savings
+SAVE_INTERVAL = 20.0  # seconds between two saves
 
 
-class Parts:
-    """Example:
+class PartialResults:
+    """Measures each part once and saves it from time to time.
 
-    parts = Parts(out / "proxy.part.parquet", settings)
-    records = [*parts("batch 1", measure_one), *parts("batch 2", measure_two)]
+    Example:
+        parts = PartialResults(out / "proxy.part.parquet", settings)
+        records = [*parts("batch 1", measure_one), *parts("batch 2", measure_two)]
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, settings
-        saved, self.before = read_records(path, settings) or ([], 0.0)
-        self.known: dict[str, list[Record]] = {}
-        for record in saved:
+        saved_records, self.earlier_seconds = read_records(path, settings) or ([], 0.0)
+        self.records_by_part: dict[str, list[Record]] = {}
+        for record in saved_records:
             name = record.pop("part")
-            there = {key: value for key, value in record.items() if value is not None}
-            self.known.setdefault(name, []).append(there)
-        self.start = self.saved = time.perf_counter()
+            # The table fills missing keys with null; drop them to get the records as measured.
+            present_values = {key: value for key, value in record.items() if value is not None}
+            self.records_by_part.setdefault(name, []).append(present_values)
+        self.start = self.last_save = time.perf_counter()
 
     def __call__(self, name: str, measure: Callable[[], Records]) -> Records:
-        if name not in self.known:
-            self.known[name] = list(measure())
-            if time.perf_counter() - self.saved > EVERY:
+        if name not in self.records_by_part:
+            self.records_by_part[name] = list(measure())
+            if time.perf_counter() - self.last_save > SAVE_INTERVAL:
                 self.save()
-        return self.known[name]
+        return self.records_by_part[name]
 
     @property
     def seconds(self) -> float:
-        """All of them, those of earlier commands too."""
-        return self.before + time.perf_counter() - self.start
+        """Seconds of measuring, including those of earlier commands."""
+        return self.earlier_seconds + time.perf_counter() - self.start
 
     def save(self) -> None:
-        lines = [{"part": name, **r} for name, records in self.known.items() for r in records]
-        if lines:
-            write_records(self.path, lines, self.settings, self.seconds)
-        self.saved = time.perf_counter()
+        table_rows = [
+            {"part": name, **record}
+            for name, records in self.records_by_part.items()
+            for record in records
+        ]
+        if table_rows:
+            write_records(self.path, table_rows, self.settings, self.seconds)
+        self.last_save = time.perf_counter()
 
 
-def by_batch(
-    lab: Lab, of_batch: Callable[[Lab, int], Records], doing: str = "", share: float = 1.0
+def measure_batches(
+    lab: Lab, measure_batch: Callable[[Lab, int], Records], doing: str = "", share: float = 1.0
 ) -> list[Record]:
-    """The records of every batch of the lab, numbered from 1: `share` of the study's work."""
+    """The records of all batches, numbered from 1. Progress runs up to `share` of the study."""
     records: list[Record] = []
     batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
-        records += lab.parts(f"batch {batch}", partial(of_batch, lab, batch))
+        records += lab.measure_part(f"batch {batch}", partial(measure_batch, lab, batch))
         lab.progress(f"{doing}batch {batch} of {batches}", share * batch / batches)
     return records

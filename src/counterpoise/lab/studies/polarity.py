@@ -1,13 +1,14 @@
-"""Fig. 4, and the control of Fig. 1 d: what negative rollouts take away from an update.
+"""Fig. 4, and the control of Fig. 1 d: what negative rollouts remove from an update.
 
-Algorithm 2 from one checkpoint, on several batches: a step on the positive rollouts alone, a step
-on all, both measured on all tokens. Every token has a category (microscope/categories.py); the
-share of boosted mass in category c is
+Algorithm 2 from one checkpoint, on several batches: one step on the positive rollouts alone and one
+on all rollouts, both measured on all tokens. Every token has a category (microscope/categories.py);
+the share of boosted mass in category c is
 
     share_c = sum_{j in c} max(delta_j, 0) / sum_j max(delta_j, 0)
 
-AdamW at its first step, the trainer's, decides; plain SGD stands beside it. No clipping, so that
-the two updates differ by their tokens alone. Shares are pooled over tokens; prompts are resampled.
+The verdict is by AdamW, the trainer's optimizer, at its first step; plain SGD is reported too.
+Gradients are not clipped, so that the two updates differ by their tokens alone. Shares are pooled
+over tokens; prompts are resampled.
 
 Replicated: under AdamW the template share falls from positive-only to joint and the share of
 reasoning tokens (numbers, LaTeX, content words) rises, both intervals of the change off 0. Not
@@ -24,26 +25,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import Snapshot, check_rows
 from counterpoise.microscope.categories import (
     CATEGORIES,
-    REASONING,
-    nltk_tagger,
+    REASONING_CATEGORIES,
+    load_nltk_tagger,
     token_categories,
     token_texts,
 )
-from counterpoise.microscope.displacement import classes, flipped
-from counterpoise.microscope.polarity import polarity
+from counterpoise.microscope.displacement import displacement_classes, flipped_tokens
+from counterpoise.microscope.polarity import measure_polarity
 from counterpoise.report.charts.forest import Point, forest, point
 from counterpoise.report.panels.panel import Figure
-from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 UPDATES = ("positive", "joint")
-NAMES = {"positive": "positive-only", "joint": "joint"}
+UPDATE_NAMES = {"positive": "positive-only", "joint": "joint"}
 SIGNS = ("positive", "negative")
 TAGGERS = {"nltk": "NLTK's tagger", "rules": "our own word lists, without NLTK"}
 KEYS = (("soft", "positive rollouts alone"), ("series", "joint"))
@@ -55,60 +56,71 @@ LABELS = {
     "content": "content words",
     "other": "other",
 }
-KINDS = {"template": ("template",), "reasoning": REASONING, "function": ("function",)}
+CATEGORY_KINDS = {
+    "template": ("template",),
+    "reasoning": REASONING_CATEGORIES,
+    "function": ("function",),
+}
 Statistic = Callable[[Weights], float]
 
 
 def measure(lab: Lab) -> Records:
-    return by_batch(lab, _of_batch)
+    return measure_batches(lab, _measure_batch)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
-    tagger = nltk_tagger()
+    tagger = load_nltk_tagger()
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
     check_rows(rows)
+    # Categories do not depend on the update, so tokens are classified once for all of them.
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
-    category_N = np.concatenate([token_categories(each, tagger) for each in texts])
-    for optimizer, lr in lab.rates.items():
+    category_N = np.concatenate([token_categories(row_texts, tagger) for row_texts in texts])
+    for optimizer, lr in lab.learning_rates.items():
         step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-        found = polarity(lab.policy, rows, step)
-        for update, delta in (("positive", found.positive), ("joint", found.joint)):
+        displacements = measure_polarity(lab.policy, rows, step)
+        for update, update_delta in (
+            ("positive", displacements.positive),
+            ("joint", displacements.joint),
+        ):
             shared = {
                 "optimizer": optimizer,
                 "update": update,
                 "batch": batch,
                 "tagger": "nltk" if tagger else "rules",
             }
-            delta_N = delta.double().cpu().numpy()
-            records += [shared | r for r in _sums(found.before, delta_N, category_N, batch)]
+            delta_N = update_delta.double().cpu().numpy()
+            records += [
+                shared | record
+                for record in _category_sums(displacements.before, delta_N, category_N, batch)
+            ]
     return records
 
 
-def _sums(
-    seen: Snapshot, delta_N: NDArray[np.float64], category_N: NDArray[np.str_], batch: int
+def _category_sums(
+    snapshot: Snapshot, delta_N: NDArray[np.float64], category_N: NDArray[np.str_], batch: int
 ) -> Iterator[Record]:
-    """By prompt, category and sign of the rollout."""
-    A_N, group_N = seen.advantages.cpu().numpy(), seen.groups.cpu().numpy()
-    class_N, flipped_N = classes(delta_N), flipped(delta_N, A_N)
+    """Sums over tokens, by prompt, category and sign of the rollout."""
+    A_N, group_N = snapshot.advantages.cpu().numpy(), snapshot.groups.cpu().numpy()
+    class_N, flipped_N = displacement_classes(delta_N), flipped_tokens(delta_N, A_N)
     for group in np.unique(group_N):
         for category in np.unique(category_N):
             for sign, inside_N in (("positive", A_N > 0), ("negative", A_N < 0)):
-                mine = (group_N == group) & (category_N == category) & inside_N
+                member_N = (group_N == group) & (category_N == category) & inside_N
                 yield {
                     "prompt": f"{batch}:{group}",
                     "category": str(category),
                     "sign": sign,
-                    "tokens": int(mine.sum()),
-                    "boosted_mass": float(delta_N[mine].clip(min=0).sum()),
-                    "delta": float(delta_N[mine].sum()),
-                    "boosted": int((class_N[mine] > 0).sum()),
-                    "suppressed": int((class_N[mine] < 0).sum()),
-                    "flipped": int(flipped_N[mine].sum()),
+                    "tokens": int(member_N.sum()),
+                    "boosted_mass": float(delta_N[member_N].clip(min=0).sum()),
+                    "delta": float(delta_N[member_N].sum()),
+                    "boosted": int((class_N[member_N] > 0).sum()),
+                    "suppressed": int((class_N[member_N] < 0).sum()),
+                    "flipped": int(flipped_N[member_N].sum()),
                 }
 
 
-# -- what was found -------------------------------------------------------------------------------
+# -- judge ----------------------------------------------------------------------------------------
 
 
 def judge(records: Records) -> Finding:
@@ -116,44 +128,49 @@ def judge(records: Records) -> Finding:
     changes: dict[tuple[str, str], Interval] = {}
     flips: list[float] = []
     for optimizer in OPTIMIZERS:
-        mine = _where(records, optimizer=optimizer)
-        prompts = [r["prompt"] for r in mine]
-        for name, wanted in KINDS.items():
-            share = {update: _share(mine, update, wanted) for update in UPDATES}
+        optimizer_records = _matching(records, optimizer=optimizer)
+        prompts = [record["prompt"] for record in optimizer_records]
+        for name, category_names in CATEGORY_KINDS.items():
+            share = {
+                update: _share(optimizer_records, update, category_names) for update in UPDATES
+            }
             for update, statistic in share.items():
-                label = f"{name} share of boosted mass, {NAMES[update]}, {optimizer}"
-                numbers.append(Number(label, *interval(prompts, statistic), unit="share"))
-            change = interval(prompts, _change(share["joint"], share["positive"]))
+                label = f"{name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
+                numbers.append(Number(label, *bootstrap_interval(prompts, statistic), unit="share"))
+            change = bootstrap_interval(prompts, _change(share["joint"], share["positive"]))
             changes[name, optimizer] = change
             numbers.append(Number(f"change of {name} share, {optimizer}", *change, unit="share"))
         for sign in SIGNS:
             for update in UPDATES:
-                found = _rate(_where(mine, update=update, sign=sign), "flipped")
-                flips.append(found[0])
-                label = f"flipped in {sign} rollouts, {NAMES[update]}, {optimizer}"
-                numbers.append(Number(label, *found, unit="share"))
+                flip_interval = _rate(
+                    _matching(optimizer_records, update=update, sign=sign), "flipped"
+                )
+                flips.append(flip_interval[0])
+                label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
+                numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     verdict: Verdict = "inconclusive"
     if template[2] < 0 and reasoning[1] > 0:
         verdict = "replicated"
     elif template[1] > 0 or reasoning[2] < 0:
         verdict = "not replicated"
-    told = [100 * x for x in (*template, *reasoning, *flips[:2])]
+    percentages = [100 * share for share in (*template, *reasoning, *flips[:2])]
     return Finding(
         verdict,
         "From positive-only to joint the share of boosted mass on template tokens changes by "
         "{:+.1f} points [{:+.1f}, {:+.1f}], on reasoning tokens by {:+.1f} [{:+.1f}, {:+.1f}]. "
         "Of the tokens of positive rollouts {:.0f} % fall after positive-only, {:.0f} % after "
-        "joint (AdamW).".format(*told),
+        "joint (AdamW).".format(*percentages),
         tuple(numbers),
         _notes(records, numbers[0].value, changes["function", "adamw"]),
     )
 
 
 def _notes(records: Records, template: float, function: Interval) -> tuple[str, ...]:
-    notes = [f"Words were told apart by {TAGGERS[records[0]['tagger']]}."]
+    # On a task whose template the model already knows, the claim cannot show: say so.
+    notes = [f"Words were classified by {TAGGERS[records[0]['tagger']]}."]
     if template < 0.01:
-        change, low, high = (100 * x for x in function)
+        change, low, high = (100 * bound for bound in function)
         notes.append(
             f"The model is certain of its template: only {100 * template:.2g} % of the boosted "
             "mass of positive-only lies there, so there is nothing to take away. Function words, "
@@ -163,14 +180,16 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
     return tuple(notes)
 
 
-def _where(records: Records, **wanted: str) -> list[Record]:
-    return [r for r in records if all(r[name] == value for name, value in wanted.items())]
+def _matching(records: Records, **wanted: str) -> list[Record]:
+    return [
+        record for record in records if all(record[name] == value for name, value in wanted.items())
+    ]
 
 
 def _share(records: Records, update: str, wanted: Sequence[str]) -> Statistic:
-    """Of the update's boosted mass, the part in the wanted categories."""
-    mass_N = np.array([r["boosted_mass"] * (r["update"] == update) for r in records])
-    inside_N = np.array([r["category"] in wanted for r in records])
+    """The share of the update's boosted mass in the wanted categories, as a function of weights."""
+    mass_N = np.array([record["boosted_mass"] * (record["update"] == update) for record in records])
+    inside_N = np.array([record["category"] in wanted for record in records])
 
     def share(w_N: Weights) -> float:
         total = w_N @ mass_N
@@ -184,12 +203,15 @@ def _change(joint: Statistic, positive: Statistic) -> Statistic:
 
 
 def _rate(records: Records, column: str) -> Interval:
-    """Of a token, pooled over records."""
-    prompts, tokens = [r["prompt"] for r in records], [r["tokens"] for r in records]
-    return ratio_interval(prompts, [r[column] for r in records], tokens)
+    """The mean of a column per token, pooled over records."""
+    prompts, tokens = (
+        [record["prompt"] for record in records],
+        [record["tokens"] for record in records],
+    )
+    return ratio_interval(prompts, [record[column] for record in records], tokens)
 
 
-# -- drawn ----------------------------------------------------------------------------------------
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
@@ -201,14 +223,21 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 
 def _shares(records: Records, optimizer: str) -> Figure:
-    mine = _where(records, optimizer=optimizer)
-    prompts, tokens = [r["prompt"] for r in mine], sum(r["tokens"] for r in mine)
+    optimizer_records = _matching(records, optimizer=optimizer)
+    prompts, tokens = (
+        [record["prompt"] for record in optimizer_records],
+        sum(record["tokens"] for record in optimizer_records),
+    )
     points = []
-    for category in _present(mine):
-        count = sum(r["tokens"] for r in _where(mine, category=category))
+    for category in _present_categories(optimizer_records):
+        count = sum(record["tokens"] for record in _matching(optimizer_records, category=category))
         for update in UPDATES:
-            found = interval(prompts, _share(mine, update, (category,)))
-            points.append(point(LABELS[category], NAMES[update], found, count / tokens))
+            share_interval = bootstrap_interval(
+                prompts, _share(optimizer_records, update, (category,))
+            )
+            points.append(
+                point(LABELS[category], UPDATE_NAMES[update], share_interval, count / tokens)
+            )
     return Figure(
         _forest(points, "share of boosted mass", "%"),
         f"Boosted mass by kind of token, {OPTIMIZERS[optimizer]}",
@@ -219,12 +248,12 @@ def _shares(records: Records, optimizer: str) -> Figure:
 
 
 def _means(records: Records) -> Figure:
-    mine = _where(records, optimizer="adamw")
+    adamw_records = _matching(records, optimizer="adamw")
     points = [
-        point(LABELS[category], NAMES[update], _rate(members, "delta"))
-        for category in _present(mine)
+        point(LABELS[category], UPDATE_NAMES[update], _rate(members, "delta"))
+        for category in _present_categories(adamw_records)
         for update in UPDATES
-        for members in [_where(mine, category=category, update=update)]
+        for members in [_matching(adamw_records, category=category, update=update)]
     ]
     return Figure(
         _forest(points, "mean change of log-probability", "~g"),
@@ -236,11 +265,11 @@ def _means(records: Records) -> Figure:
 
 def _flips(records: Records) -> Figure:
     points = [
-        point(f"{sign}, {OPTIMIZERS[optimizer]}", NAMES[update], _rate(members, "flipped"))
+        point(f"{sign}, {OPTIMIZERS[optimizer]}", UPDATE_NAMES[update], _rate(members, "flipped"))
         for optimizer in OPTIMIZERS
         for sign in SIGNS
         for update in UPDATES
-        for members in [_where(records, optimizer=optimizer, sign=sign, update=update)]
+        for members in [_matching(records, optimizer=optimizer, sign=sign, update=update)]
     ]
     return Figure(
         _forest(points, "tokens that moved against their rollout's sign", "%"),
@@ -251,15 +280,19 @@ def _flips(records: Records) -> Figure:
     )
 
 
-def _present(records: Records) -> list[str]:
-    """Categories that occur, in their order."""
-    return [c for c in CATEGORIES if any(r["tokens"] for r in _where(records, category=c))]
+def _present_categories(records: Records) -> list[str]:
+    """The categories that occur, in the order of CATEGORIES."""
+    return [
+        category
+        for category in CATEGORIES
+        if any(record["tokens"] for record in _matching(records, category=category))
+    ]
 
 
 def _forest(points: Sequence[Point], title: str, axis: str) -> alt.LayerChart:
-    styles = {NAMES["positive"]: "soft", NAMES["joint"]: "series"}
-    told = "Positive-only against joint update"
-    return forest(points, styles, title, told, axis=axis, zero=True, labels=112)
+    styles = {UPDATE_NAMES["positive"]: "soft", UPDATE_NAMES["joint"]: "series"}
+    description = "Positive-only against joint update"
+    return forest(points, styles, title, description, axis=axis, zero=True, labels=112)
 
 
 STUDY = Study(

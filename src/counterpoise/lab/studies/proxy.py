@@ -1,9 +1,9 @@
-"""Fig. 10: does a step of the output layer alone move tokens the way a full step does?
+"""Fig. 10: does a step of the output layer alone move tokens in the same direction as a full step?
 
-From one checkpoint and one batch, two updates: all parameters, and the unembedding alone. A token
-agrees when its displacement has the same sign under both; tokens that either leaves stable
-(|delta| <= 1e-6) are not counted. Several batches stand in for the paper's training steps. SGD is
-the update the proxy was derived for; AdamW (first step, so nearly sign(g)) is what trains.
+Two updates from one checkpoint and one batch: all parameters, and the unembedding alone. A token
+agrees when its displacement has the same sign under both; tokens that are stable under either
+(|delta| <= 1e-6) are not counted. Several batches take the place of the paper's training steps. The
+proxy was derived for SGD; training uses AdamW, whose first step is nearly sign(g).
 
 Replicated: agreement under the paper's setting (AdamW) within [0.6, 0.8], interval included.
 Not replicated: the interval lies outside it. Inconclusive otherwise.
@@ -15,9 +15,9 @@ import altair as alt
 import torch
 
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import snapshot
+from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
 from counterpoise.report.charts.series import chart
@@ -25,79 +25,97 @@ from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
-LOW, HIGH, PAPER = 0.6, 0.8, 0.7
+LOWEST_AGREEMENT, HIGHEST_AGREEMENT, PAPER_AGREEMENT = 0.6, 0.8, 0.7
 OPTIMIZERS = ("sgd", "adamw")
 
 
+# -- measure --------------------------------------------------------------------------------------
+
+
 def measure(lab: Lab) -> Records:
-    return by_batch(lab, _of_batch)
+    return measure_batches(lab, _measure_batch)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
-    before = snapshot(lab.policy, rows)
+    snapshot_before = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach().clone()
-    gradient = output_gradient(before, W)
-    for optimizer, lr in lab.rates.items():
+    gradient = output_gradient(snapshot_before, W)
+    for optimizer, lr in lab.learning_rates.items():
         with lab.unchanged():
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
-            full = snapshot(lab.policy, rows).logprobs - before.logprobs
+            full_displacement = take_snapshot(lab.policy, rows).logprobs - snapshot_before.logprobs
+        # AdamW's first step has momenta g and g^2, so it moves by g / (|g| + eps).
         change = lr * (gradient if optimizer == "sgd" else gradient / (gradient.abs() + 1e-8))
-        alone = output_displacement(before, W, change)
-        counted = (full.abs() > EPSILON) & (alone.abs() > EPSILON)
-        same = torch.sign(full) == torch.sign(alone)
-        for group in before.groups.unique().tolist():
-            mine = counted & (before.groups == group)
+        layer_displacement = output_displacement(snapshot_before, W, change)
+        counted = (full_displacement.abs() > EPSILON) & (layer_displacement.abs() > EPSILON)
+        same_sign = torch.sign(full_displacement) == torch.sign(layer_displacement)
+        for group in snapshot_before.groups.unique().tolist():
+            member_N = counted & (snapshot_before.groups == group)
             records.append(
                 {
                     "optimizer": optimizer,
                     "batch": batch,
                     "prompt": f"{batch}:{group}",
-                    "tokens": int(mine.sum()),
-                    "agree": int((same & mine).sum()),
+                    "tokens": int(member_N.sum()),
+                    "agree": int((same_sign & member_N).sum()),
                 }
             )
     return records
 
 
+# -- judge ----------------------------------------------------------------------------------------
+
+
 def judge(records: Records) -> Finding:
-    found = {
-        name: _agreement([r for r in records if r["optimizer"] == name]) for name in OPTIMIZERS
+    agreements = {
+        name: _agreement([record for record in records if record["optimizer"] == name])
+        for name in OPTIMIZERS
     }
-    value, low, high = found["adamw"]
+    value, low, high = agreements["adamw"]
     verdict: Verdict = "inconclusive"
-    if low >= LOW and high <= HIGH:
+    if low >= LOWEST_AGREEMENT and high <= HIGHEST_AGREEMENT:
         verdict = "replicated"
-    elif high < LOW or low > HIGH:
+    elif high < LOWEST_AGREEMENT or low > HIGHEST_AGREEMENT:
         verdict = "not replicated"
-    sgd = found["sgd"][0]
+    sgd = agreements["sgd"][0]
     return Finding(
         verdict,
         f"Under AdamW a full step and a step of the output layer agree in sign on "
         f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of tokens, under SGD on "
         f"{100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
-            Number(f"sign agreement, {name}", *found[name], paper=PAPER, unit="share")
+            Number(
+                f"sign agreement, {name}", *agreements[name], paper=PAPER_AGREEMENT, unit="share"
+            )
             for name in OPTIMIZERS
         ),
     )
 
 
 def _agreement(records: Records) -> tuple[float, float, float]:
-    """Tokens are pooled within prompts, prompts are resampled."""
-    counted = [r for r in records if r["tokens"]]
+    """Sign agreement: tokens are pooled within prompts, and prompts are resampled."""
+    counted = [record for record in records if record["tokens"]]
     return mean_interval(
-        [r["prompt"] for r in counted], [r["agree"] / r["tokens"] for r in counted]
+        [record["prompt"] for record in counted],
+        [record["agree"] / record["tokens"] for record in counted],
     )
+
+
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
     points = []
     for optimizer in OPTIMIZERS:
-        for batch in sorted({r["batch"] for r in records}):
+        for batch in sorted({record["batch"] for record in records}):
             value, low, high = _agreement(
-                [r for r in records if r["optimizer"] == optimizer and r["batch"] == batch]
+                [
+                    record
+                    for record in records
+                    if record["optimizer"] == optimizer and record["batch"] == batch
+                ]
             )
             points.append(
                 {"optimizer": optimizer, "batch": batch, "value": value, "low": low, "high": high}
@@ -106,13 +124,17 @@ def draw(records: Records) -> tuple[Figure, ...]:
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0.0, 1.0]), axis=alt.Axis(format="%"))
     layers = []
     for optimizer, style in (("adamw", "series"), ("sgd", "soft")):
-        mine = chart([p for p in points if p["optimizer"] == optimizer])
+        optimizer_chart = chart([point for point in points if point["optimizer"] == optimizer])
         layers += [
-            mine.mark_rule(style=style, strokeWidth=1.5).encode(x=x, y="low:Q", y2="high:Q"),
-            mine.mark_point(style=style, size=50).encode(x=x, y=y),
+            optimizer_chart.mark_rule(style=style, strokeWidth=1.5).encode(
+                x=x, y="low:Q", y2="high:Q"
+            ),
+            optimizer_chart.mark_point(style=style, size=50).encode(x=x, y=y),
         ]
-    dashed = chart([{"value": PAPER}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
-    drawn = alt.LayerChart(
+    dashed = (
+        chart([{"value": PAPER_AGREEMENT}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    )
+    layered = alt.LayerChart(
         layer=[dashed, *layers],
         width="container",
         height=200,
@@ -120,7 +142,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
     )
     return (
         Figure(
-            drawn,
+            layered,
             "Full step against output layer",
             "Share of tokens that move the same way, with 95 % intervals over prompts.",
             (("series", "AdamW"), ("soft", "SGD"), ("muted", "paper, about 70 %")),

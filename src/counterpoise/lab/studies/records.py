@@ -1,7 +1,7 @@
-"""Records on disk: NAME.parquet, a tidy table with the settings it was measured at.
+"""Reads and writes records: NAME.parquet, a tidy table with the settings of the measurement.
 
-Whoever measures asks first whether that was done: records of the same settings are taken from the
-table, and what was stopped goes on from there (run.py, token_values.py, tokens.py).
+Every measurement first looks for existing records: records of the same settings are reused, and a
+stopped measurement continues from them (run.py, token_values.py, credit/tokens.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from counterpoise.statistics.finding import SCHEMA, Record
 def write_records(
     path: Path, records: list[Record], settings: dict[str, Any], seconds: float
 ) -> None:
+    """Write the table whole or not at all; a key missing from a record becomes null."""
     if not records:
         raise PoiseError(f"study {path.stem} measured nothing: the batch had no signal")
+    # Panels have different keys; the table has all of them, in the order of their first use.
     names = list(dict.fromkeys(name for record in records for name in record))
     table = pa.table({name: [record.get(name) for record in records] for name in names})
     meta = {
@@ -37,7 +39,7 @@ def write_records(
 def read_records(
     path: Path, settings: dict[str, Any] | None = None
 ) -> tuple[list[Record], float] | None:
-    """(records, seconds they took); None when absent or, given settings, measured at others."""
+    """(records, seconds they took); None when there is no table, or one of other settings."""
     if not path.is_file():
         return None
     try:

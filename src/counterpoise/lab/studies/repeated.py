@@ -1,12 +1,12 @@
 """Fig. 11: do repeated updates on one batch widen the value gap?
 
-K GRPO steps on the same fixed batch from one checkpoint, one AdamW throughout; old
-log-probabilities stay those of the checkpoint, so ratios leave 1 and the clip takes hold. After
-every step a token's class is by its displacement since the start; its value is that of the start.
+K GRPO steps on the same fixed batch from one checkpoint, with one AdamW throughout. Old
+log-probabilities stay those of the checkpoint, so ratios leave 1 and clipping sets in. After every
+step, a token's class is given by its displacement since the start; its value is that at the start.
 
-Replicated: the gap after the last step exceeds that after the first, the interval of the difference
-above 0, and it rises along the way: the rank correlation of gap and step is at least 0.8. Not
-replicated: the interval lies below 0. Inconclusive otherwise.
+Replicated: the gap after the last step exceeds that after the first, with the interval of the
+difference above 0, and it rises along the way: the rank correlation of gap and step is at least
+0.8. Not replicated: the interval lies below 0. Inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -19,30 +19,47 @@ import numpy as np
 from counterpoise.lab.studies.fixed_batch import FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.lab.studies.token_values import SIZES, VALUES_SHARE, Bank
-from counterpoise.lab.studies.value_gap import change, detectable, gap, pooled, told
-from counterpoise.lab.studies.value_gap_charts import BY_SIGN, KEYS, along, by_sign
+from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
+from counterpoise.lab.studies.value_gap import (
+    detectable_gap,
+    format_interval,
+    gap_change,
+    pool_signs,
+    value_gap,
+)
+from counterpoise.lab.studies.value_gap_charts import (
+    KEYS,
+    SIGN_STYLES,
+    gap_chart,
+    gap_points_by_sign,
+)
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
 
-RISING = 0.8  # rank correlation
+MIN_RANK_CORRELATION = 0.8  # of gap and step
+
+
+# -- measure --------------------------------------------------------------------------------------
 
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
     keys = {group.key for group in batch.groups[: lab.sizes["repeated"]]}
     rows = batch.rows_of(keys)
-    candidates = [c for c in batch.candidates() if batch.rows[c.row].group in keys]
-    values = Bank(lab, batch).values(candidates)
+    candidates = [
+        candidate for candidate in batch.candidates() if batch.rows[candidate.row].group in keys
+    ]
+    values = TokenValueStore(lab, batch).value_records(candidates)
+    # One optimizer for all steps: its moments must carry over, as in training.
     options = replace(lab.config.update, warmup_steps=0)
     optimizer = Optimizer(lab.policy.model, options)
-    steps, made = lab.sizes["steps"], 0
+    steps, steps_taken = lab.sizes["steps"], 0
 
     def step() -> None:
-        nonlocal made
+        nonlocal steps_taken
         take_step(
             lab.policy,
             optimizer,
@@ -53,63 +70,79 @@ def measure(lab: Lab) -> Records:
                 max_new_tokens=lab.config.sample.max_new_tokens,
             ),
         )
-        made += 1
-        share = VALUES_SHARE + (1 - VALUES_SHARE) * made / steps
-        lab.progress(f"update {made} of {steps}", share)
+        steps_taken += 1
+        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * steps_taken / steps
+        lab.progress(f"update {steps_taken} of {steps}", share)
 
     records: list[Record] = []
-    for number, delta in enumerate(batch.displacements(candidates, *[step] * steps), 1):
+    for number, delta in enumerate(batch.measure_displacements(candidates, *[step] * steps), 1):
         records += [
-            {"step": number, **value, "delta": moved}
-            for value, moved in zip(values, delta, strict=True)
+            {"step": number, **value, "delta": displacement}
+            for value, displacement in zip(values, delta, strict=True)
         ]
     return records
 
 
+# -- judge ----------------------------------------------------------------------------------------
+
+
 def judge(records: Records) -> Finding:
-    arms = _arms(records)
-    gaps = {step: gap(arm) for step, arm in arms.items()}
-    last = max(arms)
-    grown = change(arms[last], arms[1])
-    rising = rank_correlation([found[0] for found in gaps.values()])
+    arms = _records_by_step(records)
+    gaps = {step: value_gap(arm) for step, arm in arms.items()}
+    last_step = max(arms)
+    growth = gap_change(arms[last_step], arms[1])
+    rising = rank_correlation([gap_interval[0] for gap_interval in gaps.values()])
     verdict: Verdict = "inconclusive"
-    if grown[1] > 0 and rising >= RISING:
+    if growth[1] > 0 and rising >= MIN_RANK_CORRELATION:
         verdict = "replicated"
-    elif grown[2] < 0:
+    elif growth[2] < 0:
         verdict = "not replicated"
-    numbers = [Number(f"gap after {step} steps", *found) for step, found in gaps.items()]
+    numbers = [
+        Number(f"gap after {step} steps", *gap_interval) for step, gap_interval in gaps.items()
+    ]
     numbers += [
-        Number(f"gap, step {last} minus step 1", *grown),
-        Number("the same, pooled over signs", *change(pooled(arms[last]), pooled(arms[1]))),
+        Number(f"gap, step {last_step} minus step 1", *growth),
+        Number(
+            "the same, pooled over signs",
+            *gap_change(pool_signs(arms[last_step]), pool_signs(arms[1])),
+        ),
         Number("rank correlation of gap and step", rising),
     ]
     return Finding(
         verdict,
-        f"The gap goes from {told(gaps[1])} after one step to {told(gaps[last])} after {last}, a "
-        f"change of {told(grown)}; its rank correlation with the step is {rising:.2f}.",
+        f"The gap goes from {format_interval(gaps[1])} after one step to "
+        f"{format_interval(gaps[last_step])} after {last_step}, a change of "
+        f"{format_interval(growth)}; its rank correlation with the step is {rising:.2f}.",
         tuple(numbers),
-        (f"A change of {detectable(grown):.3f} would usually have been seen.",),
+        (f"A change of {detectable_gap(growth):.3f} would usually have been seen.",),
     )
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's, of values with their order; nan where one is missing or all are equal."""
+    """Spearman's correlation of values with their order; nan if one is missing or all are equal."""
     if not np.isfinite(values).all():
         return float("nan")
     once = np.ones((1, len(values)))
     return float(rank_correlations(values, np.arange(len(values)), once)[0])
 
 
-def _arms(records: Records) -> dict[int, list[Record]]:
-    steps = sorted({r["step"] for r in records})
-    return {step: [r for r in records if r["step"] == step] for step in steps}
+def _records_by_step(records: Records) -> dict[int, list[Record]]:
+    steps = sorted({record["step"] for record in records})
+    return {step: [record for record in records if record["step"] == step] for step in steps}
+
+
+# -- draw -----------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    points = [point for step, arm in _arms(records).items() for point in by_sign(str(step), arm)]
-    drawn = along(
+    points = [
+        point
+        for step, arm in _records_by_step(records).items()
+        for point in gap_points_by_sign(str(step), arm)
+    ]
+    gap_plot = gap_chart(
         points,
-        BY_SIGN,
+        SIGN_STYLES,
         "steps on the same batch",
         "Value gap between boosted and suppressed tokens after repeated steps",
     )
@@ -117,7 +150,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         "Boosted minus suppressed by displacement since the start, 95 % intervals over prompts. "
         "The tokens are the same at every step."
     )
-    return (Figure(drawn, "Gap after repeated steps", note, KEYS, wide=True),)
+    return (Figure(gap_plot, "Gap after repeated steps", note, KEYS, wide=True),)
 
 
 STUDY = Study(
@@ -130,8 +163,8 @@ STUDY = Study(
     "of the difference above 0, and the rank correlation of gap and step is at least 0.8; not "
     "replicated when the interval lies below 0; otherwise inconclusive.",
     budgets={
-        "quick": {**SIZES["quick"], "repeated": 48, "steps": 8},
-        "full": {**SIZES["full"], "repeated": 96, "steps": 16},
+        "quick": {**VALUE_SIZES["quick"], "repeated": 48, "steps": 8},
+        "full": {**VALUE_SIZES["full"], "repeated": 96, "steps": 16},
     },
     measure=measure,
     judge=judge,

@@ -1,12 +1,13 @@
-"""`poise study`: measure, judge, draw, and leave everything in a folder.
+"""Runs one study: measure, judge, draw, and write everything into a folder.
 
     NAME.parquet   the tidy table behind the figure, with the settings it was measured at
     NAME.json      our numbers, the paper's, the verdict and the rule it follows from
     NAME.svg .png .html
 
-A study that was measured at the same settings is not measured again, only judged and drawn; so an
-interrupted `poise study all` goes on where it stopped, and figures are redrawn without a model.
-What was measured is on disk before it is drawn: a machine that measures may lack what draws.
+A study that was already measured at the same settings is not measured again, only judged and drawn.
+So an interrupted `poise study all` continues where it stopped, and figures are redrawn without a
+model. Records are written before anything is drawn, because the machine that measures may lack the
+drawing packages.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 
 from counterpoise.files import replacing
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import Parts
+from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records, write_records
 from counterpoise.lab.studies.study import Study
-from counterpoise.statistics.finding import Finding, Record, Records, as_json
+from counterpoise.statistics.finding import Finding, Record, Records, finding_to_json
 
 BUDGETS = ("quick", "full")
 
@@ -29,72 +30,74 @@ BUDGETS = ("quick", "full")
 def run_study(
     study: Study, lab: Lab, say: Callable[[str], None], *, again: bool = False
 ) -> Finding:
-    """Measure unless that was done, then judge and draw."""
-    settings = settings_of(study, lab)
+    """Measure unless the records are already there, then judge and draw."""
+    settings = study_settings(study, lab)
     table = lab.out / f"{study.name}.parquet"
-    saved = None if again else read_records(table, settings)
-    if saved is None:
-        kept = table.with_suffix(".part.parquet")
+    measured = None if again else read_records(table, settings)
+    if measured is None:
+        partial_path = table.with_suffix(".part.parquet")
+        # Partial results of an interrupted run are reused, unless `again` asks for a new start.
         if again:
-            kept.unlink(missing_ok=True)
-        saved = _measure(study, lab, Parts(kept, settings))
-        write_records(table, saved[0], settings, saved[1])
-        kept.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
+        measured = _measure(study, lab, PartialResults(partial_path, settings))
+        write_records(table, measured[0], settings, measured[1])
+        partial_path.unlink(missing_ok=True)
     else:
-        say(f"{study.name}: measured before, in {table}")
-    records, seconds = saved
+        say(f"{study.name}: already measured, using {table}")
+    records, seconds = measured
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
-    _draw(study, records, lab.out, say)
+    _write_figures(study, records, lab.out, say)
     return finding
 
 
-def _measure(study: Study, lab: Lab, parts: Parts) -> tuple[list[Record], float]:
-    """(records, seconds); what was measured is kept whatever stops it."""
-    lab.sizes, lab.parts = sizes_of(study, lab), parts
+def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
+    """(records, seconds). Partial results are saved whatever stops the measurement."""
+    lab.sizes, lab.measure_part = study_sizes(study, lab), parts
     try:
         records = list(study.measure(lab))
-    except BaseException:
+    except BaseException:  # also an interrupt: hours of measurement must not be lost
         parts.save()
         raise
     return records, parts.seconds
 
 
-def _draw(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
+    # Imported here: measuring must work on a machine without drawing packages.
     try:
-        from counterpoise.lab.studies.page import write_studies
+        from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
         write_figures(study.draw(records), out, study.name)
-        write_studies(out, out / f"{study.name}.html", only=study.name)
+        write_studies_page(out, out / f"{study.name}.html", only=study.name)
     except ModuleNotFoundError as fault:
         say(
-            f"{study.name}: no figures, {fault.name} is not installed here; the same command draws "
-            f"them where it is, from {out / study.name}.parquet and without the model"
+            f"{study.name}: no figures, {fault.name} is not installed; run the same command where "
+            f"it is: it draws them from {out / study.name}.parquet, without the model"
         )
 
 
-def measured(study: Study, lab: Lab) -> bool:
-    """Whether its records are there, at the settings of this lab."""
-    return read_records(lab.out / f"{study.name}.parquet", settings_of(study, lab)) is not None
+def is_measured(study: Study, lab: Lab) -> bool:
+    """True if the study's records exist at the settings of this lab."""
+    return read_records(lab.out / f"{study.name}.parquet", study_settings(study, lab)) is not None
 
 
-def settings_of(study: Study, lab: Lab) -> dict[str, Any]:
-    """What the records depend on; measured again when any of it changes."""
+def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
+    """The settings that the records depend on; a change of any of them means measuring again."""
     return {
         "model": lab.model,
         "budget": lab.budget,
         "seed": lab.seed,
-        "sizes": json.loads(json.dumps(sizes_of(study, lab))),
+        "sizes": json.loads(json.dumps(study_sizes(study, lab))),
         **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
         **({"set": list(lab.options)} if lab.options else {}),
     }
 
 
-def sizes_of(study: Study, lab: Lab) -> dict[str, Any]:
-    """Those of the budget, with what `--size` says of them."""
+def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:
+    """The sizes of the budget, with those given by `--size` in their place."""
     budget = study.budgets[lab.budget]
-    return {**budget, **{name: size for name, size in lab.given.items() if name in budget}}
+    return {**budget, **{name: size for name, size in lab.size_overrides.items() if name in budget}}
 
 
 def write_finding(
@@ -109,4 +112,4 @@ def write_finding(
         **settings,
     }
     with replacing(path) as temporary:
-        temporary.write_text(as_json(about, finding, seconds), encoding="utf-8")
+        temporary.write_text(finding_to_json(about, finding, seconds), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `poise study` is asked for: which studies, at which sizes, for how long."""
+"""The choices of a `poise study` command: which studies, at which sizes, for how long."""
 
 from __future__ import annotations
 
@@ -11,66 +11,74 @@ from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.studies import stored_rollouts as stored
 from counterpoise.variants import STUDIES
 
-EMBEDDED_ONLY = ("sign_partition", "interventions")  # rates and lengths are those of a small model
-WITHOUT = (
-    f"without {' and '.join(EMBEDDED_ONLY)}: on another model than the embedded one they are an "
-    "experiment with learning rates of its own (docs/experiment.md)"
+# Studies whose learning rates and lengths suit a small model only.
+EMBEDDED_ONLY = ("sign_partition", "interventions")
+SKIPPED_NOTE = (
+    f"skipping {' and '.join(EMBEDDED_ONLY)}: they train the embedded model only; for another "
+    "model, write an experiment with its own learning rates (docs/experiment.md)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one command measures at, besides the budget.
+class StudyLimits:
+    """Sizes, options and time limit of one command, besides its budget.
 
     Example:
-        Limits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
+        StudyLimits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
     """
 
-    sizes: Sequence[str] = ()  # other sizes than the budget's
-    sets: Sequence[str] = ()  # options of the run that studies draw and train with
+    sizes: Sequence[str] = ()  # sizes to use instead of the budget's
+    overrides: Sequence[str] = ()  # options of the run, for sampling and training
     minutes: float | None = None
 
 
-def chosen(names: str, model: str, stored_rollouts: bool) -> list[str]:
-    """The studies by name; of all, those that make sense for the model and the rollouts."""
-    every = list(stored.STUDIES if stored_rollouts else STUDIES)
+def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
+    """Names of the selected studies; "all" means those that fit the model and the rollouts."""
+    available = list(stored.ROW_STUDIES if stored_rollouts else STUDIES)
     if names == "all":
-        return [name for name in every if model == "embedded" or name not in EMBEDDED_ONLY]
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if name in STUDIES and name not in every:
+        return [name for name in available if model == "embedded" or name not in EMBEDDED_ONLY]
+    names_given = [name.strip() for name in names.split(",") if name.strip()]
+    for name in names_given:
+        if name in STUDIES and name not in available:
             raise PoiseError(
-                f"study {name} draws its own rollouts; --rollouts is for {', '.join(every)}"
+                f"study {name} samples its own rollouts; "
+                f"--rollouts works with {', '.join(available)}"
             )
-    return wanted
+    return names_given
 
 
-def sizes_given(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sizes that some of the budgets have, of the same kind.
+def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Parse `--size NAME=VALUE`; the name must be in one of the budgets and the kind must match.
 
     Example:
         sizes_given(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
     """
-    known = {name: size for budget in budgets for name, size in budget.items()}
-    given: dict[str, Any] = {}
+    known_sizes = {name: size for budget in budgets for name, size in budget.items()}
+    sizes: dict[str, Any] = {}
     for text in texts:
         name, _, raw = text.partition("=")
-        if name not in known:
-            raise unknown("size", name, known)
+        if name not in known_sizes:
+            raise unknown("size", name, known_sizes)
+        # Sizes are written as JSON, so that lists work too.
         try:
             value = json.loads(raw)
         except ValueError:
             value = None
-        if type(value) is not type(known[name]) or not _is_size(value):
-            kind = "a list of whole numbers" if isinstance(known[name], list) else "a whole number"
-            raise PoiseError(
-                f"--size {text}: it is {kind}, such as {name}={json.dumps(known[name])}"
+        if type(value) is not type(known_sizes[name]) or not _is_size(value):
+            kind = (
+                "a list of whole numbers"
+                if isinstance(known_sizes[name], list)
+                else "a whole number"
             )
-        given[name] = value
-    return given
+            raise PoiseError(
+                f"--size {text}: the value must be {kind}, "
+                f"such as {name}={json.dumps(known_sizes[name])}"
+            )
+        sizes[name] = value
+    return sizes
 
 
 def _is_size(value: Any) -> bool:
-    """A whole number, or a list of them."""
+    """True for a whole number, or a list of them, from 0 on."""
     numbers = value if isinstance(value, list) else [value]
-    return bool(numbers) and all(type(n) is int and n >= 0 for n in numbers)
+    return bool(numbers) and all(type(number) is int and number >= 0 for number in numbers)

@@ -1,11 +1,11 @@
-"""Rollouts that are already there, for the studies that need nothing but rows.
+"""Batches from stored rollouts, for the studies that need rows only.
 
     poise study coupling --model PATH --rollouts DIR
 
-DIR is a run or what `poise import` made. Groups come in the order of steps; batch b of n prompts is
-the groups (b-1) n to b n. They are credited and scored anew under the model, which should be the
-one that drew them. Prompt and response must be there as the tokens the model saw: TRL and verl do
-not write them, prime-rl does.
+DIR is a run folder or the output of `poise import`. Groups are taken in the order of steps; batch b
+of n prompts is the groups (b-1) n to b n. They are credited and scored anew under the model, which
+should be the one that sampled them. Prompts and responses must be stored as token ids: TRL and verl
+do not write those, prime-rl does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 
-STUDIES = ("coupling", "masking", "polarity", "proxy")  # the others draw, continue or train
+# Studies that need rows only; the others sample, continue rollouts or train.
+ROW_STUDIES = ("coupling", "masking", "polarity", "proxy")
 
 
-def batch_of(groups: list[Group], prompts: int, batch: int) -> list[Group]:
+def select_batch(groups: list[Group], prompts: int, batch: int) -> list[Group]:
+    """The groups of batch number `batch`, counted from 1."""
     if batch * prompts > len(groups):
         raise PoiseError(
             f"--rollouts holds {len(groups)} groups, and the study needs {batch * prompts} for "

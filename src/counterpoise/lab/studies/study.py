@@ -1,4 +1,4 @@
-"""What a study is.
+"""The definition of a study: what it measures, how it is judged, and how it is drawn.
 
     measure(lab) -> records      needs a model; the only slow part; written to NAME.parquet
     judge(records) -> Finding    numbers with intervals and a verdict; written to NAME.json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Example: see lab/studies/proxy.py, the shortest one."""
+    """One figure or table of the paper. lab/studies/proxy.py is the shortest example."""
 
     name: str
     title: str
@@ -37,5 +37,5 @@ class Study:
 
 
 def load_study(name: str) -> Study:
-    """By its name in the table; an unknown one gets a suggestion."""
+    """The study with this name; an unknown name raises an error with a suggestion."""
     return cast(Study, STUDIES.load(name))

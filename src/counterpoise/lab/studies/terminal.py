@@ -1,4 +1,4 @@
-"""`poise study` at the terminal: progress while it measures, verdicts when it is done."""
+"""Runs studies from the terminal, with progress while measuring and verdicts at the end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from rich.text import Text
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.run import BUDGETS, measured, run_study
-from counterpoise.lab.studies.selection import WITHOUT, Limits, chosen, sizes_given
+from counterpoise.lab.studies.run import BUDGETS, is_measured, run_study
+from counterpoise.lab.studies.selection import (
+    SKIPPED_NOTE,
+    StudyLimits,
+    parse_sizes,
+    select_studies,
+)
 from counterpoise.lab.studies.study import Study, load_study
 from counterpoise.statistics.finding import Finding
 from counterpoise.store.folder import check_no_run
 from counterpoise.terminal import TerminalConsole, one_line
 
-COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
+VERDICT_COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
 
 
 class OutOfTimeError(Exception):
-    """A study is told so at its next sign of progress."""
+    """Raised at a study's next progress report once the time limit is over."""
 
 
 def run_studies(
@@ -34,49 +39,58 @@ def run_studies(
     *,
     again: bool,
     rollouts: Path | None = None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: StudyLimits = StudyLimits(),  # noqa: B008  frozen
 ) -> None:
-    """Some studies or all of them; every fault of the user's is found before anything is measured.
+    """Run the named studies, or all of them.
 
-    A study that fails or runs out of time does not take the others with it.
+    All options are checked before anything is measured. A study that fails or runs out of time does
+    not stop the others.
     """
     until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
     check_no_run(out, "studies")
     console = TerminalConsole()
-    studies = [load_study(name) for name in chosen(names, model, rollouts is not None)]
+    studies = [load_study(name) for name in select_studies(names, model, rollouts is not None)]
     if names == "all" and model != "embedded" and not rollouts:
-        console.print(WITHOUT, markup=False, highlight=False)
-    given = sizes_given(limits.sizes, [study.budgets[budget] for study in studies])
-    lab = Lab(model, budget, out, rollouts=rollouts, options=limits.sets, given=given)
+        console.print(SKIPPED_NOTE, markup=False, highlight=False)
+    size_overrides = parse_sizes(limits.sizes, [study.budgets[budget] for study in studies])
+    lab = Lab(
+        model,
+        budget,
+        out,
+        rollouts=rollouts,
+        options=limits.overrides,
+        size_overrides=size_overrides,
+    )
     if rollouts:
-        _ = lab.stored  # and so are rollouts that cannot be read
-    if again or any(not measured(study, lab) for study in studies):
-        _ = lab.policy  # a model that cannot be loaded is found before anything is written
+        _ = lab.stored_groups  # unreadable rollouts raise an error before anything is measured
+    if again or any(not is_measured(study, lab) for study in studies):
+        _ = lab.policy  # a model that cannot be loaded raises an error before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
     try:
-        _all(studies, lab, console, until, again=again)
+        _run_all(studies, lab, console, until, again=again)
     finally:
         lab.close()
 
 
-def _all(
+def _run_all(
     studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
 ) -> None:
+    # Studies that are measured already cost nothing: they are judged even after the time limit.
     late: list[str] = []
     failed: list[str] = []
     for study in studies:
         try:
-            if until is not None and time.monotonic() > until and not measured(study, lab):
+            if until is not None and time.monotonic() > until and not is_measured(study, lab):
                 raise OutOfTimeError
-            finding = _run(study, lab, console, until, again=again)
+            finding = _run_with_progress(study, lab, console, until, again=again)
         except OutOfTimeError:
             late.append(study.name)
-        except Exception as fault:  # of one study: it must not cost the others their numbers
+        except Exception as fault:  # one study must not cost the others their results
             if len(studies) == 1:
                 raise
             failed.append(study.name)
@@ -87,29 +101,35 @@ def _all(
             else:
                 console.print_exception()
         else:
-            _tell(study, finding, console)
-        lab.rest()
+            _print_verdict(study, finding, console)
+        lab.release_memory()
     if late:
-        console.print(f"not finished in time: {', '.join(late)}; the same command goes on")
+        console.print(
+            f"not finished in time: {', '.join(late)}; run the same command again to continue"
+        )
     if len(failed) + len(late) < len(studies):
-        _report(lab.out, console)
+        _write_report(lab.out, console)
     if failed:
-        raise PoiseError(f"{', '.join(failed)} failed: why is said above; the others are done")
+        raise PoiseError(
+            f"{', '.join(failed)} failed, for the reasons above; the other studies are done"
+        )
 
 
-def _report(out: Path, console: Console) -> None:
+def _write_report(out: Path, console: Console) -> None:
     try:
         from counterpoise.lab.choose_page import write_report
 
-        said = f"report {write_report(out)}"
+        message = f"report {write_report(out)}"
     except ModuleNotFoundError as fault:
-        said = f"no report: {fault.name} is not installed here; `poise report {out}` where it is"
-    console.print(said, highlight=False, markup=False, soft_wrap=True)
+        message = f"no report: {fault.name} is not installed; run `poise report {out}` where it is"
+    console.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
-def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again: bool) -> Finding:
-    """With a bar on a terminal; elsewhere a line now and then."""
-    last = time.monotonic()
+def _run_with_progress(
+    study: Study, lab: Lab, console: Console, until: float | None, *, again: bool
+) -> Finding:
+    """Run a study with a progress bar; outside a terminal, print a line from time to time."""
+    last_line_time = time.monotonic()
     progress = Progress(
         TextColumn(f"[bold]{study.name}[/]"),
         BarColumn(bar_width=24),
@@ -122,10 +142,10 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
     task = progress.add_task("loading", total=1.0)
 
     def show(doing: str, share: float) -> None:
-        nonlocal last
+        nonlocal last_line_time
         progress.update(task, completed=share, description=one_line(doing))
-        if not console.is_terminal and time.monotonic() - last > 20:
-            last = time.monotonic()
+        if not console.is_terminal and time.monotonic() - last_line_time > 20:
+            last_line_time = time.monotonic()
             console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
         if until is not None and time.monotonic() > until and share < 1:
             raise OutOfTimeError
@@ -135,10 +155,12 @@ def _run(study: Study, lab: Lab, console: Console, until: float | None, *, again
         return run_study(study, lab, lambda text: console.print(text, markup=False), again=again)
 
 
-def _tell(study: Study, finding: Finding, console: Console) -> None:
-    colour = COLOURS[finding.verdict]
-    told = Text.assemble(
-        (study.name, "bold"), f" ({study.shows}): ", (finding.verdict, colour),
+def _print_verdict(study: Study, finding: Finding, console: Console) -> None:
+    colour = VERDICT_COLOURS[finding.verdict]
+    line = Text.assemble(
+        (study.name, "bold"),
+        f" ({study.shows}): ",
+        (finding.verdict, colour),
         f". {finding.because}",
-    )  # fmt: skip
-    console.print(told, highlight=False)
+    )
+    console.print(line, highlight=False)

@@ -1,8 +1,8 @@
-"""Token values of the fixed batch, estimated once for every study that compares updates by them.
+"""Values of the fixed batch's tokens, estimated once for all studies that compare updates by them.
 
-A token's value depends on the policy and the state, not on the update under study. What is
-estimated is kept in values.parquet, a line for each state that was continued, after every few
-groups: a study that was stopped, or another study, goes on from there.
+A token's value depends on the policy and the state, not on the update under study. Estimates are
+saved to values.parquet after every few groups, one line for each continued state, so a stopped
+study, or another study, continues from there.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from collections.abc import Iterator, Sequence
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.records import read_records, write_records
-from counterpoise.microscope.value import Branch, Kind, branch_rewards
+from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
 from counterpoise.statistics.finding import Record
 
-GROUPS_AT_ONCE = 12  # their states are sampled together, then saved
-VALUES_SHARE = 0.7  # of a study's time, for its progress bar
-SIZES = {  # the batch and the values that the four studies share; `continuations` is even
+GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
+VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
+VALUE_SIZES = {  # batch and values that the four value studies share; `continuations` is even
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }
-State = tuple[Candidate, Kind]  # a token, and what is continued: s + o, s, or s without o
-Place = tuple[str, int, int, Kind]  # the same by name: group, rollout, position, kind
-Halves = tuple[float, float]  # mean reward of the even and of the odd continuations
+# A token, and the state to continue: s + o, s, or s without o.
+ValueState = tuple[Candidate, BranchKind]
+# The state's key in the file: group, rollout, position, kind.
+StateKey = tuple[str, int, int, BranchKind]
+HalfMeans = tuple[float, float]  # mean reward of the even and of the odd continuations
 COLUMNS = ("group", "rollout", "position", "kind", "even", "odd")
 
 
-class Bank:
-    """Example:
+class TokenValueStore:
+    """Estimates token values and keeps them in values.parquet.
 
-    batch = FixedBatch(lab)
-    records = Bank(lab, batch).values(batch.candidates())
+    Example:
+        batch = FixedBatch(lab)
+        records = TokenValueStore(lab, batch).value_records(batch.candidates())
     """
 
     def __init__(self, lab: Lab, batch: FixedBatch) -> None:
@@ -46,89 +49,113 @@ class Bank:
             "continuations": lab.sizes["continuations"],
             **({"set": list(lab.options)} if lab.options else {}),
         }
-        saved, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
-        self.known: dict[Place, Halves] = {
-            (r["group"], r["rollout"], r["position"], r["kind"]): (r["even"], r["odd"])
-            for r in saved
+        saved_records, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
+        self.known_halves: dict[StateKey, HalfMeans] = {
+            (record["group"], record["rollout"], record["position"], record["kind"]): (
+                record["even"],
+                record["odd"],
+            )
+            for record in saved_records
         }
 
-    def values(self, candidates: Sequence[Candidate], *, mixed: bool = False) -> list[Record]:
-        """What the records of every study say of a token.
+    def value_records(
+        self, candidates: Sequence[Candidate], *, mixed: bool = False
+    ) -> list[Record]:
+        """One record per candidate, with the columns that every study needs.
 
         value      Q(s, o) - Q_other, by the forced estimator
-        even, odd  the same from half of the continuations each: one to choose by, one to measure
-        plain      Q - V = (1 - p) value, the main text's definition
-        mixed      eq. 20 itself, where asked for
+        even, odd  the same from half of the continuations each: choose by one, measure by the other
+        plain      Q - V = (1 - p) value, the definition of the paper's main text
+        mixed      eq. 20 itself, with `mixed=True`
         """
-        kinds: tuple[Kind, ...] = ("taken", "other", "free") if mixed else ("taken", "other")
-        self._estimate([(c, kind) for c in candidates for kind in kinds])
-        return [self._record(c, mixed) for c in candidates]
+        kinds: tuple[BranchKind, ...] = ("taken", "other", "free") if mixed else ("taken", "other")
+        self._estimate([(candidate, kind) for candidate in candidates for kind in kinds])
+        return [self._record(candidate, mixed) for candidate in candidates]
 
-    def _record(self, c: Candidate, mixed: bool) -> Record:
-        row = self.rows[c.row]
-        taken, other = (self.known[self._place((c, kind))] for kind in ("taken", "other"))
-        even, odd = taken[0] - other[0], taken[1] - other[1]
-        value, rest = (even + odd) / 2, -math.expm1(c.logprob)  # rest: 1 - p
+    def _record(self, candidate: Candidate, mixed: bool) -> Record:
+        row = self.rows[candidate.row]
+        taken_halves, other_halves = (
+            self.known_halves[self._state_key((candidate, kind))] for kind in ("taken", "other")
+        )
+        even, odd = taken_halves[0] - other_halves[0], taken_halves[1] - other_halves[1]
+        value, other_probability = (even + odd) / 2, -math.expm1(candidate.logprob)
         record: Record = {
             "prompt": row.group,
             "rollout": row.index,
-            "position": c.position,
+            "position": candidate.position,
             "sign": "positive" if row.sign > 0 else "negative",
-            "p": math.exp(c.logprob),
-            "entropy": c.entropy,
-            "weight": c.weight,
+            "p": math.exp(candidate.logprob),
+            "entropy": candidate.entropy,
+            "weight": candidate.weight,
             "value": value,
             "even": even,
             "odd": odd,
-            "plain": rest * value,
+            "plain": other_probability * value,
         }
         if mixed:
-            excess = (sum(taken) - sum(self.known[self._place((c, "free"))])) / 2
-            record["mixed"] = excess / rest if rest else math.nan
+            excess = (
+                sum(taken_halves) - sum(self.known_halves[self._state_key((candidate, "free"))])
+            ) / 2
+            record["mixed"] = excess / other_probability if other_probability else math.nan
         return record
 
-    def _estimate(self, wanted: Sequence[State]) -> None:
-        """Sample the states that are not known yet, a few groups at a time."""
-        missing = [state for state in wanted if self._place(state) not in self.known]
-        done = 0
-        for part in self._parts(missing):
+    def _estimate(self, states: Sequence[ValueState]) -> None:
+        """Sample the states that are not estimated yet, a few groups at a time."""
+        missing = [state for state in states if self._state_key(state) not in self.known_halves]
+        states_done = 0
+        for state_batch in self._group_batches(missing):
             start = time.perf_counter()
-            used = sorted({c.row for c, _ in part})
+            # Only the rows of this batch are passed, so branches index into that shorter list.
+            row_indices = sorted({candidate.row for candidate, _ in state_batch})
             rewards_BM = branch_rewards(
                 self.lab.policy,
-                [self.rows[i] for i in used],
-                [Branch(used.index(c.row), c.position, kind) for c, kind in part],
+                [self.rows[index] for index in row_indices],
+                [
+                    Branch(row_indices.index(candidate.row), candidate.position, kind)
+                    for candidate, kind in state_batch
+                ],
                 self.lab.verifier,
                 self.lab.config.sample,
                 continuations=self.lab.sizes["continuations"],
                 seed=self.lab.seed,
             )
-            for state, rewards_M in zip(part, rewards_BM, strict=True):
+            for state, rewards_M in zip(state_batch, rewards_BM, strict=True):
+                # Even and odd continuations give two independent estimates of the same mean.
                 halves = float(rewards_M[::2].mean()), float(rewards_M[1::2].mean())
-                self.known[self._place(state)] = halves
+                self.known_halves[self._state_key(state)] = halves
             self.seconds += time.perf_counter() - start
             self._save()
-            done += len(part)
-            share = VALUES_SHARE * done / len(missing)
-            self.lab.progress(f"token values, {done} of {len(missing)} states", share)
+            states_done += len(state_batch)
+            share = VALUES_PROGRESS * states_done / len(missing)
+            self.lab.progress(f"token values, {states_done} of {len(missing)} states", share)
 
     def _save(self) -> None:
         self.lab.out.mkdir(parents=True, exist_ok=True)
-        lines = [
-            dict(zip(COLUMNS, (*place, *halves), strict=True))
-            for place, halves in self.known.items()
+        # The whole table is rewritten each time: parquet cannot be appended to.
+        table_rows = [
+            dict(zip(COLUMNS, (*state_key, *halves), strict=True))
+            for state_key, halves in self.known_halves.items()
         ]
-        write_records(self.path, lines, self.settings, self.seconds)
+        write_records(self.path, table_rows, self.settings, self.seconds)
 
-    def _place(self, state: State) -> Place:
-        c, kind = state
-        return self.rows[c.row].group, self.rows[c.row].index, c.position, kind
+    def _state_key(self, state: ValueState) -> StateKey:
+        candidate, kind = state
+        return (
+            self.rows[candidate.row].group,
+            self.rows[candidate.row].index,
+            candidate.position,
+            kind,
+        )
 
-    def _parts(self, missing: Sequence[State]) -> Iterator[list[State]]:
-        """All of a group together: its rollouts share states."""
-        by_group: dict[str, list[State]] = {}
+    def _group_batches(self, missing: Sequence[ValueState]) -> Iterator[list[ValueState]]:
+        """Missing states in batches of whole groups, because rollouts of a group share states."""
+        by_group: dict[str, list[ValueState]] = {}
         for state in missing:
             by_group.setdefault(self.rows[state[0].row].group, []).append(state)
         groups = list(by_group.values())
-        for first in range(0, len(groups), GROUPS_AT_ONCE):
-            yield [state for group in groups[first : first + GROUPS_AT_ONCE] for state in group]
+        for batch_start in range(0, len(groups), GROUPS_AT_ONCE):
+            yield [
+                state
+                for group in groups[batch_start : batch_start + GROUPS_AT_ONCE]
+                for state in group
+            ]

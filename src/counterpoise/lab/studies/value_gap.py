@@ -1,14 +1,14 @@
-"""The value gap: how much more the boosted tokens are worth than the suppressed ones.
+"""The value gap: how much more valuable boosted tokens are than suppressed ones.
 
     gap = 1/2 sum over signs of (mean value of boosted - mean value of suppressed)
 
-within the rollouts of each sign; classes by |delta log p| > 1e-6. That is the gap of equal numbers
-of tokens from each of the four kinds, as the paper draws them, without throwing any away. Pooled
-over signs it would be large for an update that only follows the rollout's own reward: tokens of
-right rollouts are worth more, and are boosted more.
+within the rollouts of each sign; classes by |delta log p| > 1e-6. This equals the gap of equal
+numbers of tokens from each of the four kinds, as in the paper, but uses all tokens. Pooled over
+signs it would be large for an update that only follows the rollout's own reward: tokens of right
+rollouts have higher values, and are boosted more.
 
 A record is one token under one update: `prompt`, `sign`, `delta`, values, and `weight`, the number
-of tokens it stands for. Intervals resample prompts; two updates are compared on the same draws.
+of tokens it represents. Intervals resample prompts; two updates are compared on the same draws.
 """
 
 from __future__ import annotations
@@ -20,37 +20,42 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.microscope.displacement import classes
-from counterpoise.statistics.bootstrap import Interval, Weights, interval, weighted_mean
+from counterpoise.microscope.displacement import displacement_classes
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, weighted_mean
 from counterpoise.statistics.finding import Record, Records, Verdict
 
-POWER = (1.96 + 0.84) / (2 * 1.96)  # of an interval's width: 5 % two-sided, power 80 %
-BINS = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
+# Detectable effect per interval width: 5 % two-sided, power 80 %.
+DETECTABLE_PER_WIDTH = (1.96 + 0.84) / (2 * 1.96)
+PROBABILITY_EDGES = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
 
 
-def gap(records: Records, field: str = "value") -> Interval:
-    """Of the rollouts of both signs, or of one where there is only one."""
-    return interval(_prompts(records), _Columns.of(records, field).gap)
+def value_gap(records: Records, field: str = "value") -> Interval:
+    """The value gap, as a mean over the signs of rollouts that occur."""
+    return bootstrap_interval(_prompts(records), _Columns.of(records, field).gap)
 
 
-def change(later: Records, earlier: Records, field: str = "value") -> Interval:
-    """gap(later) - gap(earlier)."""
-    one, other = _Columns.of(later, field), _Columns.of(earlier, field)
-    n = len(later)
-    return interval(_prompts([*later, *earlier]), lambda w_N: one.gap(w_N[:n]) - other.gap(w_N[n:]))
+def gap_change(later: Records, earlier: Records, field: str = "value") -> Interval:
+    """value_gap(later) - value_gap(earlier), on the same draws of prompts."""
+    # Resampling the joined records gives a prompt the same weight in both updates.
+    later_columns, earlier_columns = _Columns.of(later, field), _Columns.of(earlier, field)
+    num_later = len(later)
+    return bootstrap_interval(
+        _prompts([*later, *earlier]),
+        lambda w_N: later_columns.gap(w_N[:num_later]) - earlier_columns.gap(w_N[num_later:]),
+    )
 
 
-def pooled(records: Records) -> list[Record]:
-    """The same tokens as if all were of one sign."""
+def pool_signs(records: Records) -> list[Record]:
+    """The same tokens with one common sign, so that gaps pool positive and negative rollouts."""
     return [{**record, "sign": "any"} for record in records]
 
 
-def curve(
+def gap_curve(
     records: Records, field: str, by: str, limits: Sequence[float]
 ) -> Callable[[Weights], list[float]]:
-    """The gaps among the records with `by` up to each limit, as a function of their weights."""
+    """A function of weights: the gaps among the records with `by` up to each limit."""
     columns = _Columns.of(records, field)
-    by_N = np.array([r[by] for r in records], dtype=np.float64)
+    by_N = np.array([record[by] for record in records], dtype=np.float64)
     within = [(by_N <= limit).astype(np.float64) for limit in limits]
     return lambda w_N: [columns.gap(w_N * inside_N) for inside_N in within]
 
@@ -58,12 +63,16 @@ def curve(
 def matched_gap(records: Records, field: str = "value") -> Interval:
     """The gap among tokens of like probability and equal sign, averaged over bins of p(o).
 
-    Likely tokens are boosted more often and are worth more, whatever the rewards say; within a bin
-    that is no explanation. A bin weighs n+ n- / (n+ + n-), what gives the least variance.
+    Likely tokens are boosted more often and have higher values, whatever the rewards; within a bin
+    this cannot explain a gap. A bin has weight n+ n- / (n+ + n-), which minimises the variance.
     """
     columns = _Columns.of(records, field)
-    bin_N = np.searchsorted(BINS, [r["p"] for r in records])
-    cells = [sign_N * (bin_N == b) for sign_N in columns.signs for b in range(len(BINS) + 1)]
+    bin_N = np.searchsorted(PROBABILITY_EDGES, [record["p"] for record in records])
+    cells = [
+        sign_N * (bin_N == bin_index)
+        for sign_N in columns.signs
+        for bin_index in range(len(PROBABILITY_EDGES) + 1)
+    ]
 
     def statistic(w_N: Weights) -> float:
         total = weights = 0.0
@@ -75,52 +84,55 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
                 weights += weight
         return total / weights if weights else math.nan
 
-    return interval(_prompts(records), statistic)
+    return bootstrap_interval(_prompts(records), statistic)
 
 
-def strongest(records: Records) -> list[Record]:
+def strongest_quarter(records: Records) -> list[Record]:
     """The quarter of tokens with the largest |value|, ties included.
 
-    Chosen by one half of the continuations and measured by the other, both ways: whoever chooses
-    and measures by the same noise finds large values where there are none.
+    Tokens are chosen by one half of the continuations and measured by the other, in both ways:
+    choosing and measuring by the same noise would find large values where there are none.
     """
-    chosen: list[Record] = []
-    for by, measured in (("even", "odd"), ("odd", "even")):
-        size_N = np.abs([r[by] for r in records])
-        least = np.quantile(size_N, 0.75)
-        kept = (size_N >= least) & (size_N > 0)
-        chosen += [
-            {**r, "value": r[measured]} for r, keep in zip(records, kept, strict=True) if keep
+    selected: list[Record] = []
+    for chosen_by, measured_by in (("even", "odd"), ("odd", "even")):
+        size_N = np.abs([record[chosen_by] for record in records])
+        threshold = np.quantile(size_N, 0.75)
+        # Few continuations often give a value of exactly 0, which is never among the strongest.
+        is_strong = (size_N >= threshold) & (size_N > 0)
+        selected += [
+            {**record, "value": record[measured_by]}
+            for record, keep in zip(records, is_strong, strict=True)
+            if keep
         ]
-    return chosen
+    return selected
 
 
-def detectable(found: Interval) -> float:
-    """The smallest true difference that an interval of this width would usually (80 %) exclude."""
-    return POWER * (found[2] - found[1])
+def detectable_gap(interval: Interval) -> float:
+    """The smallest true difference that an interval of this width would show in 80 % of cases."""
+    return DETECTABLE_PER_WIDTH * (interval[2] - interval[1])
 
 
-def told(found: Interval) -> str:
-    value, low, high = (f"{x:+.3f}" for x in found)
+def format_interval(interval: Interval) -> str:
+    value, low, high = (f"{bound:+.3f}" for bound in interval)
     return f"{value} [{low}, {high}]"
 
 
-def verdict_of(found: Sequence[Interval]) -> Verdict:
+def verdict_from_intervals(intervals: Sequence[Interval]) -> Verdict:
     """All intervals above 0: replicated; any below: not replicated; otherwise inconclusive."""
-    if all(low > 0 for _, low, _ in found):
+    if all(low > 0 for _, low, _ in intervals):
         return "replicated"
-    if any(high < 0 for _, _, high in found):
+    if any(high < 0 for _, _, high in intervals):
         return "not replicated"
     return "inconclusive"
 
 
 def _prompts(records: Records) -> list[str]:
-    return [r["prompt"] for r in records]
+    return [record["prompt"] for record in records]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
-    """What the statistics read, each [N]."""
+    """Columns of the records, each [N]."""
 
     value: NDArray[np.float64]
     up: Weights  # the token's weight if it is boosted, else 0
@@ -129,11 +141,13 @@ class _Columns:
 
     @classmethod
     def of(cls, records: Records, field: str) -> _Columns:
-        weight_N = np.array([r["weight"] for r in records], dtype=np.float64)
-        class_N = classes(np.array([r["delta"] for r in records], dtype=np.float64))
-        sign_N = np.array([r["sign"] for r in records])
+        weight_N = np.array([record["weight"] for record in records], dtype=np.float64)
+        class_N = displacement_classes(
+            np.array([record["delta"] for record in records], dtype=np.float64)
+        )
+        sign_N = np.array([record["sign"] for record in records])
         return cls(
-            np.array([r[field] for r in records], dtype=np.float64),
+            np.array([record[field] for record in records], dtype=np.float64),
             weight_N * (class_N > 0),
             weight_N * (class_N < 0),
             tuple((sign_N == sign).astype(np.float64) for sign in sorted(set(sign_N.tolist()))),
@@ -146,5 +160,5 @@ class _Columns:
         return value, float(up_N.sum()), float(down_N.sum())
 
     def gap(self, w_N: Weights) -> float:
-        """nan where a sign lacks one of the two classes."""
+        """The value gap; nan where a sign lacks boosted or suppressed tokens."""
         return sum(self.sides(w_N * sign_N)[0] for sign_N in self.signs) / len(self.signs)

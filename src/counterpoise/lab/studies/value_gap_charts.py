@@ -1,4 +1,4 @@
-"""Gaps with their intervals along an axis: what the value studies draw."""
+"""Charts of the value studies: gaps with intervals along an axis."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TypedDict
 
 import altair as alt
 
-from counterpoise.lab.studies.value_gap import gap
+from counterpoise.lab.studies.value_gap import value_gap
 from counterpoise.report.charts.series import chart
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 
-SPACING = 10  # pixels between the series at one place
-SIGNED = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
-BY_SIGN = {"both": "series", "positive": "positive", "negative": "negative"}
+SERIES_SPACING = 10  # pixels between series at the same x
+SIGNED_LABEL = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
+SIGN_STYLES = {"both": "series", "positive": "positive", "negative": "negative"}
 KEYS = (
     ("series", "mean of both signs"),
     ("positive", "positive rollouts"),
@@ -22,7 +22,7 @@ KEYS = (
 )
 
 
-class Point(TypedDict):
+class GapPoint(TypedDict):
     x: str
     series: str
     value: float
@@ -30,52 +30,60 @@ class Point(TypedDict):
     high: float
 
 
-def at(x: str, series: str, found: Interval) -> Point:
-    value, low, high = found
+def gap_point(x: str, series: str, interval: Interval) -> GapPoint:
+    value, low, high = interval
     return {"x": x, "series": series, "value": value, "low": low, "high": high}
 
 
-def by_sign(x: str, records: Records) -> list[Point]:
-    """The gap, and that of positive and negative rollouts alone."""
+def gap_points_by_sign(x: str, records: Records) -> list[GapPoint]:
+    """The gap of all rollouts, and of positive and negative rollouts alone."""
     return [
-        at(x, series, gap([r for r in records if series in ("both", r["sign"])]))
-        for series in BY_SIGN
+        gap_point(
+            x,
+            series,
+            value_gap([record for record in records if series in ("both", record["sign"])]),
+        )
+        for series in SIGN_STYLES
     ]
 
 
-def along(
-    points: Sequence[Point],
+def gap_chart(
+    points: Sequence[GapPoint],
     styles: Mapping[str, str],
     title: str,
     description: str,
     *,
     joined: bool = True,
 ) -> alt.LayerChart:
-    """`styles`: series -> colour. Places are drawn evenly, in the order they come in."""
+    """Points with intervals, evenly spaced in the order given; `styles` maps series to colours."""
     x = alt.X(
         "x:O",
         sort=None,
         scale=alt.Scale(padding=0.5),
         axis=alt.Axis(title=title or None, labelAngle=0),
     )
-    y = alt.Y("value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED, tickMinStep=0))
-    tip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
-    tip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
+    y = alt.Y(
+        "value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED_LABEL, tickMinStep=0)
+    )
+    tooltip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
+    tooltip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
     zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     layers: list[alt.Chart] = [zero]
-    for place, (series, style) in enumerate(styles.items()):
-        shift = SPACING * (place - (len(styles) - 1) / 2)
-        mine = chart([dict(p) for p in points if p["series"] == series])
+    for series_index, (series, style) in enumerate(styles.items()):
+        shift = SERIES_SPACING * (series_index - (len(styles) - 1) / 2)
+        series_chart = chart([dict(point) for point in points if point["series"] == series])
         if joined:
             layers.append(
-                mine.mark_line(style=style, xOffset=shift, strokeWidth=1, opacity=0.5).encode(
-                    x=x, y=y
-                )
+                series_chart.mark_line(
+                    style=style, xOffset=shift, strokeWidth=1, opacity=0.5
+                ).encode(x=x, y=y)
             )
         layers += [
-            mine.mark_rule(style=style, xOffset=shift, strokeWidth=1.75)
+            series_chart.mark_rule(style=style, xOffset=shift, strokeWidth=1.75)
             .encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
             .transform_filter("isValid(datum.low)"),
-            mine.mark_point(style=style, xOffset=shift, size=44).encode(x=x, y=y, tooltip=tip),
+            series_chart.mark_point(style=style, xOffset=shift, size=44).encode(
+                x=x, y=y, tooltip=tooltip
+            ),
         ]
     return alt.LayerChart(layer=layers, width="container", height=210, description=description)

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.microscope.monitor_records import NUMBERS
+from counterpoise.microscope.monitor_records import METRIC_NAMES
 
 PANELS = {
     "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*"),
@@ -33,7 +33,7 @@ PANELS = {
         "steps", "skipped_steps", "loss", "grad_norm", "clipped_share", "capped_share",
         "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "sampler_*",
     ),
-    "monitor": NUMBERS,
+    "monitor": METRIC_NAMES,
     "time": ("*_seconds", "*_per_second"),
 }  # fmt: skip
 OTHER = "other"

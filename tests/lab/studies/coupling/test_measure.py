@@ -11,9 +11,9 @@ import torch
 
 from counterpoise.lab.studies.coupling import measure
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.coupling import decompose
-from counterpoise.microscope.pairs import kernel
+from counterpoise.microscope.pairs import kernel_rows
 from counterpoise.report.charts.vega import specification
 from counterpoise.statistics.finding import Record
 
@@ -26,7 +26,7 @@ def measured(tmp_path_factory) -> Iterator[Measured]:
     lab = Lab("embedded", "quick", Path(tmp_path_factory.mktemp("coupling")))
     lab.sizes = {"prompts": 8, "pairs": 500, "watched": 10**6}
     records = list(measure.measure(lab))
-    seen = snapshot(lab.policy, lab.rows(8))
+    seen = take_snapshot(lab.policy, lab.rows(8))
     yield seen, lab.policy.decoder.unembedding.detach(), records
     lab.close()
 
@@ -42,7 +42,7 @@ def of(records: list[Record], panel: str, **wanted: object) -> list[Record]:
 def test_cells_sum_to_all_pairs(measured: Measured) -> None:
     seen, W, records = measured
     N = len(seen)
-    push = (kernel(seen.hidden, W, seen.tokens, torch.arange(N)) * seen.advantages).abs()
+    push = (kernel_rows(seen.hidden, W, seen.tokens, torch.arange(N)) * seen.advantages).abs()
     push.fill_diagonal_(0)
     cells = of(records, "cells")
     assert sum(r["pairs"] for r in cells) == N * (N - 1)
@@ -55,7 +55,7 @@ def test_cells_sum_to_all_pairs(measured: Measured) -> None:
     assert sum(r["strength"] for r in mine) == pytest.approx(both, rel=1e-4)
 
     pi = torch.softmax(seen.hidden @ W.T, dim=1)[:, seen.tokens]  # pi_j(o_k)
-    rivals = push[~equal & (pi >= measure.RIVAL)].sum().item()
+    rivals = push[~equal & (pi >= measure.RIVAL_PROBABILITY)].sum().item()
     found = sum(r["strength"] for r in of(records, "cells", kind="rival"))
     assert found == pytest.approx(rivals, rel=1e-3)
 
@@ -70,7 +70,7 @@ def test_parts_are_those_of_the_decomposition(measured: Measured) -> None:
     seen, W, records = measured
     found = decompose(seen.hidden, W, seen.tokens, seen.advantages, seen.groups)
     own = sum(r["strength"] for r in of(records, "parts", kind="own"))
-    assert own == pytest.approx(found.own.abs().sum().item(), rel=1e-4)
+    assert own == pytest.approx(found.self_push.abs().sum().item(), rel=1e-4)
     same = sum(values for part, values in found.parts.items() if part[0] == "same")
     equal = sum(r["strength"] for r in of(records, "parts", kind="equal"))
     assert equal == pytest.approx(same.abs().sum().item(), rel=1e-4)

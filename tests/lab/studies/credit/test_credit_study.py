@@ -12,22 +12,27 @@ from lab.experiments.made_up import run
 from lab.studies import token_values as made
 
 from counterpoise.config.load import load_config
-from counterpoise.lab.studies.credit import arms as credit_arms
 from counterpoise.lab.studies.credit import measure
 from counterpoise.lab.studies.credit import tokens as credit_tokens
-from counterpoise.lab.studies.credit.arms import BASELINE, Arm, arms, differing
-from counterpoise.lab.studies.credit.iteration_cost import one_iteration, sums_of
-from counterpoise.lab.studies.credit.judge import MARGIN, judge, verdict_of
-from counterpoise.lab.studies.credit.training import (
-    LATE,
-    measure_training,
-    read_timed,
-    trained,
-    untrained,
+from counterpoise.lab.studies.credit.arms import (
+    BASELINE,
+    COMMON_OPTIONS,
+    CreditArm,
+    credit_arms,
+    distinct_advantages,
 )
-from counterpoise.lab.studies.credit.value_correlation import Tokens, valued
+from counterpoise.lab.studies.credit.iteration_cost import prompt_sums, run_one_iteration
+from counterpoise.lab.studies.credit.judge import MARGIN, judge, verdict_from_gains
+from counterpoise.lab.studies.credit.training import (
+    OUT_OF_TIME,
+    measure_training,
+    read_timed_run,
+    training_results,
+    untrained_notes,
+)
+from counterpoise.lab.studies.credit.value_correlation import ComparedTokens, correlate_arms
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.monitor_records import numbers as monitor_numbers
+from counterpoise.microscope.monitor_records import monitor_metrics as monitor_numbers
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Record
 from counterpoise.store.folder import RunFolder
@@ -39,7 +44,7 @@ SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
 
 
 def test_every_method_of_the_registries_is_an_arm() -> None:
-    every = arms()
+    every = credit_arms()
     assert next(iter(every)) == BASELINE
     names = {*TOKEN_WEIGHTS, *STEP_RULES, *TRAJECTORY_WEIGHTS} - {"off"}
     assert names <= set(every)
@@ -48,22 +53,22 @@ def test_every_method_of_the_registries_is_an_arm() -> None:
 
 def test_an_advantage_that_is_another_times_a_number_is_left_out() -> None:
     """rloo is 8/7 of dr_grpo."""
-    assert differing()[0] == "grpo"
-    assert "rloo" not in differing()
+    assert distinct_advantages()[0] == "grpo"
+    assert "rloo" not in distinct_advantages()
 
 
-@pytest.mark.parametrize("name", [name for name in arms() if name != "serl"])
+@pytest.mark.parametrize("name", [name for name in credit_arms() if name != "serl"])
 def test_the_options_of_an_arm_make_a_run(name: str) -> None:
-    load_config("demo", list(arms()[name].options))
+    load_config("demo", list(credit_arms()[name].options))
 
 
 def test_the_budgets_name_the_arms() -> None:
     for sizes in measure.STUDY.budgets.values():
-        assert sizes["every"] == list(arms())
-        assert set(sizes["training"]["arms"]) <= set(arms())
+        assert sizes["every"] == list(credit_arms())
+        assert set(sizes["training"]["arms"]) <= set(credit_arms())
     full = measure.STUDY.budgets["full"]["training"]
     assert full["seeds"] >= 3
-    assert full["arms"] == list(arms())
+    assert full["arms"] == list(credit_arms())
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -76,8 +81,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], li
     lab, said = made.lab(out, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     with pytest.MonkeyPatch.context() as patch:
-        few = {name: arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce")}
-        patch.setattr(credit_tokens, "arms", lambda: few)
+        few = {name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce")}
+        patch.setattr(credit_tokens, "credit_arms", lambda: few)
         return credit_tokens.measure_tokens(lab), said, out
 
 
@@ -109,15 +114,17 @@ def test_a_stopped_measurement_goes_on(
     measured: tuple[list[Record], list[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records, _, out = measured
-    few = {name: arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce", "reinforce")}
-    monkeypatch.setattr(credit_tokens, "arms", lambda: few)
+    few = {
+        name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce", "reinforce")
+    }
+    monkeypatch.setattr(credit_tokens, "credit_arms", lambda: few)
     lab, said = made.lab(out, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     again = credit_tokens.measure_tokens(lab)
     assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
     assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
     assert said == ["credit and one iteration of reinforce"]
-    monkeypatch.setattr(credit_tokens, "Glass", None)  # all is known: no batch, no model
+    monkeypatch.setattr(credit_tokens, "ArmProbe", None)  # all is known: no batch, no model
     known = credit_tokens.measure_tokens(made.lab(out, **SIZES))
     assert [r["arm"] for r in known] == [r["arm"] for r in again]
 
@@ -126,36 +133,36 @@ def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
     measured: tuple[list[Record], list[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, out = measured
-    few = {name: arms()[name] for name in (BASELINE, "gtpo", "thr", "reinforce")}
-    monkeypatch.setattr(credit_tokens, "arms", lambda: few)
-    look = credit_tokens.Glass.look
+    few = {name: credit_arms()[name] for name in (BASELINE, "gtpo", "thr", "reinforce")}
+    monkeypatch.setattr(credit_tokens, "credit_arms", lambda: few)
+    look = credit_tokens.ArmProbe.measure_arm
 
-    def fails(glass: credit_tokens.Glass, arm: Arm) -> list[Record]:
+    def fails(glass: credit_tokens.ArmProbe, arm: CreditArm) -> list[Record]:
         if arm.name == "thr":
             raise RuntimeError("CUDA error: out of luck\nand more")
         return look(glass, arm)
 
-    monkeypatch.setattr(credit_tokens.Glass, "look", fails)
+    monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", fails)
     found = credit_tokens.measure_tokens(made.lab(out, **SIZES))
     assert {"panel": "refused", "arm": "thr", "kind": "weights",
             "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
     assert "reinforce" in {r["arm"] for r in found}
-    monkeypatch.setattr(credit_tokens.Glass, "look", look)
+    monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", look)
     again = credit_tokens.measure_tokens(made.lab(out, **SIZES))
     assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
 
 
 @pytest.fixture(scope="module")
-def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.Glass:
+def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.ArmProbe:
     """The same batch; its values are known."""
-    return credit_tokens.Glass(made.lab(measured[2], **SIZES))
+    return credit_tokens.ArmProbe(made.lab(measured[2], **SIZES))
 
 
-def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.Glass) -> None:
-    arm = Arm("gtpo", "weights", (*credit_arms.ALL, "credit.weights=gtpo"))
+def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmProbe) -> None:
+    arm = CreditArm("gtpo", "weights", (*COMMON_OPTIONS, "credit.weights=gtpo"))
     with glass.lab.unchanged():
-        one = one_iteration(glass.lab, glass.groups, glass.configured(arm))
-    sums, expected = sums_of(one), monitor_numbers(one.views)
+        one = run_one_iteration(glass.lab, glass.groups, glass.configure(arm))
+    sums, expected = prompt_sums(one), monitor_numbers(one.measurements)
     left, gross, net, pushed = (
         sum(r[name] for r in sums) for name in ("left", "gross", "net", "pushed")
     )
@@ -166,12 +173,12 @@ def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.Glass) 
 
 @pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
 def test_trajectory_weights_leave_nothing_of_a_whole_group(
-    glass: credit_tokens.Glass, name: str
+    glass: credit_tokens.ArmProbe, name: str
 ) -> None:
     with glass.lab.unchanged():
-        one = one_iteration(glass.lab, glass.groups, glass.configured(arms()[name]))
-    sums = sums_of(one)
-    assert len(one.views) == 2
+        one = run_one_iteration(glass.lab, glass.groups, glass.configure(credit_arms()[name]))
+    sums = prompt_sums(one)
+    assert len(one.measurements) == 2
     assert sum(r["whole"] for r in sums) > 0
     assert sum(r["rest"] for r in sums) < 1e-6 * sum(r["whole"] for r in sums)
 
@@ -217,7 +224,7 @@ def tokens(arm: str, weight: float, seed: int = 0, **more: object) -> list[Recor
 
 def test_the_weights_that_know_the_value_are_found() -> None:
     records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + tokens("bad", -0.5)
-    base, good, bad = valued(records, Tokens(records))
+    base, good, bad = correlate_arms(records, ComparedTokens(records))
     assert base.right is None
     assert base.gain is None
     assert good.credit == pytest.approx((1.0, 1.0, 1.0))
@@ -240,7 +247,7 @@ def test_the_weights_that_know_the_value_are_found() -> None:
 def test_the_correlation_of_two_signs_by_hand() -> None:
     """A = +-1 against values of the same sign: a half of each, so rho = sqrt(3) / 2."""
     records = tokens(BASELINE, 0.0)
-    (base,) = valued(records, Tokens(records))
+    (base,) = correlate_arms(records, ComparedTokens(records))
     assert base.credit
     assert base.credit[0] == pytest.approx(math.sqrt(3) / 2, rel=1e-4)
 
@@ -265,7 +272,7 @@ UNKNOWN = (0.1, math.nan, math.nan)
     ],
 )
 def test_verdicts(gains: list[Interval], verdict: str) -> None:
-    assert verdict_of(gains) == verdict
+    assert verdict_from_gains(gains) == verdict
 
 
 def test_one_prompt_concludes_nothing() -> None:
@@ -325,14 +332,14 @@ def training(gain: float, seeds: int) -> list[Record]:
 
 
 def test_training_at_equal_rollouts_and_at_equal_seconds() -> None:
-    base, good = trained(training(0.1, 4))
-    assert base.rollouts is None
-    assert good.rollouts
-    assert good.seconds
-    assert good.rollouts.value == pytest.approx(0.1, abs=0.002)
-    assert good.seconds.value == pytest.approx(0.5 + 0.05 - 0.6, abs=0.002)
-    assert good.slower
-    assert good.slower.value == pytest.approx(1.0)
+    base, good = training_results(training(0.1, 4))
+    assert base.by_rollouts is None
+    assert good.by_rollouts
+    assert good.by_seconds
+    assert good.by_rollouts.value == pytest.approx(0.1, abs=0.002)
+    assert good.by_seconds.value == pytest.approx(0.5 + 0.05 - 0.6, abs=0.002)
+    assert good.slowdown
+    assert good.slowdown.value == pytest.approx(1.0)
     assert good.cancellation == pytest.approx(0.3)
     assert good.residual == pytest.approx(0.5)
 
@@ -342,7 +349,7 @@ def test_seconds_of_a_run_are_its_median_iterations_without_the_monitor(tmp_path
     for i, (whole, looked) in enumerate([(3.0, 1.0), (9.0, 0.0), (2.5, 0.5)], 1):
         line = {"iteration": i, "steps": 4, "rollouts": 64, "exchangeability": 0.1 * i}
         folder.append("metrics", {**line, "iteration_seconds": whole, "monitor_seconds": looked})
-    curve = read_timed(folder)
+    curve = read_timed_run(folder)
     assert [r["seconds"] for r in curve] == [0.0, 2.0, 4.0, 6.0]
     assert [r["residual"] for r in curve] == [None, *(pytest.approx(0.1 * i) for i in (1, 2, 3))]
 
@@ -357,16 +364,16 @@ def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
     lab.progress = lambda doing, share: shares.append(share)
     none = measure_training(lab, {"serl"}, slow={BASELINE})
     assert [(r["panel"], r["arm"], r["reason"]) for r in none] == [
-        ("untrained", "gtpo", LATE), ("untrained", BASELINE, LATE),
+        ("untrained", "gtpo", OUT_OF_TIME), ("untrained", BASELINE, OUT_OF_TIME),
     ]  # fmt: skip
-    assert trained(none) == []
+    assert training_results(none) == []
     lab.sizes = {"training": sizes, "train_minutes": 0}
-    base, gtpo = trained(measure_training(lab, {"serl"}))
+    base, gtpo = training_results(measure_training(lab, {"serl"}))
     assert (base.arm, gtpo.arm) == (BASELINE, "gtpo")
-    assert gtpo.rollouts
-    assert gtpo.rollouts.n == 1
+    assert gtpo.by_rollouts
+    assert gtpo.by_rollouts.n == 1
     assert gtpo.residual == pytest.approx(1.0)  # right and wrong rollouts never share a pull
-    assert all(credit_tokens.MEASURED_SHARE <= share <= 1 for share in shares)
+    assert all(credit_tokens.ARMS_PROGRESS <= share <= 1 for share in shares)
 
 
 def test_few_seeds_say_nothing_about_success() -> None:
@@ -401,22 +408,26 @@ def test_idle_arms_are_not_trained_and_slow_ones_last(
 def test_what_is_not_trained_is_said() -> None:
     """Of four seeds of two arms two of one are missing, and all of a third arm."""
     runs = [r for r in training(0.1, 4) if r["arm"] == BASELINE or r["seed"] < 2]
-    late = [("good", 2, LATE), ("good", 3, LATE), *(("bad", s, "out of memory") for s in range(4))]
+    late = [
+        ("good", 2, OUT_OF_TIME),
+        ("good", 3, OUT_OF_TIME),
+        *(("bad", s, "out of memory") for s in range(4)),
+    ]
     missing: list[Record] = [
         {"panel": "untrained", "arm": arm, "rate": 1e-4, "seed": seed, "reason": reason}
         for arm, seed, reason in late
     ]
-    assert untrained(runs) == []
-    assert untrained(runs + missing) == [
-        f"2 of 12 runs are not trained, {LATE}: good 2, 3 (seeds).",
+    assert untrained_notes(runs) == []
+    assert untrained_notes(runs + missing) == [
+        f"2 of 12 runs are not trained, {OUT_OF_TIME}: good 2, 3 (seeds).",
         "4 of 12 runs are not trained, out of memory: bad 0, 1, 2, 3 (seeds).",
     ]
     records = tokens(BASELINE, 0.0) + tokens("good", 0.5) + runs + missing
-    assert set(untrained(missing + runs)) <= set(judge(records).notes)
-    base, good = trained(records)
+    assert set(untrained_notes(missing + runs)) <= set(judge(records).notes)
+    base, good = training_results(records)
     assert (base.success.n, good.success.n) == (4, 2)
-    assert good.rollouts
-    assert good.rollouts.n == 2
+    assert good.by_rollouts
+    assert good.by_rollouts.n == 2
     only = tokens(BASELINE, 0.0) + missing
     assert not any("No arm was trained" in note for note in judge(only).notes)
     assert len(measure.draw(only)) == 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from counterpoise.lab.studies.flipping import measure
-from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, Moved, run_means
+from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, MovementCounts, run_means
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record
 
@@ -73,7 +73,7 @@ def test_shares_by_hand() -> None:
         for p, sign, up, down in ((0, "positive", 6, 2), (1, "positive", 4, 4),
                                   (0, "negative", 5, 3), (1, "negative", 1, 7))
     ]  # fmt: skip
-    moved = Moved(records, "sgd", "joint")
+    moved = MovementCounts(records, "sgd", "joint")
     once = np.ones(4)
     assert moved.share("boosted", "positive", once) == pytest.approx(10 / 20)
     assert moved.difference(once) == pytest.approx(10 / 20 - 6 / 20)
@@ -121,7 +121,7 @@ def test_an_iteration_where_nothing_moved_is_passed_over() -> None:
 
 def test_a_run_without_monitor_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success": 0.5}) + "\n")
-    assert measure.read_run(tmp_path) == []
+    assert measure.read_monitor_records(tmp_path) == []
 
 
 def test_figures() -> None:

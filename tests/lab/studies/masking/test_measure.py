@@ -11,7 +11,7 @@ import torch
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking import measure
-from counterpoise.lab.studies.masking.judge import EDGES, ETA, SMALL, matching
+from counterpoise.lab.studies.masking.judge import COSINE_EDGES, ETA, SMALL_ETA, matching
 from counterpoise.report.charts.vega import specification
 from counterpoise.statistics.finding import Record
 
@@ -35,15 +35,15 @@ def simulated(rates: dict[str, float], prompts: int = 60) -> list[Record]:
                 records.append({**shared, "layer": layer, "how": how, "rate": ETA})
                 if panel == "table" and how == "update":
                     records.append({**shared, "layer": layer, "how": "first order", "rate": ETA})
-                    records.append({**shared, "layer": layer, "how": how, "rate": SMALL})
+                    records.append({**shared, "layer": layer, "how": how, "rate": SMALL_ETA})
 
     for source, sure in (("mixed", None), ("positive", 1.0), ("negative", 0.0)):
         for condition, chance in rates.items():
             add("table", condition, source, chance if sure is None else sure)
         for how in ("update", "first order"):
-            for low in EDGES[:-1]:
+            for low in COSINE_EDGES[:-1]:
                 add("strength", f"{low}", source, 0.5 if sure is None else sure, how)
-            for n in measure.TOPS:
+            for n in measure.TOP_COUNTS:
                 add("top", f"{n}", source, 0.5 if sure is None else sure, how)
     for how in ("update", "first order"):
         for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -109,7 +109,7 @@ def test_sets_are_what_they_are_called(measured) -> None:
     _, records = measured
     for r in records:
         assert all(isinstance(value, (str, int, float)) for value in r.values())
-        assert 1 <= r["tokens"] <= max(measure.SIZE, *measure.TOPS)
+        assert 1 <= r["tokens"] <= max(measure.SET_SIZE, *measure.TOP_COUNTS)
         if r["source"] != "mixed":
             assert r["positive_tokens"] == (r["tokens"] if r["source"] == "positive" else 0)
     signs = {r["candidate"]: r["sign"] for r in records}
@@ -128,7 +128,7 @@ def test_layers_cover_the_candidates_they_should(measured) -> None:
 
     assert count(layer="head", how="update") == 12
     assert count(layer="full", how="update", rate=ETA) == lab.sizes["real"]
-    assert count(layer="full", how="update", rate=SMALL) == lab.sizes["rows"]
+    assert count(layer="full", how="update", rate=SMALL_ETA) == lab.sizes["rows"]
     assert count(layer="full", how="first order") == lab.sizes["rows"]
 
 

@@ -11,7 +11,7 @@ from lab.studies.token_values import lab, tokens
 
 from counterpoise.lab.studies.fixed_batch import Candidate
 from counterpoise.lab.studies.value import measure
-from counterpoise.lab.studies.value.judge import SHARES, peak_of
+from counterpoise.lab.studies.value.judge import ENTROPY_SHARES, peak_share
 from counterpoise.report.charts.vega import specification
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Row
@@ -58,9 +58,9 @@ def test_the_verdict_needs_both_signs(positive: float, negative: float, verdict:
 def test_the_peak_is_where_strong_tokens_end() -> None:
     everything = [r for r in made_up(0.1, 0.1) if r["panel"] == "all"]
     falling = [{**r, "value": r["value"] * (r["top"] <= 0.2)} for r in everything]
-    assert peak_of(falling, "value")[0] <= 0.2
+    assert peak_share(falling, "value")[0] <= 0.2
     rising = [{**r, "value": (r["delta"] > 0) * r["top"]} for r in everything]
-    assert peak_of(rising, "value")[0] == SHARES[-1]
+    assert peak_share(rising, "value")[0] == ENTROPY_SHARES[-1]
 
 
 def test_cells_are_equal_and_the_first_of_the_pool() -> None:
@@ -69,24 +69,24 @@ def test_cells_are_equal_and_the_first_of_the_pool() -> None:
     pool = [Candidate(int(rng.integers(2)), n, -1.0, 0.5) for n in range(200)]
     delta = rng.choice([0.1, -0.1, 0.0], size=200, p=[0.5, 0.3, 0.2]).tolist()
     for size, expected in ((10, 10), (1000, None)):
-        chosen = measure.equal_cells(rows, pool, delta, size)
+        chosen = measure.draw_equal_cells(rows, pool, delta, size)
         cells = Counter((pool[n].row, delta[n]) for n in chosen)
         whole = Counter((c.row, d) for c, d in zip(pool, delta, strict=True) if d)
         assert set(cells.values()) == {expected or min(whole.values())}
     first = [n for n in range(200) if pool[n].row == 0 and delta[n] > 0][:10]
-    assert set(first) <= set(measure.equal_cells(rows, pool, delta, 10))
+    assert set(first) <= set(measure.draw_equal_cells(rows, pool, delta, 10))
 
 
 def test_shuffling_keeps_the_advantages_of_each_group() -> None:
     rows = [Row(g, a, 5, index=i) for g in "ab" for i, a in enumerate((1.5, -0.5, -0.5, -0.5))]
-    mixed_up = [measure.shuffled(rows, seed) for seed in range(8)]
+    mixed_up = [measure.shuffle_row_advantages(rows, seed) for seed in range(8)]
     for found in mixed_up:
         assert [(r.group, r.index) for r in found] == [(r.group, r.index) for r in rows]
         for group in "ab":
             assert sorted(r.advantage for r in found if r.group == group) == [-0.5] * 3 + [1.5]
     assert len({tuple(r.advantage for r in found) for found in mixed_up}) > 1
-    assert [r.advantage for r in measure.shuffled(rows, 3)] == [
-        r.advantage for r in measure.shuffled(rows, 3)
+    assert [r.advantage for r in measure.shuffle_row_advantages(rows, 3)] == [
+        r.advantage for r in measure.shuffle_row_advantages(rows, 3)
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.variance import measure
-from counterpoise.lab.studies.variance.judge import COMPOSERS, DIRECTIONS, Measured
+from counterpoise.lab.studies.variance.judge import COMPOSERS, DIRECTIONS, CutStatistics
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Row
 
@@ -25,11 +25,11 @@ def simulated(rho: float, heavier_by_sign: float = 1.0) -> list[Record]:
     X = np.sqrt(rho) * rng.normal(size=(P, 1)) + np.sqrt(1 - rho) * rng.normal(size=(P, G))
     rows = [Row(f"q{p}", float(A[p, i]), 5 + i, index=i) for p in range(P) for i in range(G)]
     scores = dict.fromkeys(DIRECTIONS, X)
-    records = measure._of_plans(rows) + measure._of_filter("shared", X, A)
+    records = measure._plan_records(rows) + measure._filter_records("shared", X, A)
     for direction in DIRECTIONS[1:]:
-        records += measure._of_filter(direction, X, A)
+        records += measure._filter_records(direction, X, A)
     for cut, parts in measure._cuts(rows).items():
-        records += measure._of_cut(cut, parts, scores, A, draws=4)
+        records += measure._cut_records(cut, parts, scores, A, draws=4)
     for record in records:
         if record.get("cut") == "by sign":
             record["measured"] *= heavier_by_sign
@@ -70,7 +70,7 @@ def test_groups_are_those_of_the_rows() -> None:
 def test_composers_keep_to_the_closed_form() -> None:
     records = simulated(rho=0.5)
     for rule in COMPOSERS:
-        one = Measured(records, "shared", rule)
+        one = CutStatistics(records, "shared", rule)
         _, low, high = one.interval(one.over_closed_form)
         assert low < 1.03
         assert high > 0.97
@@ -84,7 +84,7 @@ def test_on_the_embedded_model(tmp_path: Path) -> None:
         records = measure.measure(lab)
     finally:
         lab.close()
-    one = Measured(records, "success", "whole")
+    one = CutStatistics(records, "success", "whole")
     np.testing.assert_allclose(one.squares, G - 1, rtol=1e-5)
     np.testing.assert_allclose(one.sums, 0, atol=1e-9)
     assert measure.judge(records).verdict in ("replicated", "not replicated", "inconclusive")

@@ -1,4 +1,4 @@
-"""The charts of Fig. 2, from the records of lab/studies/coupling/measure.py."""
+"""Charts of the coupling study (Fig. 2)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from counterpoise.report.charts.series import chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-BINS = 10  # of entropy, by rank
-HIGH = 8  # bins from here on are the top fifth
+ENTROPY_BINS = 10  # of entropy, by rank
+FIRST_HIGH_BIN = 8  # bins from here on are the top fifth
 KINDS = ("equal", "rival", "different")
 KEYS = (("series", "equal tokens"), ("soft", "different tokens"))
 SHADES = alt.Scale(domain=[0, 1], range=[0, 1])
@@ -20,8 +20,8 @@ CONFIDENCE = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    sampled = [r for r in records if r["panel"] == "pairs"]
-    cells = [r for r in records if r["panel"] == "cells"]
+    sampled = [record for record in records if record["panel"] == "pairs"]
+    cells = [record for record in records if record["panel"] == "cells"]
     return (
         _similarity(sampled),
         _phi(sampled),
@@ -32,7 +32,10 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 
 def _similarity(sampled: Records) -> Figure:
-    values = {k: [r["cosine"] for r in sampled if r["kind"] == k] for k in ("equal", "different")}
+    values = {
+        kind: [record["cosine"] for record in sampled if record["kind"] == kind]
+        for kind in ("equal", "different")
+    }
     edges = np.linspace(min(map(min, values.values())), 1.0, 51)
     x = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
@@ -40,29 +43,34 @@ def _similarity(sampled: Records) -> Figure:
     for kind, style in (("different", "soft"), ("equal", "series")):
         share = np.histogram(values[kind], edges)[0] / len(values[kind])
         steps = [
-            {"x": float(x), "share": float(s)} for x, s in zip(edges, [*share, 0.0], strict=True)
+            {"x": float(x), "share": float(height)}
+            for x, height in zip(edges, [*share, 0.0], strict=True)
         ]
-        drawn = chart(steps)
+        histogram = chart(steps)
         layers += [
-            drawn.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(x=x, y=y),
-            drawn.mark_line(style=style, interpolate="step-after").encode(x=x, y=y),
+            histogram.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(
+                x=x, y=y
+            ),
+            histogram.mark_line(style=style, interpolate="step-after").encode(x=x, y=y),
         ]
     return Figure(
         _layered(layers, "Cosine of hidden states of two tokens"),
         "Hidden states",
-        "How far the hidden states of two places point the same way: share of sampled pairs.",
+        "Cosine between the hidden states of two tokens: share of sampled pairs.",
         KEYS,
     )
 
 
 def _phi(sampled: Records) -> Figure:
-    """Exceedance on a logarithmic axis: most values are nearly 0, and the few decide."""
+    """Share of larger values, on a logarithmic axis: most values are nearly 0, and few matter."""
     grid = np.logspace(-6, 0.3, 64)
     layers = []
     for kind, style in (("different", "soft"), ("equal", "series")):
-        sizes = np.sort([abs(r["phi"]) for r in sampled if r["kind"] == kind])
+        sizes = np.sort([abs(record["phi"]) for record in sampled if record["kind"] == kind])
         share = 1 - np.searchsorted(sizes, grid) / len(sizes)
-        line = [{"x": float(x), "share": float(s)} for x, s in zip(grid, share, strict=True)]
+        line = [
+            {"x": float(x), "share": float(height)} for x, height in zip(grid, share, strict=True)
+        ]
         layers.append(
             chart(line)
             .mark_line(style=style)
@@ -87,20 +95,28 @@ def _phi(sampled: Records) -> Figure:
 
 
 def _entropy(cells: Records) -> Figure:
-    strength, count = np.zeros((BINS, BINS)), np.zeros((BINS, BINS))
-    for r in cells:
-        strength[r["entropy_j"], r["entropy_k"]] += r["strength"]
-        count[r["entropy_j"], r["entropy_k"]] += r["pairs"]
+    strength, count = np.zeros((ENTROPY_BINS, ENTROPY_BINS)), np.zeros((ENTROPY_BINS, ENTROPY_BINS))
+    for record in cells:
+        strength[record["entropy_j"], record["entropy_k"]] += record["strength"]
+        count[record["entropy_j"], record["entropy_k"]] += record["pairs"]
     values = [
-        {"j": a + 1, "k": b + 1, "mean": float(strength[a, b] / count[a, b])}
-        for a in range(BINS)
-        for b in range(BINS)
-        if count[a, b] and strength[a, b] > 0
+        {
+            "j": bin_j + 1,
+            "k": bin_k + 1,
+            "mean": float(strength[bin_j, bin_k] / count[bin_j, bin_k]),
+        }
+        for bin_j in range(ENTROPY_BINS)
+        for bin_k in range(ENTROPY_BINS)
+        if count[bin_j, bin_k] and strength[bin_j, bin_k] > 0
     ]
-    top = max(v["mean"] for v in values)
-    shown = [{**v, "shade": float(max(0.0, 1 + np.log10(v["mean"] / top) / 6))} for v in values]
+    top = max(entry["mean"] for entry in values)
+    # Six orders of magnitude from the largest mean down to white.
+    shaded = [
+        {**entry, "shade": float(max(0.0, 1 + np.log10(entry["mean"] / top) / 6))}
+        for entry in values
+    ]
     heat = (
-        chart(shown)
+        chart(shaded)
         .mark_rect(style="series")
         .encode(
             x=alt.X("k:O", axis=alt.Axis(title="entropy of the token that pushes", labelAngle=0)),
@@ -124,18 +140,23 @@ def _concentration(cells: Records) -> Figure:
     y = alt.Y("row:N", sort=order, axis=alt.Axis(minExtent=0, maxExtent=140))
     layers = []
     for column, style, offset in (("strength", "series", -5), ("pairs", "soft", 5)):
-        total = sum(r[column] for r in cells)
+        total = sum(record[column] for record in cells)
         bars = [
-            {"row": f"{kind}, {low}", "share": sum(r[column] for r in mine) / total}
+            {
+                "row": f"{kind}, {low}",
+                "share": sum(record[column] for record in cell_records) / total,
+            }
             for kind in KINDS
             for count, low in lows.items()
-            for mine in [[r for r in cells if r["kind"] == kind and r["low"] == count]]
+            for cell_records in [
+                [record for record in cells if record["kind"] == kind and record["low"] == count]
+            ]
         ]
         axis = alt.Axis(
             format="%", tickCount=5, tickMinStep=0, grid=True, domain=False, title="share"
         )
-        drawn = chart(bars).mark_bar(style=style, size=9, yOffset=offset)
-        layers.append(drawn.encode(x=alt.X("share:Q", axis=axis), y=y))
+        bar_chart = chart(bars).mark_bar(style=style, size=9, yOffset=offset)
+        layers.append(bar_chart.encode(x=alt.X("share:Q", axis=axis), y=y))
     return Figure(
         alt.LayerChart(
             layer=layers, width="container", height=300, description="Where the coupling lies"
@@ -149,31 +170,40 @@ def _concentration(cells: Records) -> Figure:
 
 
 def _left_out(sampled: Records) -> Figure:
-    equal = [r for r in sampled if r["kind"] == "equal"]
+    equal = [record for record in sampled if record["kind"] == "equal"]
     points: list[Record] = []
     for low, high in pairwise(CONFIDENCE):
-        mine = [r for r in equal if low < r["confidence"] <= high and r["phi"] > 1e-9]
-        if len(mine) < 20:
+        bin_records = [
+            record
+            for record in equal
+            if low < record["confidence"] <= high and record["phi"] > 1e-9
+        ]
+        if len(bin_records) < 20:
             continue
-        share = np.array([1 - r["printed"] / r["phi"] for r in mine])
-        a, b, c = np.quantile(share, (0.25, 0.5, 0.75))
+        share = np.array([1 - record["printed"] / record["phi"] for record in bin_records])
+        quartile_1, median, quartile_3 = np.quantile(share, (0.25, 0.5, 0.75))
         points.append(
-            {"at": f"{low:g} to {high:g}", "low": float(a), "value": float(b), "high": float(c)}
+            {
+                "at": f"{low:g} to {high:g}",
+                "low": float(quartile_1),
+                "value": float(median),
+                "high": float(quartile_3),
+            }
         )
     x = alt.X(
         "at:N",
-        sort=[p["at"] for p in points],
+        sort=[point["at"] for point in points],
         axis=alt.Axis(title="larger probability of the two", labelAngle=-35),
     )
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    drawn = chart(points)
+    points_chart = chart(points)
     return Figure(
         _layered(
             [
-                drawn.mark_rule(style="series", strokeWidth=1.5).encode(
+                points_chart.mark_rule(style="series", strokeWidth=1.5).encode(
                     x=x, y="low:Q", y2="high:Q"
                 ),
-                drawn.mark_point(style="series", size=55).encode(x=x, y=y),
+                points_chart.mark_point(style="series", size=55).encode(x=x, y=y),
             ],
             "Part of phi that eq. 10 lacks",
         ),

@@ -1,20 +1,20 @@
 """Fig. 2: which pairs of tokens couple, and what eq. 10 leaves out.
 
-Two looks at one batch. Sampled pairs, as many of equal tokens as of different ones, for the
-distributions of <h_j, h_k> (a) and of phi_jk (b). And all pairs (j, k) of `watched` tokens j with
-every token k of the batch, for where the coupling |A_k <h_j, h_k> phi_jk| lies: by entropy of both
-tokens (c), by confidence, by equal or different token; of the different ones, a rival is one that
-could well have stood in j's place, pi_j(o_k) >= 0.05. Low confidence is pi(o) <= 0.5, high entropy
-the top fifth of the batch.
+One batch is measured in two ways. Sampled pairs, equal numbers of equal and of different tokens,
+give the distributions of <h_j, h_k> (a) and of phi_jk (b). All pairs (j, k) of `watched` tokens j
+with every token k of the batch show where the coupling |A_k <h_j, h_k> phi_jk| is: by entropy of
+both tokens (c), by confidence, and by equal or different token. A different token is a rival if it
+was a likely alternative to j's token, pi_j(o_k) >= 0.05. Low confidence means pi(o) <= 0.5, high
+entropy means the top fifth of the batch.
 
     a   most products <h_j, h_k> are positive, and equal tokens are aligned more than different ones
     b   |phi| > 0.01 is more frequent between equal tokens than between different ones
     c   the mean coupling of two tokens of high entropy is above that of any other kind of pair
 
 Replicated: a, b and c hold, with their intervals. Not replicated: one is reversed, with its
-interval. Inconclusive otherwise. Beside it: how much of all coupling the pairs carry that the
+interval. Inconclusive otherwise. Also reported: the share of all coupling in the pairs that the
 paper calls primary (equal tokens, both of low confidence), and the share of phi between equal
-tokens that the printed eq. 10 lacks (microscope/pairs.py).
+tokens that the printed eq. 10 omits (microscope/pairs.py).
 """
 
 from __future__ import annotations
@@ -25,66 +25,70 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.lab.studies.coupling.draw import BINS, draw
+from counterpoise.lab.studies.coupling.draw import ENTROPY_BINS, draw
 from counterpoise.lab.studies.coupling.judge import judge
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import Snapshot, errors, snapshot
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot, token_residuals
 from counterpoise.microscope.coupling import decompose
-from counterpoise.microscope.masking import low_confidence
-from counterpoise.microscope.pairs import kernel, pairs
+from counterpoise.microscope.masking import is_low_confidence
+from counterpoise.microscope.pairs import kernel_rows, pair_coupling
 from counterpoise.model.residuals import wide
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 
-RIVAL = 0.05  # a different token is a rival where j gave it at least this probability
+RIVAL_PROBABILITY = 0.05  # a different token is a rival if j's distribution gives it at least this
 KINDS = ("different", "rival", "equal")
-BLOCK = 256  # watched tokens whose rows of the kernel are held at once
+WATCHED_BLOCK = 256  # watched tokens whose kernel rows are in memory at once
 
 
 def measure(lab: Lab) -> Records:
     rows = lab.rows(lab.sizes["prompts"])
-    seen = snapshot(lab.policy, rows)
+    snapshot = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach()
     rng = rng_for(lab.seed, "pairs")
-    records = list(_sampled(seen, W, lab.sizes["pairs"], rng))
+    records = list(_sample_pairs(snapshot, W, lab.sizes["pairs"], rng))
     lab.progress("pairs", 0.3)
-    records += _cells(seen, W, lab.sizes["watched"], rng, lab)
-    records += _parts(seen, W)
+    records += _kernel_cells(snapshot, W, lab.sizes["watched"], rng, lab)
+    records += _displacement_parts(snapshot, W)
     return records
 
 
-def _sampled(seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator) -> Iterator[Record]:
+def _sample_pairs(
+    snapshot: Snapshot, W: Tensor, count: int, rng: np.random.Generator
+) -> Iterator[Record]:
     """`count` pairs of equal tokens and `count` of different ones; j is drawn uniformly."""
-    tokens_N = seen.tokens.cpu().numpy()
-    places = {v: np.flatnonzero(tokens_N == v) for v in np.unique(tokens_N)}
-    repeated = np.flatnonzero([len(places[v]) > 1 for v in tokens_N])
+    tokens_N = snapshot.tokens.cpu().numpy()
+    indices_by_token = {token: np.flatnonzero(tokens_N == token) for token in np.unique(tokens_N)}
+    repeated = np.flatnonzero([len(indices_by_token[token]) > 1 for token in tokens_N])
     equal: list[tuple[int, int]] = []
     different: list[tuple[int, int]] = []
+    # j is uniform among tokens that occur more than once, k among the others equal to it.
     for j in rng.choice(repeated, count):
-        k = int(rng.choice(places[tokens_N[j]]))
+        k = int(rng.choice(indices_by_token[tokens_N[j]]))
         while k == j:
-            k = int(rng.choice(places[tokens_N[j]]))
+            k = int(rng.choice(indices_by_token[tokens_N[j]]))
         equal.append((int(j), k))
     while len(different) < count:
-        j, k = (int(x) for x in rng.integers(len(tokens_N), size=2))
+        j, k = (int(drawn_index) for drawn_index in rng.integers(len(tokens_N), size=2))
         if tokens_N[j] != tokens_N[k]:
             different.append((j, k))
-    confidence_N = seen.logprobs.exp()
-    for kind, chosen in (("equal", equal), ("different", different)):
-        for part in torch.tensor(chosen, device=W.device).split(max(1, (1 << 22) // len(W))):
-            j_n, k_n = part.T
-            found = pairs(seen.hidden, W, seen.tokens, j_n, k_n)
-            length = seen.hidden.float().norm(dim=1)
+    confidence_N = snapshot.logprobs.exp()
+    for kind, index_pairs in (("equal", equal), ("different", different)):
+        # Residuals [n, V] of a chunk stay below 4 million numbers.
+        for chunk in torch.tensor(index_pairs, device=W.device).split(max(1, (1 << 22) // len(W))):
+            j_n, k_n = chunk.T
+            coupling = pair_coupling(snapshot.hidden, W, snapshot.tokens, j_n, k_n)
+            length = snapshot.hidden.float().norm(dim=1)
             columns = {
-                "similarity": found.similarity,
-                "cosine": found.similarity / (length[j_n] * length[k_n]),
-                "phi": found.phi,
-                "printed": found.printed,
+                "similarity": coupling.similarity,
+                "cosine": coupling.similarity / (length[j_n] * length[k_n]),
+                "phi": coupling.phi,
+                "printed": coupling.printed_phi,
                 "confidence": torch.maximum(confidence_N[j_n], confidence_N[k_n]),
-                "group": seen.groups[j_n],
+                "group": snapshot.groups[j_n],
             }
-            for values in zip(*(c.tolist() for c in columns.values()), strict=True):
+            for values in zip(*(column.tolist() for column in columns.values()), strict=True):
                 record = dict(zip(columns, values, strict=True))
                 prompt = str(record.pop("group"))
                 if kind == "different":
@@ -92,66 +96,82 @@ def _sampled(seen: Snapshot, W: Tensor, count: int, rng: np.random.Generator) ->
                 yield {"panel": "pairs", "kind": kind, "prompt": prompt, **record}
 
 
-def _cells(
-    seen: Snapshot, W: Tensor, watched: int, rng: np.random.Generator, lab: Lab
+def _kernel_cells(
+    snapshot: Snapshot, W: Tensor, watched: int, rng: np.random.Generator, lab: Lab
 ) -> list[Record]:
     """Sums of |A_k K_jk| by prompt of j, entropy bins of both, equal tokens and confidence."""
-    N = len(seen)
-    chosen = np.sort(rng.permutation(N)[:watched])
-    rank_N = seen.entropies.argsort().argsort()
-    bin_N = (rank_N * BINS) // N
-    low_N = low_confidence(seen).long()
-    P = int(seen.groups.max()) + 1
-    shape = (P, BINS, BINS, 3, 3)
+    N = len(snapshot)
+    watched_indices = np.sort(rng.permutation(N)[:watched])
+    rank_N = snapshot.entropies.argsort().argsort()
+    bin_N = (rank_N * ENTROPY_BINS) // N
+    low_N = is_low_confidence(snapshot).long()
+    P = int(snapshot.groups.max()) + 1
+    shape = (P, ENTROPY_BINS, ENTROPY_BINS, 3, 3)
     strength = torch.zeros(shape, dtype=torch.float64, device=W.device).flatten()
-    counted = torch.zeros_like(strength)
-    blocks = torch.from_numpy(chosen).to(W.device).split(BLOCK)
-    for done, j_n in enumerate(blocks):
-        push = (kernel(seen.hidden, W, seen.tokens, j_n) * seen.advantages).abs().double()
-        cell = (seen.groups[j_n] * BINS + bin_N[j_n])[:, None] * BINS + bin_N
-        cell = cell * 3 + _kind(seen, W, j_n)
-        cell = cell * 3 + low_N[j_n, None] + low_N
-        other = j_n[:, None] != torch.arange(N, device=W.device)
-        strength.index_add_(0, cell[other], push[other])
-        counted += torch.bincount(cell[other], minlength=len(counted))
-        lab.progress("kernel", 0.3 + 0.6 * (done + 1) / len(blocks))
-    sums, counts = strength.view(shape).cpu().numpy(), counted.view(shape).cpu().numpy()
+    pair_counts = torch.zeros_like(strength)
+    blocks = torch.from_numpy(watched_indices).to(W.device).split(WATCHED_BLOCK)
+    for block_index, j_n in enumerate(blocks):
+        push_strength = (
+            (kernel_rows(snapshot.hidden, W, snapshot.tokens, j_n) * snapshot.advantages)
+            .abs()
+            .double()
+        )
+        # One flat index for (prompt of j, entropy bins, kind, number of low confidences).
+        cell_index = (snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n])[
+            :, None
+        ] * ENTROPY_BINS + bin_N
+        cell_index = cell_index * 3 + _pair_kinds(snapshot, W, j_n)
+        cell_index = cell_index * 3 + low_N[j_n, None] + low_N
+        is_other = j_n[:, None] != torch.arange(N, device=W.device)
+        strength.index_add_(0, cell_index[is_other], push_strength[is_other])
+        pair_counts += torch.bincount(cell_index[is_other], minlength=len(pair_counts))
+        lab.progress("kernel", 0.3 + 0.6 * (block_index + 1) / len(blocks))
+    sums, counts = strength.view(shape).cpu().numpy(), pair_counts.view(shape).cpu().numpy()
     return [
         {
             "panel": "cells",
-            "prompt": str(p),
-            "entropy_j": a,
-            "entropy_k": b,
+            "prompt": str(prompt),
+            "entropy_j": bin_j,
+            "entropy_k": bin_k,
             "kind": KINDS[kind],
             "low": low,  # how many of the two are of low confidence
-            "pairs": int(counts[p, a, b, kind, low]),
-            "strength": float(sums[p, a, b, kind, low]),
+            "pairs": int(counts[prompt, bin_j, bin_k, kind, low]),
+            "strength": float(sums[prompt, bin_j, bin_k, kind, low]),
         }
-        for p, a, b, kind, low in np.argwhere(counts > 0).tolist()
+        for prompt, bin_j, bin_k, kind, low in np.argwhere(counts > 0).tolist()
     ]
 
 
-def _kind(seen: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
+def _pair_kinds(snapshot: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
     """Index into KINDS for each of `j_n` with every token of the batch: [n, N]."""
-    r_nV = errors(wide(seen.hidden[j_n]), wide(W), seen.tokens[j_n])
-    rival = r_nV[:, seen.tokens] <= -RIVAL  # r_j(o_k) = -pi_j(o_k) where the tokens differ
-    return torch.where(seen.tokens[j_n, None] == seen.tokens, 2, rival.long())
+    r_nV = token_residuals(wide(snapshot.hidden[j_n]), wide(W), snapshot.tokens[j_n])
+    # Where the tokens differ, r_j(o_k) = -pi_j(o_k).
+    rival = r_nV[:, snapshot.tokens] <= -RIVAL_PROBABILITY
+    return torch.where(snapshot.tokens[j_n, None] == snapshot.tokens, 2, rival.long())
 
 
-def _parts(seen: Snapshot, W: Tensor) -> list[Record]:
-    """What remains after summing over k: the parts of each token's displacement."""
-    found = decompose(seen.hidden, W, seen.tokens, seen.advantages, seen.groups)
-    same = found.parts["same", "same", "positive"] + found.parts["same", "same", "negative"]
-    same += found.parts["same", "other", "positive"] + found.parts["same", "other", "negative"]
-    sums = {"equal": same, "different": found.coupled - same, "own": found.own}
+def _displacement_parts(snapshot: Snapshot, W: Tensor) -> list[Record]:
+    """Coupling after summation over k: the parts of each token's displacement."""
+    coupling = decompose(snapshot.hidden, W, snapshot.tokens, snapshot.advantages, snapshot.groups)
+    by_equal_tokens = (
+        coupling.parts["same", "same", "positive"] + coupling.parts["same", "same", "negative"]
+    )
+    by_equal_tokens += (
+        coupling.parts["same", "other", "positive"] + coupling.parts["same", "other", "negative"]
+    )
+    sums = {
+        "equal": by_equal_tokens,
+        "different": coupling.from_others - by_equal_tokens,
+        "own": coupling.self_push,
+    }
     return [
         {
             "panel": "parts",
-            "prompt": str(int(p)),
+            "prompt": str(int(group)),
             "kind": kind,
-            "strength": float(values[seen.groups == p].abs().double().sum()),
+            "strength": float(values[snapshot.groups == group].abs().double().sum()),
         }
-        for p in seen.groups.unique()
+        for group in snapshot.groups.unique()
         for kind, values in sums.items()
     ]
 

@@ -1,14 +1,14 @@
-"""The ways of giving credit as arms: what the registries hold, and a table of what they do not.
+"""The arms of the credit study: every method of the registries, and a table of further settings.
 
-    advantage    another A for the rollout
-    weights      A w: another share for each of its tokens
-    settings     the same at other settings than its own
-    step         the optimizer step weighs, clips, adds or gathers otherwise; A w is as it was
-    sampling     other rewards or other groups: only training shows it
+    advantage    another advantage A for the rollout
+    weights      A w: a weight for each of its tokens
+    settings     token weights at other settings than their defaults
+    step         a change of the optimizer step (weights, clipping, sums); A w is unchanged
+    sampling     other rewards or other groups: visible in training only
 
-Everything else is the demo's without RB, so that all arms see the same batches: GRPO's advantage,
-uniform weights, whole groups (QB), four steps. An advantage that is another one times one number is
-left out: that is a learning rate.
+Everything else is the demo's without reward balance, so that all arms see the same batches: GRPO's
+advantage, uniform weights, whole groups (QB), four steps. An advantage that is a multiple of
+another one is left out: that would only change the learning rate.
 """
 
 from __future__ import annotations
@@ -23,80 +23,88 @@ from numpy.typing import NDArray
 
 from counterpoise.variants import ADVANTAGES, STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
-Kind = Literal["advantage", "weights", "settings", "step", "sampling"]
-WEIGHTED = ("weights", "settings")
-EXPLICIT = ("advantage", *WEIGHTED)  # kinds whose credit of a token, A w, is known before the step
+ArmKind = Literal["advantage", "weights", "settings", "step", "sampling"]
+WEIGHTED_KINDS = ("weights", "settings")
+# Kinds whose token credit, A w, is known before the step.
+EXPLICIT_KINDS = ("advantage", *WEIGHTED_KINDS)
 BASELINE = "uniform"
-ALL = ("balance.tau=0",)
-NONE = ("off", BASELINE)  # entries of the registries that do nothing
-GROUP = 8  # rollouts of a group, to tell advantages apart by
-WEIGHED = {  # weights at other settings than their own
+COMMON_OPTIONS = ("balance.tau=0",)
+NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
+GROUP_SIZE = 8  # rollouts of a group, to compare advantages
+WEIGHTS_AT_SETTINGS = {  # arm -> weights and their settings
     "cancellation_1": ("cancellation", "strength=1"),
     "cancellation_batch": ("cancellation", "scope=batch"),
     "shear_16": ("shear", "width=16", "stride=4"),
     "grail_both": ("grail", "which=both"),
 }
-GOES_WITH = {  # what a method cannot do without; each has an arm of its own below
+REQUIRED_OPTIONS = {  # options that a method needs; each is also an arm of its own below
     "min_replace": ("update.surrogate=reinforce",),
     "orthogonal": ("update.surrogate=reinforce",),
     "kl_cov": ("update.surrogate=unclipped",),
 }
-BESIDE: dict[str, tuple[Kind, tuple[str, ...]]] = {  # what is in no registry of credit
+UNREGISTERED_ARMS: dict[
+    str, tuple[ArmKind, tuple[str, ...]]
+] = {  # arms that are in no registry of credit
     "coupled": ("step", ("batch.composer=coupled",)),
     "reinforce": ("step", ("update.surrogate=reinforce",)),
     "unclipped": ("step", ("update.surrogate=unclipped",)),
     "decoupled": ("sampling", ('verify.also=["equations"]', "credit.mixture=decoupled")),
-    "summed": ("sampling", ('verify.also=["equations"]',)),  # what it is to be compared with
+    "summed": ("sampling", ('verify.also=["equations"]',)),  # the comparison for `decoupled`
     "refills": ("sampling", ("sample.refills=2",)),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """Example: Arm("gtpo", "weights", ("balance.tau=0", "credit.weights=gtpo"))"""
+class CreditArm:
+    """Example: CreditArm("gtpo", "weights", ("balance.tau=0", "credit.weights=gtpo"))"""
 
     name: str
-    kind: Kind
+    kind: ArmKind
     options: tuple[str, ...]  # section.option=value, as --set takes them
 
 
 @cache
-def arms() -> dict[str, Arm]:
-    """By name, the baseline first."""
-    made = [_arm(BASELINE, "weights")]
-    made += [
+def credit_arms() -> dict[str, CreditArm]:
+    """All arms by name, the baseline first."""
+    built = [_arm(BASELINE, "weights")]
+    built += [
         _arm(name, "weights", f"credit.weights={name}")
         for name in TOKEN_WEIGHTS
-        if name not in NONE
+        if name not in NO_OP_NAMES
     ]
-    made += [
-        _arm(name, "settings", f"credit.weights={weights}", f"credit.settings={_listed(given)}")
-        for name, (weights, *given) in WEIGHED.items()
+    built += [
+        _arm(
+            name, "settings", f"credit.weights={weights}", f"credit.settings={_toml_list(settings)}"
+        )
+        for name, (weights, *settings) in WEIGHTS_AT_SETTINGS.items()
     ]
-    made += [_arm(name, "advantage", f"credit.name={name}") for name in differing()[1:]]
-    made += [
-        _arm(name, "step", f"{option}={name}", *GOES_WITH.get(name, ()))
+    built += [_arm(name, "advantage", f"credit.name={name}") for name in distinct_advantages()[1:]]
+    built += [
+        _arm(name, "step", f"{option}={name}", *REQUIRED_OPTIONS.get(name, ()))
         for option, registry in (
             ("update.trajectory", TRAJECTORY_WEIGHTS),
             ("credit.rule", STEP_RULES),
         )
         for name in registry
-        if name not in NONE
+        if name not in NO_OP_NAMES
     ]
-    made += [_arm(name, kind, *options) for name, (kind, options) in BESIDE.items()]
-    return {arm.name: arm for arm in made}
+    built += [_arm(name, kind, *options) for name, (kind, options) in UNREGISTERED_ARMS.items()]
+    return {arm.name: arm for arm in built}
 
 
-def differing() -> list[str]:
-    """Advantages, the default first, less those that are an earlier one times one number."""
-    kept: dict[str, NDArray[np.float64]] = {}
+def distinct_advantages() -> list[str]:
+    """Names of the advantages, the default first, without multiples of an earlier one."""
+    kept_advantages: dict[str, NDArray[np.float64]] = {}
     for name in ADVANTAGES:
-        of = ADVANTAGES.load(name)
-        groups = [np.arange(GROUP) < right for right in range(GROUP + 1)]
-        A = np.concatenate([of(rewards_G.astype(np.float64)) for rewards_G in groups])
-        if not any(_proportional(A, other) for other in kept.values()):
-            kept[name] = A
-    return list(kept)
+        advantage_function = ADVANTAGES.load(name)
+        groups = [np.arange(GROUP_SIZE) < right for right in range(GROUP_SIZE + 1)]
+        A = np.concatenate(
+            [advantage_function(rewards_G.astype(np.float64)) for rewards_G in groups]
+        )
+        # Only the direction matters: a common factor is a learning rate.
+        if not any(_proportional(A, earlier) for earlier in kept_advantages.values()):
+            kept_advantages[name] = A
+    return list(kept_advantages)
 
 
 def _proportional(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
@@ -104,9 +112,9 @@ def _proportional(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
     return abs(float(a @ b)) > (1 - 1e-9) * size
 
 
-def _listed(settings: Sequence[str]) -> str:
+def _toml_list(settings: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{each}"' for each in settings) + "]"
 
 
-def _arm(name: str, kind: Kind, *options: str) -> Arm:
-    return Arm(name, kind, (*ALL, *options))
+def _arm(name: str, kind: ArmKind, *options: str) -> CreditArm:
+    return CreditArm(name, kind, (*COMMON_OPTIONS, *options))

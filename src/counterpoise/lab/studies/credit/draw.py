@@ -1,159 +1,195 @@
-"""Figures of the credit study: a line for each way of giving credit."""
+"""Charts of the credit study, with one line for each arm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import altair as alt
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.training import Trained, trained
-from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
-from counterpoise.report.charts.forest import Point, forest, point
+from counterpoise.lab.studies.credit.training import TrainingResult, training_results
+from counterpoise.lab.studies.credit.value_correlation import (
+    ArmCorrelations,
+    ComparedTokens,
+    correlate_arms,
+)
+from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
-from counterpoise.statistics.student import Mean
+from counterpoise.statistics.student import SeedMean
 
-LABELS = 130  # pixels of an arm's name
-PARTS = {"right": "positive", "wrong": "negative"}  # series -> colour
+LABELS = 130  # pixels for the name of an arm
+SUBSET_STYLES = {"right": "positive", "wrong": "negative"}  # series -> colour
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    tokens = Tokens(records)
-    found = valued(records, tokens)
-    runs = trained(records)
+    tokens = ComparedTokens(records)
+    correlations = correlate_arms(records, tokens)
+    runs = training_results(records)
     figures = [
-        _credit(found, tokens),
-        _parts(found),
-        _moved(found),
-        _one(found, "residual", "Left on shared prefixes", "0: what rollouts share cancels."),
-        _one(found, "cancellation", "Cancellation index", "1: pushes on a token undo each other."),
-        _overhead(found),
+        _credit_figure(correlations, tokens),
+        _subset_figure(correlations),
+        _movement_figure(correlations),
+        _column_figure(
+            correlations,
+            "residual",
+            "Left on shared prefixes",
+            "Exchangeability residual: share of the pull on shared prefixes that does not cancel.",
+        ),
+        _column_figure(
+            correlations,
+            "cancellation",
+            "Cancellation index",
+            "1: the pushes on a token cancel each other.",
+        ),
+        _overhead_figure(correlations),
     ]
-    if any(one.rollouts for one in runs):
-        figures.append(_training(runs))
+    if any(result.by_rollouts for result in runs):
+        figures.append(_training_figure(runs))
     return tuple(figures)
 
 
-def _credit(found: Sequence[Valued], tokens: Tokens) -> Figure:
-    """Sorted, the baseline as a dashed line."""
-    known = sorted((o for o in found if o.credit), key=_by("credit"), reverse=True)
-    base = next(o for o in found if o.arm == BASELINE)
-    drawn = _forest(
-        [point(o.arm, "A w", o.credit) for o in known if o.credit],
+def _credit_figure(correlations: Sequence[ArmCorrelations], tokens: ComparedTokens) -> Figure:
+    """Correlation of A w with value, sorted; the baseline is a dashed line."""
+    ranked = sorted(
+        (result for result in correlations if result.credit), key=_sort_key("credit"), reverse=True
+    )
+    baseline = next(result for result in correlations if result.arm == BASELINE)
+    layered_chart = _forest(
+        [point(result.arm, "A w", result.credit) for result in ranked if result.credit],
         {"A w": "series"},
         "rank correlation with value",
         "Rank correlation of A w with the Monte Carlo value of a token",
-        guide=base.credit[0] if base.credit else None,
+        guide=baseline.credit[0] if baseline.credit else None,
     )
     note = (
         f"Open tokens of {len(set(tokens.prompts))} prompts, 95 % intervals over prompts. Dashed: "
         f"A alone. The noise of the values allows for {tokens.ceiling:.2f} at most."
     )
-    return Figure(drawn, "Which credit follows a token's value?", note, wide=True)
+    return Figure(layered_chart, "Which credit follows a token's value?", note, wide=True)
 
 
-def _parts(found: Sequence[Valued]) -> Figure:
-    shown = [o for o in found if o.right or o.wrong]
+def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
+    weighted = [result for result in correlations if result.right or result.wrong]
     points = [
-        point(o.arm, name, interval)
-        for o in sorted(shown, key=_by("credit"), reverse=True)
-        for name in PARTS
-        if (interval := getattr(o, name))
+        point(result.arm, name, interval)
+        for result in sorted(weighted, key=_sort_key("credit"), reverse=True)
+        for name in SUBSET_STYLES
+        if (interval := getattr(result, name))
     ]
-    drawn = _forest(
+    layered_chart = _forest(
         points,
-        PARTS,
+        SUBSET_STYLES,
         "rank correlation with value",
         "Rank correlation of token weights with value, in right and in wrong rollouts",
         guide=0.0,
     )
     note = (
-        "Of w in right rollouts and of -w in wrong ones, where A says nothing: praise for tokens "
-        "of high value, blame for those of low value."
+        "For w in right rollouts and -w in wrong ones, where A has one sign: tokens of high value "
+        "should get more credit, tokens of low value more blame."
     )
     keys = (("positive", "right rollouts"), ("negative", "wrong rollouts"))
-    return Figure(drawn, "Within right and within wrong rollouts", note, keys, wide=True)
+    return Figure(layered_chart, "Within right and within wrong rollouts", note, keys, wide=True)
 
 
-def _moved(found: Sequence[Valued]) -> Figure:
-    known = sorted((o for o in found if o.moved), key=_by("moved"), reverse=True)
-    base = next(o for o in found if o.arm == BASELINE)
-    drawn = _forest(
-        [point(o.arm, "moved", o.moved) for o in known if o.moved],
+def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
+    ranked = sorted(
+        (result for result in correlations if result.moved), key=_sort_key("moved"), reverse=True
+    )
+    baseline = next(result for result in correlations if result.arm == BASELINE)
+    layered_chart = _forest(
+        [point(result.arm, "moved", result.moved) for result in ranked if result.moved],
         {"moved": "series"},
         "rank correlation with value",
         "Rank correlation of a token's movement in one iteration with its value",
-        guide=base.moved[0] if base.moved else None,
+        guide=baseline.moved[0] if baseline.moved else None,
     )
     note = (
-        "The token's change of log-probability in one iteration on the same batch: what comes of "
-        "the credit after everything has pushed everything. Dashed: uniform."
+        "The token's change of log-probability in one iteration on the same batch: the result of "
+        "the credit after all tokens have pushed each other. Dashed: uniform."
     )
-    return Figure(drawn, "Which update follows a token's value?", note, wide=True)
+    return Figure(layered_chart, "Which update follows a token's value?", note, wide=True)
 
 
-def _one(found: Sequence[Valued], name: str, title: str, note: str) -> Figure:
-    points = [point(o.arm, name, interval) for o in found if (interval := getattr(o, name))]
-    drawn = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
-    return Figure(drawn, title, f"{note} The same batch in the demo's steps; 95 % over prompts.")
-
-
-def _overhead(found: Sequence[Valued]) -> Figure:
-    points = [point(o.arm, "cost", (o.overhead, None, None)) for o in found if o.arm != BASELINE]
-    drawn = _forest(
-        points, {"cost": "series"}, "of an iteration", "Overhead by arm", zero=True, axis="%",
-        number=".0%",
-    )  # fmt: skip
-    return Figure(drawn, "Overhead", "Beside an iteration with uniform weights, sampling included.")
-
-
-def _training(runs: Sequence[Trained]) -> Figure:
-    several = len({one.rate for one in runs}) > 1
+def _column_figure(
+    correlations: Sequence[ArmCorrelations], name: str, title: str, note: str
+) -> Figure:
     points = [
-        point(f"{one.arm}, lr {one.rate:g}" if several else one.arm, series, _interval(mean))
-        for one in runs
-        for series, mean in (("equal rollouts", one.rollouts), ("equal seconds", one.seconds))
+        point(result.arm, name, interval)
+        for result in correlations
+        if (interval := getattr(result, name))
+    ]
+    layered_chart = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
+    return Figure(
+        layered_chart, title, f"{note} The same batch in the demo's steps; 95 % over prompts."
+    )
+
+
+def _overhead_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
+    points = [
+        point(result.arm, "cost", (result.overhead, None, None))
+        for result in correlations
+        if result.arm != BASELINE
+    ]
+    layered_chart = _forest(
+        points,
+        {"cost": "series"},
+        title="of an iteration",
+        description="Overhead by arm",
+        zero=True,
+        axis="%",
+        number=".0%",
+    )
+    return Figure(
+        layered_chart,
+        "Overhead",
+        "Extra time over an iteration with uniform weights, sampling included.",
+    )
+
+
+def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
+    several = len({result.rate for result in runs}) > 1
+    points = [
+        point(
+            f"{result.arm}, lr {result.rate:g}" if several else result.arm, series, _interval(mean)
+        )
+        for result in runs
+        for series, mean in (
+            ("equal rollouts", result.by_rollouts),
+            ("equal seconds", result.by_seconds),
+        )
         if mean
     ]
     styles = {"equal rollouts": "ink", "equal seconds": "soft"}
-    drawn = _forest(
-        points, styles, f"success minus {BASELINE}", "Success against uniform credit, by arm",
-        axis="+%", number="+.1%", zero=True, guide=0.0,
-    )  # fmt: skip
+    layered_chart = _forest(
+        points,
+        styles,
+        title=f"success minus {BASELINE}",
+        description="Success against uniform credit, by arm",
+        axis="+%",
+        number="+.1%",
+        zero=True,
+        guide=0.0,
+    )
     keys = tuple((colour, name) for name, colour in styles.items())
-    paired = [one.rollouts.n for one in runs if one.rollouts]
+    paired = [result.by_rollouts.n for result in runs if result.by_rollouts]
     least, most = min(paired), max(paired)
     seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
     note = f"Paired over {seeds}; the intervals hold for all arms together."
-    return Figure(drawn, "After training", note, keys, wide=True)
+    return Figure(layered_chart, "After training", note, keys, wide=True)
 
 
-def _forest(
-    points: Sequence[Point],
-    styles: Mapping[str, str],
-    title: str,
-    description: str,
-    *,
-    axis: str = ".2~f",
-    number: str = "+.2f",
-    zero: bool = False,
-    guide: float | None = None,
-) -> alt.LayerChart:
-    return forest(
-        points, styles, title, description, axis=axis, number=number, zero=zero, guide=guide,
-        labels=LABELS,
-    )  # fmt: skip
+# All charts of this study name arms in their rows and show correlations by default.
+_forest = partial(forest, axis=".2~f", number="+.2f", labels=LABELS)
 
 
-def _by(name: str) -> Callable[[Valued], float]:
-    def key(one: Valued) -> float:
-        interval: Interval | None = getattr(one, name)
+def _sort_key(name: str) -> Callable[[ArmCorrelations], float]:
+    def key(result: ArmCorrelations) -> float:
+        interval: Interval | None = getattr(result, name)
         return interval[0] if interval else float("-inf")
 
     return key
 
 
-def _interval(mean: Mean) -> tuple[float, float | None, float | None]:
+def _interval(mean: SeedMean) -> tuple[float, float | None, float | None]:
     return (mean.value, mean.low, mean.high) if mean.n > 1 else (mean.value, None, None)

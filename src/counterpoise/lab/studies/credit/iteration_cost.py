@@ -1,8 +1,8 @@
-"""One iteration of an arm on one batch, from one checkpoint: what its steps do, and their cost.
+"""One iteration of an arm on one batch from one checkpoint: the effect of its steps and their cost.
 
-The stages of `loop.py` that come after sampling run once more for each arm, with a fresh optimizer
-and no warm-up; the weights are put back. Seconds are of the processor's own time on a CPU, where
-neighbours do not count, and of the clock on a GPU; the monitor's are left out.
+The stages of `loop.py` after sampling run once for each arm, with a fresh optimizer and no warm-up;
+the caller restores the weights. Seconds are process time on a CPU, so that other processes do not
+count, and wall-clock time on a GPU; the monitor's seconds are subtracted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from counterpoise import loop
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
-from counterpoise.lab.studies.credit.arms import ALL
+from counterpoise.lab.studies.credit.arms import COMMON_OPTIONS
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.microscope.monitor import Monitor, StepView
-from counterpoise.microscope.prefixes import shared
+from counterpoise.microscope.monitor import Monitor, StepMeasurement
+from counterpoise.microscope.prefixes import measure_shared_prefixes
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
 from counterpoise.sample.collect import SamplerBinding, draw_responses, pick_prompts
@@ -28,54 +28,56 @@ from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Group, Row, StepResult
 
-SUMS = ("left", "gross", "rest", "whole", "net", "pushed")
-SECOND = 2  # the batch that is drawn to see how long it takes: other prompts than the study's
+SUM_NAMES = ("left", "gross", "rest", "whole", "net", "pushed")
+TIMING_BATCH = 2  # sampled only for timing, with other prompts than the study's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterated:
-    """What one iteration of an arm left."""
+class IterationOutcome:
+    """Rows, steps and seconds of one iteration."""
 
-    rows: list[Row]  # credited, all of the batch
+    rows: list[Row]  # all rows of the batch, with credit
     results: list[StepResult]
-    views: list[StepView]  # one for each step that was taken
+    measurements: list[StepMeasurement]  # one for each applied step
     seconds: float
 
 
-def one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> Iterated:
-    """As `loop.iterate`, from the groups on. The weights are left as the update made them."""
+def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> IterationOutcome:
+    """One iteration as in `loop.iterate`, from existing groups on. The weights are changed."""
     state = new_state(lab.policy, config)
-    monitor = Timed(config.sample.temperature, state.micro, ())
-    start = spent(lab.policy)
+    # The monitor's own seconds are measured and subtracted: training may run without it.
+    monitor = TimedMonitor(config.sample.temperature, state.micro, ())
+    start = seconds_spent(lab.policy)
     reader = loop.reader_of(state, config)
     credited = loop.credit(groups, config, reader)
     rows = loop.balance(state, credited, config, 1)
+    # The seed of the first iteration, so that every arm composes the batch as a run would.
     seed = seed_for(config.loop.seed, "compose", 1)
     plan = compose(config.batch.composer, rows, config.batch.steps, seed)
     rows = loop.with_old_logprobs(state, rows, plan, config, reader.scores)
     results = loop.update(state, rows, plan, config, monitor)
-    seconds = spent(lab.policy) - start - monitor.spent
-    return Iterated(rows, results, monitor.views, seconds)
+    seconds = seconds_spent(lab.policy) - start - monitor.monitor_seconds
+    return IterationOutcome(rows, results, monitor.measurements, seconds)
 
 
-class Timed(Monitor):
-    """A monitor that says what it cost by the study's clock."""
+class TimedMonitor(Monitor):
+    """A monitor that adds up its own seconds by the study's clock."""
 
-    spent = 0.0
+    monitor_seconds = 0.0
 
     def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
-        start = spent(policy)
+        start = seconds_spent(policy)
         super().before_update(policy, rows, result)
-        self.spent += spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start
 
     def after_update(self, policy: Policy) -> None:
-        start = spent(policy)
+        start = seconds_spent(policy)
         super().after_update(policy)
-        self.spent += spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start
 
 
-def spent(policy: Policy) -> float:
-    """Seconds so far: the process's own on a CPU; on a GPU by the clock, when its work is done."""
+def seconds_spent(policy: Policy) -> float:
+    """Process time on a CPU; on a GPU the wall clock, after waiting for its queue."""
     if policy.device.type == "cuda":
         torch.cuda.synchronize(policy.device)
         return time.perf_counter()
@@ -83,42 +85,47 @@ def spent(policy: Policy) -> float:
 
 
 def sampling_seconds(lab: Lab, prompts: int) -> float:
-    """Of the groups of so many prompts."""
-    config = lab.config_with(*ALL, "batch.steps=1", f"sample.prompts={prompts}")
-    chosen = pick_prompts(lab.encoded, config, SECOND)
-    start = spent(lab.policy)
-    draw_responses(SamplerBinding(lab.policy), chosen, config, SECOND)
-    return spent(lab.policy) - start
+    """Seconds that it takes to sample the groups of `prompts` prompts."""
+    config = lab.config_with(*COMMON_OPTIONS, "batch.steps=1", f"sample.prompts={prompts}")
+    timed_prompts = pick_prompts(lab.encoded_prompts, config, TIMING_BATCH)
+    start = seconds_spent(lab.policy)
+    draw_responses(SamplerBinding(lab.policy), timed_prompts, config, TIMING_BATCH)
+    return seconds_spent(lab.policy) - start
 
 
-def sums_of(one: Iterated) -> list[Record]:
-    """For every prompt, over the steps that were taken.
+def prompt_sums(outcome: IterationOutcome) -> list[Record]:
+    """Sums for every prompt over the applied steps.
 
-    left, gross    what is left of the pull on shared prefixes, and all of it
-    rest, whole    |sum_i p_i| and sum_i |p_i|, p_i the mean pull on the tokens of rollout i: what
-                   the group leaves where all of it is of one mind (DFPO's condition: rest = 0)
+    left, gross    net and gross pull on shared prefixes; their ratio is the exchangeability
+                   residual, the share of the pull that does not cancel
+    rest, whole    |sum_i p_i| and sum_i |p_i|, with p_i the mean pull on the tokens of rollout i:
+                   the pull that is left when all rollouts agree (DFPO's condition: rest = 0)
     net, pushed    |total| and |positive| + |negative| push on its tokens, by the output layer
     """
-    found: dict[str, Record] = {}
-    taken = [result for result in one.results if not result.skipped]
-    for result, view in zip(taken, one.views, strict=True):
-        used = [one.rows[i] for i in result.rows]
-        names = list(dict.fromkeys(row.group for row in used))
+    sums_by_prompt: dict[str, Record] = {}
+    applied_steps = [result for result in outcome.results if not result.skipped]
+    for result, view in zip(applied_steps, outcome.measurements, strict=True):
+        step_rows = [outcome.rows[index] for index in result.rows]
+        names = list(dict.fromkeys(row.group for row in step_rows))
         for name in names:
-            mine = [i for i, row in enumerate(used) if row.group == name]
-            pulls = [result.pulls[i].astype(np.float64) for i in mine]
-            part = shared([used[i] for i in mine], pulls)
+            member_indices = [index for index, row in enumerate(step_rows) if row.group == name]
+            pulls = [result.pulls[index].astype(np.float64) for index in member_indices]
+            prefix_pulls = measure_shared_prefixes(
+                [step_rows[index] for index in member_indices], pulls
+            )
             means_G = np.array([pull_T.mean() for pull_T in pulls])
-            sums = found.setdefault(name, {"prompt": name, **dict.fromkeys(SUMS, 0.0)})
-            sums["left"] += part.left
-            sums["gross"] += part.gross
+            sums = sums_by_prompt.setdefault(
+                name, {"prompt": name, **dict.fromkeys(SUM_NAMES, 0.0)}
+            )
+            sums["left"] += prefix_pulls.net_pull
+            sums["gross"] += prefix_pulls.gross_pull
             sums["rest"] += float(abs(means_G.sum()))
             sums["whole"] += float(np.abs(means_G).sum())
-        number_N = np.repeat([names.index(row.group) for row in used], view.lengths)
-        c = view.coupling
-        net_N = c.total.double().abs().numpy()
-        pushed_N = (c.positive.double().abs() + c.negative.double().abs()).numpy()
+        number_N = np.repeat([names.index(row.group) for row in step_rows], view.lengths)
+        coupling = view.coupling
+        net_N = coupling.total.double().abs().numpy()
+        pushed_N = (coupling.positive.double().abs() + coupling.negative.double().abs()).numpy()
         for column, size_N in (("net", net_N), ("pushed", pushed_N)):
             for name, total in zip(names, np.bincount(number_N, size_N), strict=True):
-                found[name][column] += float(total)
-    return list(found.values())
+                sums_by_prompt[name][column] += float(total)
+    return list(sums_by_prompt.values())

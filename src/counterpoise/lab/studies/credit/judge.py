@@ -1,4 +1,4 @@
-"""What the records of the credit study say: numbers and verdict. The figures: draw.py."""
+"""Numbers, verdict and notes of the credit study."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections.abc import Sequence
 
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, points
 from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.training import Trained, trained, untrained
-from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
+from counterpoise.lab.studies.credit.training import (
+    TrainingResult,
+    training_results,
+    untrained_notes,
+)
+from counterpoise.lab.studies.credit.value_correlation import (
+    ArmCorrelations,
+    ComparedTokens,
+    correlate_arms,
+)
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 
-MARGIN = 0.05  # of rank correlation: the smallest gain that would matter
-COLUMNS = {  # of Valued: what its number is called
+MARGIN = 0.05  # the smallest gain in rank correlation that would matter
+NUMBER_LABELS = {  # of Valued: what its number is called
     "gain": "A w and value, less A alone",
     "credit": "A w and value",
     "right": "w and value, right rollouts",
@@ -27,80 +35,88 @@ COLUMNS = {  # of Valued: what its number is called
 
 
 def judge(records: Records) -> Finding:
-    tokens = Tokens(records)
-    found = valued(records, tokens)
-    runs, unfinished = trained(records), untrained(records)
-    gains = {one.arm: one.gain for one in found if one.judged and one.gain}
+    tokens = ComparedTokens(records)
+    correlations = correlate_arms(records, tokens)
+    runs, unfinished = training_results(records), untrained_notes(records)
+    gains = {
+        result.arm: result.gain
+        for result in correlations
+        if result.counts_for_verdict and result.gain
+    }
+    # Intervals hold for all weightings together, so counting them needs no further correction.
     better = [arm for arm, (_, low, _) in gains.items() if low > 0]
     worse = [arm for arm, (_, _, high) in gains.items() if high < 0]
     small = [arm for arm, (_, _, high) in gains.items() if high < MARGIN]
-    base = next(one for one in found if one.arm == BASELINE)
+    baseline = next(result for result in correlations if result.arm == BASELINE)
     because = (
-        f"A alone follows the value of a token by {told(base.credit)}. Of {len(gains)} token "
-        f"weights {len(better)} follow it more closely with A w ({_names(better)}) and "
-        f"{len(worse)} less ({_names(worse)}); for {len(small)} a gain of {MARGIN:g} or more is "
-        f"excluded ({_names(small)})"
+        f"A alone follows the value of a token by {format_correlation(baseline.credit)}. Of "
+        f"{len(gains)} token weights {len(better)} follow it more closely with A w "
+        f"({_names(better)}) and {len(worse)} less ({_names(worse)}); for {len(small)} a gain of "
+        f"{MARGIN:g} or more is excluded ({_names(small)})"
     )
     if gains:
-        first = max(gains, key=lambda arm: gains[arm][0])
-        because += f"; most: {first}, {told(gains[first])} more"
+        best_arm = max(gains, key=lambda arm: gains[arm][0])
+        because += f"; most: {best_arm}, {format_correlation(gains[best_arm])} more"
     return Finding(
-        verdict_of(list(gains.values())),
+        verdict_from_gains(list(gains.values())),
         because + ".",
-        (*_numbers(found), *_trained_numbers(runs)),
-        (*_notes(found, runs, tokens, unfinished), *_refused(records)),
+        (*_numbers(correlations), *_training_numbers(runs)),
+        (*_notes(correlations, runs, tokens, unfinished), *_refusal_notes(records)),
     )
 
 
-def verdict_of(gains: Sequence[Interval]) -> Verdict:
-    """The rule: half of them are above 0, or it is excluded that half gain as much as MARGIN."""
-    shown = sum(low > 0 for _, low, _ in gains)
-    small = sum(high < MARGIN for _, _, high in gains)
-    if gains and 2 * shown >= len(gains):
+def verdict_from_gains(gains: Sequence[Interval]) -> Verdict:
+    """Replicated if half of the gains are above 0; not replicated if most are below MARGIN."""
+    num_better = sum(low > 0 for _, low, _ in gains)
+    num_small = sum(high < MARGIN for _, _, high in gains)
+    if gains and 2 * num_better >= len(gains):
         return "replicated"
-    return "not replicated" if 2 * small > len(gains) else "inconclusive"
+    return "not replicated" if 2 * num_small > len(gains) else "inconclusive"
 
 
-def told(found: Interval | None) -> str:
-    return f"{found[0]:+.2f} [{found[1]:+.2f}, {found[2]:+.2f}]" if found else "nothing"
+def format_correlation(interval: Interval | None) -> str:
+    return f"{interval[0]:+.2f} [{interval[1]:+.2f}, {interval[2]:+.2f}]" if interval else "nothing"
 
 
 def _names(arms: Sequence[str]) -> str:
     return ", ".join(arms) or "none"
 
 
-def _numbers(found: Sequence[Valued]) -> list[Number]:
+def _numbers(correlations: Sequence[ArmCorrelations]) -> list[Number]:
     numbers = [
-        Number(f"{one.arm}: {label}", *interval)
-        for name, label in COLUMNS.items()
-        for one in found
-        if (interval := getattr(one, name))
+        Number(f"{result.arm}: {label}", *interval)
+        for name, label in NUMBER_LABELS.items()
+        for result in correlations
+        if (interval := getattr(result, name))
     ]
     return numbers + [
-        Number(f"{one.arm}: overhead, share of an iteration", one.overhead, unit="share")
-        for one in found
-        if one.arm != BASELINE
+        Number(f"{result.arm}: overhead, share of an iteration", result.overhead, unit="share")
+        for result in correlations
+        if result.arm != BASELINE
     ]
 
 
-def _trained_numbers(runs: Sequence[Trained]) -> list[Number]:
+def _training_numbers(runs: Sequence[TrainingResult]) -> list[Number]:
     numbers = []
-    for one in runs:
-        at = f"{one.arm}, lr {one.rate:g}"
-        numbers.append(as_number(f"{at}: success after training", one.success))
-        for name, mean in (("rollouts", one.rollouts), ("seconds", one.seconds)):
+    for result in runs:
+        label_prefix = f"{result.arm}, lr {result.rate:g}"
+        numbers.append(as_number(f"{label_prefix}: success after training", result.success))
+        for name, mean in (("rollouts", result.by_rollouts), ("seconds", result.by_seconds)):
             if mean:
-                numbers.append(as_number(f"{at}: less {BASELINE}, equal {name}", mean))
-        if one.slower:
-            numbers.append(as_number(f"{at}: longer iterations", one.slower))
+                numbers.append(as_number(f"{label_prefix}: less {BASELINE}, equal {name}", mean))
+        if result.slowdown:
+            numbers.append(as_number(f"{label_prefix}: longer iterations", result.slowdown))
         for name in ("cancellation", "residual", "entropy"):
-            if (value := getattr(one, name)) is not None:
-                numbers.append(Number(f"{at}: {name} in training", value))
+            if (value := getattr(result, name)) is not None:
+                numbers.append(Number(f"{label_prefix}: {name} in training", value))
     return numbers
 
 
 def _notes(
-    found: Sequence[Valued], runs: Sequence[Trained], tokens: Tokens, unfinished: Sequence[str]
+    correlations: Sequence[ArmCorrelations],
+    runs: Sequence[TrainingResult],
+    tokens: ComparedTokens,
+    unfinished: Sequence[str],
 ) -> list[str]:
     prompts, N = len(set(tokens.prompts)), len(tokens.prompts)
     notes = [
@@ -109,19 +125,21 @@ def _notes(
         "Cost: one iteration of each arm on the same batch, over an iteration with uniform "
         "weights; sampling is in it.",
     ]
-    moved = sorted(
-        (one for one in found if one.lift and not one.ones),
-        key=lambda one: one.lift[0] if one.lift else 0.0,
+    by_lift = sorted(
+        (result for result in correlations if result.lift and not result.all_ones),
+        key=lambda result: result.lift[0] if result.lift else 0.0,
         reverse=True,
     )
-    if moved:
-        ends = moved[:1] if len(moved) == 1 else [moved[0], moved[-1]]
-        said = "; ".join(f"{one.arm} {told(one.lift)}" for one in ends)
+    if by_lift:
+        ends = by_lift[:1] if len(by_lift) == 1 else [by_lift[0], by_lift[-1]]
+        extremes = "; ".join(f"{result.arm} {format_correlation(result.lift)}" for result in ends)
         notes.append(
-            f"What an iteration does to a token follows its value most and least with: {said}, "
+            f"What an iteration does to a token follows its value most and least with: {extremes}, "
             f"each less {BASELINE}."
         )
-    if idle := [one.arm for one in found if one.ones and one.arm != BASELINE]:
+    if idle := [
+        result.arm for result in correlations if result.all_ones and result.arm != BASELINE
+    ]:
         notes.append(
             f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle)}."
         )
@@ -130,18 +148,18 @@ def _notes(
             "No arm was trained: --budget full does, on the embedded model only; others are an "
             "experiment (docs/experiment.md)."
         )
-    compared = [one for one in runs if one.rollouts]
-    if compared and max(one.success.n for one in compared) < FEWEST_SEEDS:
+    compared = [result for result in runs if result.by_rollouts]
+    if compared and max(result.success.n for result in compared) < FEWEST_SEEDS:
         notes.append(f"Training of fewer than {FEWEST_SEEDS} seeds says nothing about success.")
-    for one in compared:
-        if one.rollouts and one.rollouts.n >= FEWEST_SEEDS:
+    for result in compared:
+        if result.by_rollouts and result.by_rollouts.n >= FEWEST_SEEDS:
             notes.append(
-                f"{one.arm} minus {BASELINE} at lr {one.rate:g}, {one.rollouts.n} seeds: "
-                f"{points(one.rollouts)} at equal rollouts"
-                + (f", {points(one.seconds)} at equal seconds." if one.seconds else ".")
+                f"{result.arm} minus {BASELINE} at lr {result.rate:g}, {result.by_rollouts.n} "
+                f"seeds: {points(result.by_rollouts)} at equal rollouts"
+                + (f", {points(result.by_seconds)} at equal seconds." if result.by_seconds else ".")
             )
     return [*notes, *unfinished]
 
 
-def _refused(records: Records) -> list[str]:
-    return [f"Left out: {r['reason']}." for r in records if r["panel"] == "refused"]
+def _refusal_notes(records: Records) -> list[str]:
+    return [f"Left out: {record['reason']}." for record in records if record["panel"] == "refused"]

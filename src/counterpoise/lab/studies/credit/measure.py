@@ -1,23 +1,24 @@
-"""Which way of giving credit finds valuable tokens, at what price, and does it train better?
+"""Which credit methods find valuable tokens, what they cost, and whether they train better.
 
-Every token weighting, advantage, rule, trajectory weight and composer of credit (`arms.py`,
+Every token weighting, advantage, step rule, trajectory weight and composer for credit (`arms.py`,
 which reads the registries) on one model:
 
     value       rank correlation of A w, and of w within right and within wrong rollouts, with the
-                Monte Carlo value of tokens; that of what one iteration does to them
+                Monte Carlo value of tokens; the same for the displacement in one iteration
                 (`tokens.py` measures, `value_correlation.py` correlates)
-    price       share of an iteration; what is left on shared prefixes; the cancellation index
+    cost        share of an iteration; exchangeability residual (the share of the pull on shared
+                prefixes that does not cancel); cancellation index
     training    success at equal rollouts and at equal seconds, paired by seed
                 (`training.py`)
 
-The verdict is about value. gain = rho(A w, value) - rho(A, value) on the same tokens, its interval
-by bootstrap over prompts, for all weightings together. Replicated: for at least half of the token
-weightings, at their own settings, the interval lies above 0. Not replicated: for more than half it
-lies below 0.05, so that fewer than half can gain as much. Inconclusive otherwise: that a gain is
-not shown does not say that it is not there. A weighting that is 1 everywhere on this task (`serl`
-without turns) is not counted. Training is reported, and not judged: few seeds show large
-differences only. Arms are trained on the embedded model; on another one they are an experiment with
-a learning rate of its own (docs/experiment.md).
+The verdict is about value. gain = rho(A w, value) - rho(A, value) on the same tokens. Intervals are
+by bootstrap over prompts and hold for all weightings together. Replicated: for at least half of the
+token weightings, at their default settings, the interval lies above 0. Not replicated: for more
+than half it lies below 0.05, so fewer than half can gain that much. Inconclusive otherwise: a gain
+that is not shown may still exist. A weighting that is 1 everywhere on this task (`serl` without
+turns) is not counted. Training is reported but not judged: few seeds show large differences only.
+Arms are trained on the embedded model; for another model, write an experiment with its own learning
+rate (docs/experiment.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from counterpoise.lab.studies.arms import BUDGETS
-from counterpoise.lab.studies.credit.arms import BASELINE, arms
+from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
 from counterpoise.lab.studies.credit.judge import MARGIN, judge
 from counterpoise.lab.studies.credit.tokens import measure_tokens
 from counterpoise.lab.studies.credit.training import measure_training
@@ -36,23 +37,31 @@ from counterpoise.statistics.finding import Record, Records
 if TYPE_CHECKING:
     from counterpoise.report.panels.panel import Figure
 
-TRAINED = "embedded"
-SLOW = 2.0  # times the baseline's seconds, from where an arm is trained after all others
+TRAINED_MODEL = "embedded"
+SLOW_FACTOR = 2.0  # arms slower than this times the baseline are trained last
 
 
 def measure(lab: Lab) -> Records:
-    found = measure_tokens(lab)
-    if lab.model != TRAINED or not lab.sizes["training"]["arms"]:
-        return found
-    refused = [r["arm"] for r in found if r["panel"] == "refused"]
-    costs = {r["arm"]: r for r in found if r["panel"] == "cost"}
-    plain = [arm for arm, r in costs.items() if r["ones"]]
-    slow = [arm for arm, r in costs.items() if _seconds(r) > SLOW * _seconds(costs[BASELINE])]
-    return [*found, *measure_training(lab, {*refused, *plain} - {BASELINE}, slow)]
+    token_records = measure_tokens(lab)
+    if lab.model != TRAINED_MODEL or not lab.sizes["training"]["arms"]:
+        return token_records
+    # An arm with weights of 1 everywhere would repeat the baseline's runs.
+    refused_arms = [record["arm"] for record in token_records if record["panel"] == "refused"]
+    costs = {record["arm"]: record for record in token_records if record["panel"] == "cost"}
+    idle_arms = [arm for arm, record in costs.items() if record["ones"]]
+    slow_arms = [
+        arm
+        for arm, record in costs.items()
+        if _seconds(record) > SLOW_FACTOR * _seconds(costs[BASELINE])
+    ]
+    return [
+        *token_records,
+        *measure_training(lab, {*refused_arms, *idle_arms} - {BASELINE}, slow_arms),
+    ]
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    """Where nothing can be drawn, measuring and judging still work."""
+    """The figures; imported here, so that measuring and judging work without drawing packages."""
     from counterpoise.lab.studies.credit import draw
 
     return draw.draw(records)
@@ -63,12 +72,12 @@ def _seconds(cost: Record) -> float:
 
 
 def _budgets() -> dict[str, dict[str, Any]]:
-    """The arms are named in it: records of other arms than there are now are measured again.
+    """Sizes of both budgets. They name the arms, so that a new arm means measuring again.
 
-    `quick` trains nothing: what a few minutes of two cores can train shows no difference.
-    train_minutes = 0 is no limit.
+    `quick` trains nothing: a few minutes on two cores cannot show a difference. train_minutes = 0
+    means no limit.
     """
-    every = list(arms())
+    every = list(credit_arms())
     full = {**BUDGETS["full"], "rates": [1e-4], "seeds": 4, "iterations": 40, "arms": every}
     return {
         "quick": {

@@ -1,16 +1,16 @@
-"""What every arm makes of one batch whose tokens have Monte Carlo values.
+"""Measures every arm on one batch whose tokens have Monte Carlo values.
 
 The batch is that of the value studies: open tokens of its first rollouts are valued by
-continuations (`lab/studies/token_values.py`). Each arm credits it, and has one iteration on its
-first `iterated` prompts (`iteration_cost.py`). Records:
+continuations (`lab/studies/token_values.py`). Each arm assigns credit to the batch and runs one
+iteration on its first `iterated` prompts (`iteration_cost.py`). Records:
 
     panel "token"      a token under one arm: A w, w, how far the iteration moved it, its value
-    panel "prompt"     a prompt under one arm, in the sums of `credit_iteration.sums_of`
+    panel "prompt"     a prompt under one arm, in the sums of `iteration_cost.prompt_sums`
     panel "cost"       an arm: seconds after sampling, seconds of sampling such a batch
-    panel "refused"    an arm that this task has no use for, or that failed, and why
+    panel "refused"    an arm that does not fit this task, or that failed, and why
 
-Kept in credit_arms.parquet, arm by arm: a study that was stopped goes on from there, and tries
-again what failed.
+Records are saved to credit_arms.parquet arm by arm: a stopped study continues from there and tries
+failed arms again.
 """
 
 from __future__ import annotations
@@ -22,143 +22,172 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign, parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader, unit_weights
 from counterpoise.errors import PoiseError
-from counterpoise.lab.studies.credit.arms import BASELINE, WEIGHTED, Arm, arms
+from counterpoise.lab.studies.credit.arms import BASELINE, WEIGHTED_KINDS, CreditArm, credit_arms
 from counterpoise.lab.studies.credit.iteration_cost import (
-    Iterated,
-    one_iteration,
+    IterationOutcome,
+    prompt_sums,
+    run_one_iteration,
     sampling_seconds,
-    sums_of,
 )
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.records import read_records, write_records
-from counterpoise.lab.studies.token_values import VALUES_SHARE, Bank
+from counterpoise.lab.studies.token_values import VALUES_PROGRESS, TokenValueStore
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Floats, Row
 from counterpoise.variants import TOKEN_WEIGHTS
 
-MEASURED_SHARE = 0.85  # of the study's time, by when every arm had its iteration
-SINGLE = ("update.warmup_steps=0", "update.capture=false")
-SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repeats")  # that records are of
+ARMS_PROGRESS = 0.85  # share of the study's time when every arm had its iteration
+SINGLE_ITERATION = ("update.warmup_steps=0", "update.capture=false")
+# Sizes that the records depend on.
+SETTING_SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repeats")
 
 
 def measure_tokens(lab: Lab) -> list[Record]:
-    """Every arm that gives credit to a batch that is there."""
+    """The records of every arm that can be measured on an existing batch."""
     path = lab.out / "credit_arms.parquet"
     settings = {
         "model": lab.model,
         "seed": lab.seed,
-        **{name: lab.sizes[name] for name in SIZES},
+        **{name: lab.sizes[name] for name in SETTING_SIZES},
         **({"set": list(lab.options)} if lab.options else {}),
     }
     records, seconds = read_records(path, settings) or ([], 0.0)
-    known = {r["arm"] for r in records}
-    todo = [arm for arm in arms().values() if arm.name not in known]
-    if not todo:
+    known_arms = {record["arm"] for record in records}
+    missing_arms = [arm for arm in credit_arms().values() if arm.name not in known_arms]
+    if not missing_arms:
         return records
-    glass, failed = Glass(lab), list[Record]()
-    for done, arm in enumerate(todo):
-        share = VALUES_SHARE + (MEASURED_SHARE - VALUES_SHARE) * done / len(todo)
+    probe, failed = ArmProbe(lab), list[Record]()
+    for index, arm in enumerate(missing_arms):
+        share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(missing_arms)
         lab.progress(f"credit and one iteration of {arm.name}", share)
         start = time.perf_counter()
         try:
-            records = [*records, *glass.look(arm)]
-        except RuntimeError as fault:  # torch's: no memory left, or nothing this device can do
+            records = [*records, *probe.measure_arm(arm)]
+        except RuntimeError as fault:  # torch: out of memory, or not supported on this device
+            # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
                 raise
-            failed.append(_refused(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
+            failed.append(_refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
             continue
         seconds += time.perf_counter() - start
         write_records(path, records, settings, seconds)
     return records + failed
 
 
-def _refused(arm: Arm, reason: str) -> Record:
+def _refusal_record(arm: CreditArm, reason: str) -> Record:
     return {"panel": "refused", "arm": arm.name, "kind": arm.kind, "reason": reason}
 
 
-class Glass:
-    """The batch, its values, and what all arms share."""
+class ArmProbe:
+    """The batch, its token values, and everything else that all arms share."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.batch = lab, FixedBatch(lab)
         self.candidates = self.batch.candidates()
-        self.values = Bank(lab, self.batch).values(self.candidates)
+        self.values = TokenValueStore(lab, self.batch).value_records(self.candidates)
         self.groups = self.batch.groups[: lab.sizes["iterated"]]
         keys = {group.key for group in self.groups}
-        self.moving = [n for n, c in enumerate(self.candidates) if self._row(c).group in keys]
+        self.iterated_candidates = [
+            index
+            for index, candidate in enumerate(self.candidates)
+            if self._row(candidate).group in keys
+        ]
         micro = MicroBatch(lab.config.update.micro_tokens)
         reader = PolicyReader(lab.policy, lab.config.sample.temperature, micro, seed=lab.seed)
         self.view = CreditView(self.batch.rows, reader)
-        self.sampling: float | None = None  # seconds, once an iteration was asked for
+        self.sampling_seconds: float | None = None  # measured with the first iteration
 
-    def look(self, arm: Arm) -> list[Record]:
+    def measure_arm(self, arm: CreditArm) -> list[Record]:
         """The records of one arm."""
         about: Record = {"arm": arm.name, "kind": arm.kind}
         try:
-            config = self.configured(arm)
+            config = self.configure(arm)
         except PoiseError as fault:
-            return [_refused(arm, str(fault))]
+            return [_refusal_record(arm, str(fault))]
+        # Other rewards or groups change the batch itself: there is nothing to compare on this one.
         if arm.kind == "sampling":
             return [{"panel": "sampling", **about}]
         weights = self.weights(arm, config)
         advantages = self.advantages(config)
         delta_N, prompts, cost = self.iterate(config)
         tokens: list[Record] = []
-        for c, value, moved in zip(self.candidates, self.values, delta_N, strict=True):
-            w = float(weights[c.row][c.position])
-            credit = advantages[self._row(c).name] * w
+        for candidate, value, displacement in zip(
+            self.candidates, self.values, delta_N, strict=True
+        ):
+            token_weight = float(weights[candidate.row][candidate.position])
+            credit = advantages[self._row(candidate).name] * token_weight
             tokens.append(
-                {"panel": "token", **about, **value, "w": w, "credit": credit, "delta": moved}
+                {
+                    "panel": "token",
+                    **about,
+                    **value,
+                    "w": token_weight,
+                    "credit": credit,
+                    "delta": displacement,
+                }
             )
-        plain = arm.kind in WEIGHTED and all((w_T == 1).all() for w_T in weights)
+        # A weighting of 1 everywhere is the baseline: it is neither judged nor trained.
+        plain = arm.kind in WEIGHTED_KINDS and all((w_T == 1).all() for w_T in weights)
         return [
             *tokens,
             *({"panel": "prompt", **about, **sums} for sums in prompts),
             {"panel": "cost", **about, **cost, "ones": plain},
         ]
 
-    def configured(self, arm: Arm) -> RunConfig:
+    def configure(self, arm: CreditArm) -> RunConfig:
+        """The configuration of one iteration of the arm."""
         sizes = self.lab.sizes
-        common = (*SINGLE, f"sample.prompts={sizes['iterated']}", f"batch.steps={sizes['steps']}")
+        common = (
+            *SINGLE_ITERATION,
+            f"sample.prompts={sizes['iterated']}",
+            f"batch.steps={sizes['steps']}",
+        )
         return self.lab.config_with(*common, *arm.options)
 
-    def weights(self, arm: Arm, config: RunConfig) -> Sequence[Floats]:
-        """Per row of the batch [T]; all look through one view."""
-        if arm.kind not in WEIGHTED or arm.name == BASELINE:
+    def weights(self, arm: CreditArm, config: RunConfig) -> Sequence[Floats]:
+        """Token weights of each row of the batch [T]; all arms share one view, and so its cache."""
+        if arm.kind not in WEIGHTED_KINDS or arm.name == BASELINE:
             return unit_weights(self.batch.rows)
         name = config.credit.weights
         weights_of = TOKEN_WEIGHTS.load(name)
-        given = parse_settings(name, weights_of, config.credit.settings)
-        found: Sequence[Floats] | None = weights_of(self.view, **given)
-        return unit_weights(self.batch.rows) if found is None else found
+        settings = parse_settings(name, weights_of, config.credit.settings)
+        weights: Sequence[Floats] | None = weights_of(self.view, **settings)
+        return unit_weights(self.batch.rows) if weights is None else weights
 
     def advantages(self, config: RunConfig) -> dict[tuple[str, int], float]:
+        """The advantage of every row, by its name."""
         rows = assign(self.batch.groups, config.credit.name)
         return {row.name: row.advantage for group in rows for row in group}
 
     def iterate(self, config: RunConfig) -> tuple[list[float | None], list[Record], Record]:
-        """(how far every candidate moved, None: not in it; sums of every prompt; seconds)."""
-        if self.sampling is None:
-            self.sampling = sampling_seconds(self.lab, len(self.groups))
-            self._run(config)  # the first of all is slower
+        """(displacement of every candidate, or None; sums of every prompt; seconds)."""
+        if self.sampling_seconds is None:
+            self.sampling_seconds = sampling_seconds(self.lab, len(self.groups))
+            self._run(config)  # warm-up: the first iteration is slower
         runs = [self._run(config) for _ in range(self.lab.sizes["repeats"])]
-        moved, last = runs[-1]
+        displacements, last_outcome = runs[-1]
         delta_N: list[float | None] = [None] * len(self.candidates)
-        for n, delta in zip(self.moving, moved, strict=True):
-            delta_N[n] = delta
-        seconds = min(one.seconds for _, one in runs)  # whatever else happened only adds
-        return delta_N, sums_of(last), {"seconds": seconds, "sampling": self.sampling}
-
-    def _run(self, config: RunConfig) -> tuple[list[float], Iterated]:
-        """Displacements of the moving candidates, and the iteration; the weights are put back."""
-        done: list[Iterated] = []
-        chosen = [self.candidates[n] for n in self.moving]
-        (moved,) = self.batch.displacements(
-            chosen, lambda: done.append(one_iteration(self.lab, self.groups, config))
+        for index, displacement in zip(self.iterated_candidates, displacements, strict=True):
+            delta_N[index] = displacement
+        # The minimum, because other load on the machine only adds time.
+        seconds = min(outcome.seconds for _, outcome in runs)
+        return (
+            delta_N,
+            prompt_sums(last_outcome),
+            {"seconds": seconds, "sampling": self.sampling_seconds},
         )
-        return moved, done[0]
 
-    def _row(self, c: Candidate) -> Row:
-        return self.batch.rows[c.row]
+    def _run(self, config: RunConfig) -> tuple[list[float], IterationOutcome]:
+        """Displacements of the iterated candidates, and the outcome; the weights are restored."""
+        outcomes: list[IterationOutcome] = []
+        moved_candidates = [self.candidates[index] for index in self.iterated_candidates]
+        (displacements,) = self.batch.measure_displacements(
+            moved_candidates,
+            lambda: outcomes.append(run_one_iteration(self.lab, self.groups, config)),
+        )
+        return displacements, outcomes[0]
+
+    def _row(self, candidate: Candidate) -> Row:
+        return self.batch.rows[candidate.row]

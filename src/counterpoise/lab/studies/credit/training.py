@@ -1,13 +1,13 @@
-"""Training runs of the arms, paired by seed: success by rollouts sampled and by seconds.
+"""Training runs of the credit arms, paired by seed: success at equal rollouts and equal seconds.
 
-    seconds    iterations times the median iteration of the run, without the monitor's
+    seconds    iterations times the median iteration of the run, without the monitor's seconds
 
-The median leaves out what else the machine did. An arm whose weights are 1 everywhere on the
-study's batch would train what `uniform` trains, and is left out.
+The median ignores other load on the machine. An arm whose weights are 1 everywhere on the study's
+batch would train the same as `uniform`, and is left out.
 
-Runs go seed by seed over all arms, those of slow arms last. With `train_minutes` those that have
-ended by then are compared, and records of the panel "untrained" name the others; another limit, or
-none, goes on with them.
+Runs go seed by seed over all arms, with slow arms last. With `train_minutes`, the runs that have
+ended by then are compared, and records of the panel "untrained" name the others; a larger limit, or
+none, continues with them.
 """
 
 from __future__ import annotations
@@ -29,138 +29,173 @@ from counterpoise.lab.experiments.curves import (
     read_run,
 )
 from counterpoise.lab.experiments.processes import Fleet, Standing, number_of_jobs
-from counterpoise.lab.studies.arms import after, design
-from counterpoise.lab.studies.credit import arms as credit_arms
-from counterpoise.lab.studies.credit.arms import BASELINE
-from counterpoise.lab.studies.credit.tokens import MEASURED_SHARE
+from counterpoise.lab.studies.arms import design_runs, final_success
+from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
+from counterpoise.lab.studies.credit.tokens import ARMS_PROGRESS
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record, Records
-from counterpoise.statistics.student import Mean, student, together
+from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 from counterpoise.store.folder import RunFolder
 
-LEAN = ("verify.workers=1", "store.model=false", "store.report=false")  # many runs, few numbers
-LATE = "not in the time given"
+# Many runs of which only metrics are read: store little, and share the cores.
+LEAN_OPTIONS = ("verify.workers=1", "store.model=false", "store.report=false")
+OUT_OF_TIME = "not in the time given"
 
 
 def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()) -> list[Record]:
-    """Of the budget's arms but the idle ones."""
-    sizes, every = lab.sizes["training"], credit_arms.arms()
-    table = {name: (*LEAN, *every[name].options) for name in sizes["arms"] if name not in idle}
-    plan = design(replace(lab, sizes=sizes), list(table), table)
+    """Train the arms of the budget, except the idle ones, and return their records."""
+    sizes, every = lab.sizes["training"], credit_arms()
+    table = {
+        name: (*LEAN_OPTIONS, *every[name].options) for name in sizes["arms"] if name not in idle
+    }
+    plan = design_runs(replace(lab, sizes=sizes), list(table), table)
+    # A stable sort: runs stay ordered by seed, so all arms have the same seeds when time runs out.
     keys = sorted(plan.runs(), key=lambda key: key.arm in slow)
     fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
 
     def tell(standing: Standing) -> None:
-        share = MEASURED_SHARE + (1 - MEASURED_SHARE) * standing.share
+        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.share
         lab.progress(f"{standing.ended} of {standing.total} runs", share)
 
     fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
-    ended = [key for key in keys if fleet.finished(key.name)]
-    if fleet.failures and not ended:
-        name, said = next(iter(fleet.failures.items()))
-        raise PoiseError(f"the run in {fleet.folder / name} failed: {said}")
-    found = [
-        {"panel": "training", **key._asdict(), **r}
-        for key in ended
-        for r in read_timed(RunFolder.open(fleet.folder / key.name))
+    finished = [key for key in keys if fleet.finished(key.name)]
+    if fleet.failures and not finished:
+        name, message = next(iter(fleet.failures.items()))
+        raise PoiseError(f"the run in {fleet.folder / name} failed: {message}")
+    training_records = [
+        {"panel": "training", **key._asdict(), **record}
+        for key in finished
+        for record in read_timed_run(RunFolder.open(fleet.folder / key.name))
     ]
-    return found + [
-        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, LATE)}
+    return training_records + [
+        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, OUT_OF_TIME)}
         for key in keys
-        if key not in ended
+        if key not in finished
     ]
 
 
-def read_timed(folder: RunFolder) -> list[Record]:
-    """A run's curve with its seconds, and the residual on shared prefixes where it is known."""
+def read_timed_run(folder: RunFolder) -> list[Record]:
+    """A run's records with seconds, and with the exchangeability residual where it is known."""
     lines = folder.read("metrics")
-    each = statistics.median(
+    # One number for the whole run: single iterations are too noisy to add up.
+    seconds_per_iteration = statistics.median(
         line["iteration_seconds"] - line.get("monitor_seconds", 0.0) for line in lines
     )
     residuals = {line["iteration"]: line.get("exchangeability") for line in lines}
     return [
-        {**r, "seconds": each * r["iteration"], "residual": residuals.get(r["iteration"])}
-        for r in read_run(folder)
+        {
+            **record,
+            "seconds": seconds_per_iteration * record["iteration"],
+            "residual": residuals.get(record["iteration"]),
+        }
+        for record in read_run(folder)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """An arm at one rate; differences are from the baseline, seed by seed."""
+class TrainingResult:
+    """Results of an arm at one learning rate; differences from the baseline are paired by seed."""
 
     arm: str
     rate: float
-    success: Mean
-    rollouts: Mean | None  # difference at equal rollouts; None: the baseline itself
-    seconds: Mean | None  # at equal seconds
-    slower: Mean | None  # seconds of an iteration over the baseline's, less 1
+    success: SeedMean
+    by_rollouts: SeedMean | None  # difference at equal rollouts; None: the baseline itself
+    by_seconds: SeedMean | None  # at equal seconds
+    slowdown: SeedMean | None  # seconds of an iteration over the baseline's, less 1
     cancellation: float | None  # mean over the run, and over seeds
     residual: float | None
     entropy: float | None  # at the end
 
 
-def trained(records: Records) -> list[Trained]:
-    """Every arm at every rate; intervals of differences hold for all of them together."""
+def training_results(records: Records) -> list[TrainingResult]:
+    """Results of every arm at every rate; intervals of differences hold for all arms together."""
     runs = by_run([r for r in records if r["panel"] == "training"])
-    others = [arm for arm in arms(runs) if arm != BASELINE]
-    family = max(1, len(others) * len(rates(runs)))
-    found = []
+    other_arms = [arm for arm in arms(runs) if arm != BASELINE]
+    # All comparisons of this table are one family: their intervals hold together.
+    family = max(1, len(other_arms) * len(rates(runs)))
+    results = []
     for rate in rates(runs):
         for arm in arms(runs):
-            success = after(runs, arm, rate)
-            by_rollouts = by_seconds = slower = None
+            success = final_success(runs, arm, rate)
+            by_rollouts = by_seconds = slowdown = None
             if arm != BASELINE:
-                one = [c for c in compare(runs, arm, BASELINE, family=family) if c.rate == rate]
-                timed = differences(runs, arm, BASELINE, rate, "seconds")
-                by_rollouts = one[0].rollouts if one else None
-                by_seconds = student(timed, together(LEVEL, family)) if timed else None
-                slower = _slower(runs, arm, rate)
-            cancellation, residual, entropy = (
-                _mean(runs, arm, rate, of)
-                for of in (mean("cancellation"), mean("residual"), end("entropy"))
-            )
-            found.append(
-                Trained(
-                    arm, rate, success, by_rollouts, by_seconds, slower, cancellation, residual,
-                    entropy,
+                comparisons = [
+                    comparison
+                    for comparison in compare(runs, arm, BASELINE, family=family)
+                    if comparison.rate == rate
+                ]
+                time_differences = differences(runs, arm, BASELINE, rate, "seconds")
+                by_rollouts = comparisons[0].rollouts if comparisons else None
+                by_seconds = (
+                    student_mean(time_differences, bonferroni_level(LEVEL, family))
+                    if time_differences
+                    else None
                 )
-            )  # fmt: skip
-    return found
+                slowdown = _slowdown(runs, arm, rate)
+            cancellation, residual, entropy = (
+                _mean_of_seeds(runs, arm, rate, metric)
+                for metric in (mean("cancellation"), mean("residual"), end("entropy"))
+            )
+            results.append(
+                TrainingResult(
+                    arm=arm,
+                    rate=rate,
+                    success=success,
+                    by_rollouts=by_rollouts,
+                    by_seconds=by_seconds,
+                    slowdown=slowdown,
+                    cancellation=cancellation,
+                    residual=residual,
+                    entropy=entropy,
+                )
+            )
+    return results
 
 
-def untrained(records: Records) -> list[str]:
-    """What was not trained, and why, in sentences; without one when everything was."""
-    runs = [r for r in records if r["panel"] == "untrained"]
-    every = len({(r["arm"], r["rate"], r["seed"]) for r in records if r["panel"] == "training"})
-    found = []
-    for reason in dict.fromkeys(r["reason"] for r in runs):
+def untrained_notes(records: Records) -> list[str]:
+    """Sentences that say which runs were not trained and why; empty when all were."""
+    runs = [record for record in records if record["panel"] == "untrained"]
+    every = len(
+        {
+            (record["arm"], record["rate"], record["seed"])
+            for record in records
+            if record["panel"] == "training"
+        }
+    )
+    notes = []
+    for reason in dict.fromkeys(record["reason"] for record in runs):
         seeds: dict[str, list[str]] = {}
-        for r in runs:
-            if r["reason"] == reason:
-                seeds.setdefault(r["arm"], []).append(str(r["seed"]))
-        named = "; ".join(f"{arm} {', '.join(each)}" for arm, each in seeds.items())
+        for record in runs:
+            if record["reason"] == reason:
+                seeds.setdefault(record["arm"], []).append(str(record["seed"]))
+        listing = "; ".join(f"{arm} {', '.join(arm_seeds)}" for arm, arm_seeds in seeds.items())
         count = sum(map(len, seeds.values()))
-        found.append(
-            f"{count} of {every + len(runs)} runs are not trained, {reason}: {named} (seeds)."
+        notes.append(
+            f"{count} of {every + len(runs)} runs are not trained, {reason}: {listing} (seeds)."
         )
-    return found
+    return notes
 
 
-def _slower(runs: Runs, arm: str, rate: float) -> Mean | None:
-    mine, theirs = (of_seeds(runs, who, rate, _each) for who in (arm, BASELINE))
-    pairs = [mine[seed] / theirs[seed] - 1 for seed in sorted(mine.keys() & theirs.keys())]
-    return student(pairs) if pairs else None
+def _slowdown(runs: Runs, arm: str, rate: float) -> SeedMean | None:
+    arm_seconds, baseline_seconds = (
+        of_seeds(runs, name, rate, _iteration_seconds) for name in (arm, BASELINE)
+    )
+    pairs = [
+        arm_seconds[seed] / baseline_seconds[seed] - 1
+        for seed in sorted(arm_seconds.keys() & baseline_seconds.keys())
+    ]
+    return student_mean(pairs) if pairs else None
 
 
-def _each(curve: list[Record]) -> float | None:
-    """Seconds of an iteration."""
-    last = curve[-1]
-    return last["seconds"] / last["iteration"] if last["iteration"] else None
+def _iteration_seconds(curve: list[Record]) -> float | None:
+    """Seconds per iteration of a run."""
+    last_record = curve[-1]
+    return last_record["seconds"] / last_record["iteration"] if last_record["iteration"] else None
 
 
-def _mean(
-    runs: Runs, arm: str, rate: float, of: Callable[[list[Record]], float | None]
+def _mean_of_seeds(
+    runs: Runs, arm: str, rate: float, metric: Callable[[list[Record]], float | None]
 ) -> float | None:
-    """Over seeds; None where no seed knows it."""
-    found = of_seeds(runs, arm, rate, of)
-    return statistics.fmean(found.values()) if found else None
+    """The mean of a metric over seeds; None where no run has it."""
+    seed_values = of_seeds(runs, arm, rate, metric)
+    return statistics.fmean(seed_values.values()) if seed_values else None

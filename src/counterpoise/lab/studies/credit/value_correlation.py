@@ -1,19 +1,21 @@
-"""Which credit goes to valuable tokens? Rank correlations with the Monte Carlo value.
+"""Rank correlations of token credit with the Monte Carlo value of tokens.
 
-    credit    rho(A w, value)            what the rollout's advantage and the weights say together
-    right     rho(w, value | A > 0)      among tokens of right rollouts, where A says nothing
-    wrong     rho(-w, value | A < 0)     of wrong ones: blame should go to tokens of low value
-    gain      credit less that of A alone (`uniform`), the same tokens in every draw
-    moved     rho(delta log p, value)    what one iteration did to the token, whatever its credit
-    lift      moved less that of `uniform`
-    hidden    moved less rho(A w, value) of the same tokens: what the update knew beyond its credit
+    credit    rho(A w, value)            advantage of the rollout and weights of its tokens together
+    right     rho(w, value | A > 0)      among tokens of right rollouts, where A has one sign
+    wrong     rho(-w, value | A < 0)     among wrong ones: blame should go to tokens of low value
+    gain      credit minus that of A alone (`uniform`), on the same tokens in every draw
+    moved     rho(delta log p, value)    the displacement in one iteration, whatever the credit
+    lift      moved minus that of `uniform`
+    hidden    moved minus rho(A w, value) of the same tokens: what the update does beyond its credit
 
-Tokens: open ones (p <= 0.95) of the first rollout of every group with signal, each with the number
-of tokens it stands for. Intervals are bootstraps over prompts, at 95 %; those of gain and lift at a
-level that holds for all arms together (Bonferroni). None where w is the same for all tokens.
+The tokens are open (p <= 0.95), from the first rollout of every group with signal, each weighted by
+the number of tokens it represents. Intervals are 95 % bootstraps over prompts; those of gain and
+lift hold for all arms together (Bonferroni). A correlation is None where w is the same for all
+tokens.
 
-A value of few continuations is noisy, which lowers every correlation alike: no credit could reach
-more than `ceiling`, the square root of the reliability that two halves of the continuations show.
+Values from few continuations are noisy, which lowers every correlation alike: no credit could reach
+more than `ceiling`, the square root of the reliability estimated from two halves of the
+continuations.
 
     reliability = 2 rho(even, odd) / (1 + rho(even, odd))                  (Spearman, Brown)
 """
@@ -27,11 +29,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.lab.studies.credit.arms import BASELINE, EXPLICIT, WEIGHTED
-from counterpoise.statistics.bootstrap import Interval, bounded, ratio_interval, resampled
+from counterpoise.lab.studies.credit.arms import BASELINE, EXPLICIT_KINDS, WEIGHTED_KINDS
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    interval_from_draws,
+    ratio_interval,
+    resampled_weights,
+)
 from counterpoise.statistics.finding import Record, Records
-from counterpoise.statistics.ranks import Draws, correlations, rank_correlations, ranks
-from counterpoise.statistics.student import together
+from counterpoise.statistics.ranks import (
+    DrawMatrix,
+    rank_correlations,
+    weighted_correlations,
+    weighted_ranks,
+)
+from counterpoise.statistics.student import bonferroni_level
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -39,12 +51,12 @@ Mask = NDArray[np.bool_]  # [N]
 
 
 @dataclass(frozen=True, slots=True)
-class Valued:
-    """One arm. Example: Valued("gtpo", "weights", False, (0.41, 0.34, 0.47), None, ...)"""
+class ArmCorrelations:
+    """One arm. Example: ArmCorrelations("gtpo", "weights", False, (0.41, 0.34, 0.47), None, ...)"""
 
     arm: str
     kind: str
-    ones: bool  # its weights are 1 everywhere here
+    all_ones: bool  # its weights are 1 everywhere on this batch
     credit: Interval | None
     right: Interval | None
     wrong: Interval | None
@@ -52,122 +64,146 @@ class Valued:
     moved: Interval | None
     lift: Interval | None
     hidden: Interval | None
-    residual: Interval | None  # on shared prefixes
-    group: Interval | None  # of whole groups
+    residual: Interval | None  # exchangeability residual, on shared prefixes
+    group: Interval | None  # residual of whole groups
     cancellation: Interval | None
-    overhead: float  # seconds over those of an iteration with uniform weights, sampling included
+    overhead: float  # extra seconds, as a share of an iteration with uniform weights and sampling
 
     @property
-    def judged(self) -> bool:
-        """Whether the verdict counts it: token weights at their own settings."""
-        return self.kind == "weights" and not self.ones
+    def counts_for_verdict(self) -> bool:
+        """True for arms that count in the verdict: token weights at their default settings."""
+        return self.kind == "weights" and not self.all_ones
 
 
-class Tokens:
-    """The tokens all arms are compared by, resampled once for all."""
+class ComparedTokens:
+    """The tokens by which all arms are compared, resampled once for all arms."""
 
     def __init__(self, records: Records) -> None:
-        first = _of(records, BASELINE, "token")
-        self.prompts = [r["prompt"] for r in first]
-        weight_N = np.array([r["weight"] for r in first])
-        self.w_DN: Draws = resampled(self.prompts, DRAWS) * weight_N
-        self.value_N = np.array([r["value"] for r in first])
-        self.halves = [[r[name] for r in first] for name in ("even", "odd")]
-        positive_N = np.array([r["sign"] == "positive" for r in first])
-        self.parts: dict[str, Mask] = {
+        baseline_tokens = _records_of(records, BASELINE, "token")
+        self.prompts = [record["prompt"] for record in baseline_tokens]
+        weight_N = np.array([record["weight"] for record in baseline_tokens])
+        # Row 0 is the data itself, the others are bootstrap draws of prompts.
+        self.w_DN: DrawMatrix = resampled_weights(self.prompts, DRAWS) * weight_N
+        self.value_N = np.array([record["value"] for record in baseline_tokens])
+        self.halves = [[record[name] for record in baseline_tokens] for name in ("even", "odd")]
+        positive_N = np.array([record["sign"] == "positive" for record in baseline_tokens])
+        self.subsets: dict[str, Mask] = {
             "all": np.ones_like(positive_N),
             "right": positive_N,
             "wrong": ~positive_N,
-            "moving": np.array([r["delta"] is not None for r in first]),
+            "moving": np.array([record["delta"] is not None for record in baseline_tokens]),
         }
-        self._known: dict[str, tuple[Draws, Draws]] = {}
+        self._ranks_by_subset: dict[str, tuple[DrawMatrix, DrawMatrix]] = {}
 
-    def drawn(self, part: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Correlations of x with value among a part of the tokens, one a draw."""
-        in_N = self.parts[part]
-        if not in_N.any():
+    def draw_correlations(self, part: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Correlations of x with value among a subset of the tokens, one per draw."""
+        member_N = self.subsets[part]
+        if not member_N.any():
             return np.full(len(self.w_DN), np.nan)
-        w_DN, of_value = self._ranked(part)
-        return correlations(ranks(x_N[in_N], w_DN), of_value, w_DN)
+        w_DN, of_value = self._value_ranks(part)
+        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), of_value, w_DN)
 
-    def _ranked(self, part: str) -> tuple[Draws, Draws]:
-        """Weights of the part's tokens and the ranks of their values, once for all arms."""
-        if part not in self._known:
-            in_N = self.parts[part]
-            w_DN = self.w_DN[:, in_N]
-            self._known[part] = w_DN, ranks(self.value_N[in_N], w_DN)
-        return self._known[part]
+    def _value_ranks(self, part: str) -> tuple[DrawMatrix, DrawMatrix]:
+        """(weights, ranks of values) of a subset's tokens, computed once for all arms."""
+        if part not in self._ranks_by_subset:
+            member_N = self.subsets[part]
+            w_DN = self.w_DN[:, member_N]
+            self._ranks_by_subset[part] = w_DN, weighted_ranks(self.value_N[member_N], w_DN)
+        return self._ranks_by_subset[part]
 
     def interval(self, drawn_D: NDArray[np.float64], level: float = LEVEL) -> Interval | None:
-        """None where there is nothing to correlate."""
+        """The interval of a correlation; None where it is not defined."""
         if not math.isfinite(drawn_D[0]):
             return None
-        return bounded(drawn_D, len(set(self.prompts)), level)
+        return interval_from_draws(drawn_D, len(set(self.prompts)), level)
 
     @property
     def ceiling(self) -> float:
+        # Spearman-Brown: the reliability of the whole from the correlation of its halves.
         even, odd = self.halves
         rho = float(rank_correlations(even, odd, self.w_DN[:1])[0])
         return math.sqrt(max(0.0, 2 * rho / (1 + rho))) if rho > -1 else 0.0
 
 
-def valued(records: Records, tokens: Tokens) -> list[Valued]:
-    """Every arm that was iterated, in the order of the records."""
-    costs = {r["arm"]: r for r in records if r["panel"] == "cost"}
-    base = costs[BASELINE]
-    iteration = base["seconds"] + base["sampling"]
-    others = len(costs) - 1
-    explicit = sum(r["kind"] in EXPLICIT and not r["ones"] for r in costs.values())
-    level_gain, level_lift = (together(LEVEL, max(1, n)) for n in (explicit, others))
-    plain, still = (
-        tokens.drawn(part, _column(records, BASELINE, column))
-        for part, column in (("all", "credit"), ("moving", "delta"))
+def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelations]:
+    """The correlations of every measured arm, in the order of the records."""
+    costs = {record["arm"]: record for record in records if record["panel"] == "cost"}
+    baseline_cost = costs[BASELINE]
+    iteration = baseline_cost["seconds"] + baseline_cost["sampling"]
+    num_others = len(costs) - 1
+    explicit = sum(
+        record["kind"] in EXPLICIT_KINDS and not record["ones"] for record in costs.values()
     )
-    found = []
+    # Gains exist for arms with explicit credit only, lifts for all arms but the baseline.
+    level_gain, level_lift = (
+        bonferroni_level(LEVEL, max(1, comparisons)) for comparisons in (explicit, num_others)
+    )
+    baseline_credit_D, baseline_movement_D = (
+        tokens.draw_correlations(subset, _column(records, BASELINE, column))
+        for subset, column in (("all", "credit"), ("moving", "delta"))
+    )
+    results = []
     for arm, cost in costs.items():
-        w_N, credit_N, delta_N = (_column(records, arm, c) for c in ("w", "credit", "delta"))
-        moved = tokens.drawn("moving", delta_N)
-        credit = tokens.drawn("all", credit_N) if cost["kind"] in EXPLICIT else None
-        weighed = cost["kind"] in WEIGHTED and not cost["ones"]
-        found.append(
-            Valued(
-                arm,
-                cost["kind"],
-                cost["ones"],
-                None if credit is None else tokens.interval(credit),
-                tokens.interval(tokens.drawn("right", w_N)) if weighed else None,
-                tokens.interval(tokens.drawn("wrong", -w_N)) if weighed else None,
-                None
-                if credit is None or cost["ones"]
-                else tokens.interval(credit - plain, level_gain),
-                tokens.interval(moved),
-                tokens.interval(moved - still, level_lift) if arm != BASELINE else None,
-                tokens.interval(moved - tokens.drawn("moving", credit_N)),
-                *_sums(_of(records, arm, "prompt")),
-                (cost["seconds"] - base["seconds"]) / iteration,
+        w_N, credit_N, delta_N = (
+            _column(records, arm, column) for column in ("w", "credit", "delta")
+        )
+        movement_D = tokens.draw_correlations("moving", delta_N)
+        credit_D = (
+            tokens.draw_correlations("all", credit_N) if cost["kind"] in EXPLICIT_KINDS else None
+        )
+        has_weights = cost["kind"] in WEIGHTED_KINDS and not cost["ones"]
+        residual, group, cancellation = _pull_ratios(_records_of(records, arm, "prompt"))
+        results.append(
+            ArmCorrelations(
+                arm=arm,
+                kind=cost["kind"],
+                all_ones=cost["ones"],
+                credit=None if credit_D is None else tokens.interval(credit_D),
+                right=tokens.interval(tokens.draw_correlations("right", w_N))
+                if has_weights
+                else None,
+                wrong=tokens.interval(tokens.draw_correlations("wrong", -w_N))
+                if has_weights
+                else None,
+                gain=None
+                if credit_D is None or cost["ones"]
+                else tokens.interval(credit_D - baseline_credit_D, level_gain),
+                moved=tokens.interval(movement_D),
+                lift=tokens.interval(movement_D - baseline_movement_D, level_lift)
+                if arm != BASELINE
+                else None,
+                hidden=tokens.interval(movement_D - tokens.draw_correlations("moving", credit_N)),
+                residual=residual,
+                group=group,
+                cancellation=cancellation,
+                overhead=(cost["seconds"] - baseline_cost["seconds"]) / iteration,
             )
         )
-    return found
+    return results
 
 
-def _sums(prompts: Sequence[Record]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """Residual on shared prefixes, that of groups, cancellation index: each over prompts."""
-    names = [r["prompt"] for r in prompts]
+def _pull_ratios(
+    prompts: Sequence[Record],
+) -> tuple[Interval | None, Interval | None, Interval | None]:
+    """(exchangeability residual, residual of whole groups, cancellation index), over prompts."""
+    names = [record["prompt"] for record in prompts]
 
     def share(parts: Sequence[float], whole: str) -> Interval | None:
         wholes = [r[whole] for r in prompts]
         return ratio_interval(names, parts, wholes) if sum(wholes) else None
 
     return (
-        share([r["left"] for r in prompts], "gross"),
-        share([r["rest"] for r in prompts], "whole"),
-        share([r["pushed"] - r["net"] for r in prompts], "pushed"),
+        share([record["left"] for record in prompts], "gross"),
+        share([record["rest"] for record in prompts], "whole"),
+        share([record["pushed"] - record["net"] for record in prompts], "pushed"),
     )
 
 
-def _of(records: Records, arm: str, panel: str) -> list[Record]:
-    return [r for r in records if r["panel"] == panel and r["arm"] == arm]
+def _records_of(records: Records, arm: str, panel: str) -> list[Record]:
+    return [record for record in records if record["panel"] == panel and record["arm"] == arm]
 
 
 def _column(records: Records, arm: str, column: str) -> NDArray[np.float64]:
-    return np.array([r[column] for r in _of(records, arm, "token")], dtype=np.float64)
+    return np.array(
+        [record[column] for record in _records_of(records, arm, "token")], dtype=np.float64
+    )

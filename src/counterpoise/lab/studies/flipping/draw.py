@@ -1,4 +1,4 @@
-"""The charts of Fig. 1 and 9, from the records of lab/studies/flipping/measure.py."""
+"""Charts of the flipping study (Fig. 1 and 9)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 import altair as alt
 
-from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, Moved
+from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, MovementCounts
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.series import chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure
@@ -17,25 +17,27 @@ KEYS = tuple((colour, name) for name, colour in CLASSES.items())
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    runs = [r for r in records if r["panel"] == "run"]
+    runs = [record for record in records if record["panel"] == "run"]
     figures = (
         _classes(runs, "joint", "positive", "Positive rollouts, joint training"),
         _classes(runs, "joint", "negative", "Negative rollouts, joint training"),
         _classes(runs, "positive_only", "positive", "Positive rollouts, trained alone"),
-        _sizes([r for r in runs if r["arm"] == "joint"]),
+        _sizes([record for record in runs if record["arm"] == "joint"]),
         _steps(records),
     )
     return tuple(figure for figure in figures if figure)
 
 
 def _classes(runs: Records, arm: str, sign: str, title: str) -> Figure | None:
-    mine = [r for r in runs if r["arm"] == arm and r["sign"] == sign]
-    if not mine:
+    arm_records = [record for record in runs if record["arm"] == arm and record["sign"] == sign]
+    if not arm_records:
         return None
     layers = []
     for name, colour in CLASSES.items():
         layers += _line(
-            [{"iteration": r["iteration"], "value": r[name]} for r in mine], colour, "%"
+            [{"iteration": record["iteration"], "value": record[name]} for record in arm_records],
+            colour,
+            "%",
         )
     note = "By iteration: share of tokens by what its updates did to their probability."
     return Figure(_layered(layers, title), title, note, KEYS)
@@ -46,8 +48,14 @@ def _sizes(runs: Records) -> Figure | None:
         return None
     layers = []
     for sign in SIGNS:
-        mine = [r for r in runs if r["sign"] == sign]
-        layers += _line([{"iteration": r["iteration"], "value": r["moved"]} for r in mine], sign)
+        sign_records = [record for record in runs if record["sign"] == sign]
+        layers += _line(
+            [
+                {"iteration": record["iteration"], "value": record["moved"]}
+                for record in sign_records
+            ],
+            sign,
+        )
     title = "How far tokens move"
     keys = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
     note = "By iteration: mean change of log-probability, either way, joint training."
@@ -55,13 +63,13 @@ def _sizes(runs: Records) -> Figure | None:
 
 
 def _line(points: list[Record], colour: str, form: str = "") -> list[alt.Chart]:
-    x = x_axis(max((p["iteration"] for p in points), default=1))
+    x = x_axis(max((point["iteration"] for point in points), default=1))
     y = y_axis("value", form, [0.0, 1.0] if form == "%" else None)
     tip = [alt.Tooltip("iteration:Q"), alt.Tooltip("value:Q", format=".1%" if form else ".4f")]
-    drawn = chart(points)
+    points_chart = chart(points)
     return [
-        drawn.mark_line(style=colour).encode(x=x, y=y),
-        drawn.mark_point(style=colour).encode(x=x, y=y, tooltip=tip),
+        points_chart.mark_line(style=colour).encode(x=x, y=y),
+        points_chart.mark_point(style=colour).encode(x=x, y=y, tooltip=tip),
     ]
 
 
@@ -73,13 +81,13 @@ def _steps(records: Records) -> Figure:
     points = []
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
-            moved = Moved(records, optimizer, arm)
+            counts = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
-                line = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
+                row_label = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
                 for name in ("boosted", "suppressed"):
-                    found = moved.interval(partial(moved.share, name, sign))
-                    points.append(point(line, name, found))
-    drawn = forest(
+                    share_interval = counts.interval(partial(counts.share, name, sign))
+                    points.append(point(row_label, name, share_interval))
+    layered_chart = forest(
         points,
         {name: CLASSES[name] for name in ("boosted", "suppressed")},
         "share of tokens",
@@ -90,7 +98,7 @@ def _steps(records: Records) -> Figure:
         labels=210,
     )
     return Figure(
-        drawn,
+        layered_chart,
         "One update from the same checkpoint",
         "Joint: GRPO. Positive-only: the same batch with negative advantages set to 0. The rest of "
         "the tokens is stable. Bars: 95 % over prompts.",

@@ -1,4 +1,4 @@
-"""The records of lab/studies/flipping/measure.py as numbers with intervals over prompts."""
+"""Statistics of the flipping study, with intervals over prompts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from counterpoise.statistics.bootstrap import Interval, Weights, interval
+from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval
 from counterpoise.statistics.finding import Number, Records
 
 ARMS = ("joint", "positive_only")
 OPTIMIZERS = ("adamw", "sgd")
 SIGNS = {"positive": 1, "negative": -1}
-AGAINST = {"positive": "suppressed", "negative": "boosted"}  # a move against the advantage
-NAMES = {
+FLIPPED_CLASS = {"positive": "suppressed", "negative": "boosted"}  # a move against the advantage
+NUMBER_LABELS = {
     "difference": "boosted, positive minus negative rollouts",
     "flipped": "flipped, of all moved tokens",
     "positive": "flipped, positive rollouts, joint",
@@ -25,57 +25,66 @@ NAMES = {
 }
 
 
-class Moved:
-    """Token counts of one optimizer and arm by prompt and sign, as weighted statistics."""
+class MovementCounts:
+    """Weighted statistics of the token counts of one optimizer and arm, by prompt and sign."""
 
     def __init__(self, records: Records, optimizer: str, arm: str) -> None:
-        mine = [
-            r
-            for r in records
-            if r["panel"] == "step" and (r["optimizer"], r["arm"]) == (optimizer, arm)
+        step_records = [
+            record
+            for record in records
+            if record["panel"] == "step"
+            and (record["optimizer"], record["arm"]) == (optimizer, arm)
         ]
-        self.prompts = [r["prompt"] for r in mine]
-        sign = np.array([SIGNS[r["sign"]] for r in mine])
-        self.of = {name: sign == s for name, s in SIGNS.items()}
+        self.prompts = [record["prompt"] for record in step_records]
+        sign = np.array([SIGNS[record["sign"]] for record in step_records])
+        self.sign_masks = {name: sign == direction for name, direction in SIGNS.items()}
         self.counts = {
-            name: np.array([r[name] for r in mine], dtype=np.float64)
+            name: np.array([record[name] for record in step_records], dtype=np.float64)
             for name in ("tokens", "boosted", "suppressed", "moved")
         }
 
-    def total(self, name: str, sign: str, w: Weights) -> float:
-        return float((w * self.counts[name])[self.of[sign]].sum())
+    def total(self, name: str, sign: str, weights: Weights) -> float:
+        return float((weights * self.counts[name])[self.sign_masks[sign]].sum())
 
-    def share(self, name: str, sign: str, w: Weights) -> float:
-        return _over(self.total(name, sign, w), self.total("tokens", sign, w))
+    def share(self, name: str, sign: str, weights: Weights) -> float:
+        return _ratio(self.total(name, sign, weights), self.total("tokens", sign, weights))
 
-    def flip_share(self, w: Weights, signs: tuple[str, ...] = ("positive", "negative")) -> float:
-        flipped = sum(self.total(AGAINST[sign], sign, w) for sign in signs)
-        moved = sum(self.total(n, sign, w) for n in ("boosted", "suppressed") for sign in signs)
-        return _over(flipped, moved)
+    def flip_share(
+        self, weights: Weights, signs: tuple[str, ...] = ("positive", "negative")
+    ) -> float:
+        num_flipped = sum(self.total(FLIPPED_CLASS[sign], sign, weights) for sign in signs)
+        num_moved = sum(
+            self.total(name, sign, weights) for name in ("boosted", "suppressed") for sign in signs
+        )
+        return _ratio(num_flipped, num_moved)
 
-    def difference(self, w: Weights) -> float:
+    def difference(self, weights: Weights) -> float:
         """Boosted share, positive minus negative rollouts."""
-        return self.share("boosted", "positive", w) - self.share("boosted", "negative", w)
+        return self.share("boosted", "positive", weights) - self.share(
+            "boosted", "negative", weights
+        )
 
-    def size_ratio(self, w: Weights) -> float:
+    def size_ratio(self, weights: Weights) -> float:
         """Mean |delta|, negative over positive rollouts (Fig. 1 c)."""
-        return _over(self.share("moved", "negative", w), self.share("moved", "positive", w))
+        return _ratio(
+            self.share("moved", "negative", weights), self.share("moved", "positive", weights)
+        )
 
     def interval(self, statistic: Callable[[Weights], float]) -> Interval:
-        return interval(self.prompts, statistic)
+        return bootstrap_interval(self.prompts, statistic)
 
 
-def _over(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else float("nan")
 
 
 def step_numbers(records: Records) -> dict[str, Interval]:
-    """What the verdict is about, by single AdamW updates; keys as NAMES."""
-    joint, control = (Moved(records, "adamw", arm) for arm in ARMS)
+    """The numbers that decide the verdict, from single AdamW updates; keys as in NUMBER_LABELS."""
+    joint, control = (MovementCounts(records, "adamw", arm) for arm in ARMS)
     of_positive = ("positive",)
 
-    def lowered(w: Weights) -> float:
-        return joint.flip_share(w, of_positive) - control.flip_share(w, of_positive)
+    def lowered(weights: Weights) -> float:
+        return joint.flip_share(weights, of_positive) - control.flip_share(weights, of_positive)
 
     return {
         "difference": joint.interval(joint.difference),
@@ -83,26 +92,36 @@ def step_numbers(records: Records) -> dict[str, Interval]:
         "positive": joint.interval(lambda w: joint.flip_share(w, of_positive)),
         "positive-only": control.interval(lambda w: control.flip_share(w, of_positive)),
         "lowered": joint.interval(lowered),
-        "removed": joint.interval(lambda w: _over(lowered(w), joint.flip_share(w, of_positive))),
+        "removed": joint.interval(lambda w: _ratio(lowered(w), joint.flip_share(w, of_positive))),
         "size": joint.interval(joint.size_ratio),
     }
 
 
 def run_means(records: Records) -> dict[str, float]:
-    """Means over the iterations of the runs where something moved; the flip share of all weighs
-    both signs alike."""
+    """Means over the iterations of the runs in which tokens moved.
+
+    The flip share of all tokens is the mean of both signs.
+    """
     share: dict[tuple[str, str], float] = {}
     boosted: dict[str, float] = {}
     for arm in ARMS:
         for sign in SIGNS:
-            mine = [
-                r for r in records if r["panel"] == "run" and r["arm"] == arm and r["sign"] == sign
+            iteration_records = [
+                record
+                for record in records
+                if record["panel"] == "run" and record["arm"] == arm and record["sign"] == sign
             ]
-            moved = [(r[AGAINST[sign]], r["boosted"] + r["suppressed"]) for r in mine]
-            parts = [against / whole for against, whole in moved if whole]
-            share[arm, sign] = float(np.mean(parts)) if parts else float("nan")
-            if arm == "joint" and mine:
-                boosted[sign] = float(np.mean([r["boosted"] for r in mine]))
+            # Iterations in which no token of this sign moved have no flip share.
+            flip_counts = [
+                (record[FLIPPED_CLASS[sign]], record["boosted"] + record["suppressed"])
+                for record in iteration_records
+            ]
+            flip_shares = [
+                against / moved_share for against, moved_share in flip_counts if moved_share
+            ]
+            share[arm, sign] = float(np.mean(flip_shares)) if flip_shares else float("nan")
+            if arm == "joint" and iteration_records:
+                boosted[sign] = float(np.mean([record["boosted"] for record in iteration_records]))
     return {
         "difference": boosted.get("positive", np.nan) - boosted.get("negative", np.nan),
         "flipped": (share["joint", "positive"] + share["joint", "negative"]) / 2,
@@ -111,14 +130,14 @@ def run_means(records: Records) -> dict[str, float]:
     }
 
 
-def all_shares(records: Records) -> tuple[Number, ...]:
+def class_shares(records: Records) -> tuple[Number, ...]:
     numbers = []
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
-            moved = Moved(records, optimizer, arm)
+            counts = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
                 for name in ("boosted", "suppressed"):
-                    found = moved.interval(partial(moved.share, name, sign))
+                    share_interval = counts.interval(partial(counts.share, name, sign))
                     label = f"{name}, {sign} rollouts, {arm}, one {optimizer} step"
-                    numbers.append(Number(label, *found, unit="share"))
+                    numbers.append(Number(label, *share_interval, unit="share"))
     return tuple(numbers)

@@ -1,18 +1,18 @@
-"""Fig. 1 and 9: do tokens move the way the advantage of their rollout says?
+"""Fig. 1 and 9: do tokens move in the direction of their rollout's advantage?
 
 A token is boosted, suppressed or stable (`microscope/displacement.py`); it is flipped when it moves
 against its own advantage. Two measurements:
 
     step   one update of the model as loaded, on fixed batches, all from the same checkpoint:
            joint (GRPO advantages) and positive-only (negative advantages set to 0, the rows kept,
-           so that nothing else changes), under AdamW and SGD; displacement of every token of the
-           batch, pooled by prompt, so that prompts can be resampled
+           so that nothing else changes), under AdamW and SGD; displacements of all tokens of the
+           batch, summed by prompt, so that prompts can be resampled
     run    two training runs with the monitor on: joint (the demo) and positive-only (the same
            without reward balance, which needs both signs); the monitor's numbers of every
-           iteration, mean over its optimizer steps' tokens
+           iteration, means over the tokens of its optimizer steps
 
-A run of one's own is used instead where its metrics.jsonl lies in OUT/runs/joint/ or
-OUT/runs/positive_only/; nothing else of the run is read.
+To use runs of your own, put their metrics.jsonl into OUT/runs/joint/ or OUT/runs/positive_only/;
+nothing else of a run is read.
 
     flip share, positive rollouts     suppressed / (boosted + suppressed)
     flip share, all                   tokens moved against their advantage / tokens moved
@@ -26,7 +26,6 @@ contradict none of them. Not replicated: an interval lies wholly on the wrong si
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,28 +34,31 @@ from counterpoise.lab.experiments.processes import train_runs
 from counterpoise.lab.studies.flipping.draw import draw
 from counterpoise.lab.studies.flipping.judge import (
     ARMS,
-    NAMES,
+    NUMBER_LABELS,
     SIGNS,
-    all_shares,
+    class_shares,
     run_means,
     step_numbers,
 )
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import by_batch
+from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import snapshot
-from counterpoise.microscope.displacement import classes
+from counterpoise.microscope.batch_tokens import take_snapshot
+from counterpoise.microscope.displacement import displacement_classes
+from counterpoise.microscope.polarity import without_negative_advantages
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import Row
 
-MOST_DIFFERENT, LEAST_FLIPPED = 0.10, 0.35
-CHANGES = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
+MAX_DIFFERENCE, MIN_FLIPPED = 0.10, 0.35
+ARM_OPTIONS = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
 COMMON = (
-    "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=1",
+    "evaluate.prompts=0",
+    "store.rollouts=false",
+    "store.tokens=false",
+    "monitor.every=1",
     "monitor.watch=0",
-)  # fmt: skip
+)
 
 
 # -- measure --------------------------------------------------------------------------------------
@@ -67,35 +69,31 @@ def measure(lab: Lab) -> Records:
 
 
 def _steps(lab: Lab) -> list[Record]:
-    return by_batch(lab, _of_batch, "single updates, ", share=0.3)
+    return measure_batches(lab, _measure_batch, "single updates, ", share=0.3)
 
 
-def _of_batch(lab: Lab, batch: int) -> list[Record]:
+def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     records: list[Record] = []
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
-    before = snapshot(lab.policy, rows)
-    group_N, A_N = before.groups.cpu().numpy(), before.advantages.cpu().numpy()
-    for optimizer, lr in lab.rates.items():
-        for arm, trained in (("joint", rows), ("positive_only", _without_negative(rows))):
+    snapshot_before = take_snapshot(lab.policy, rows)
+    group_N, A_N = snapshot_before.groups.cpu().numpy(), snapshot_before.advantages.cpu().numpy()
+    for optimizer, lr in lab.learning_rates.items():
+        for arm, trained in (("joint", rows), ("positive_only", without_negative_advantages(rows))):
             with lab.unchanged():
                 lab.update(trained, optimizer=optimizer, lr=lr)
-                after = snapshot(lab.policy, rows)
-            delta_N = (after.logprobs - before.logprobs).cpu().numpy()
+                snapshot_after = take_snapshot(lab.policy, rows)
+            delta_N = (snapshot_after.logprobs - snapshot_before.logprobs).cpu().numpy()
             about = {"panel": "step", "optimizer": optimizer, "arm": arm}
             for group in np.unique(group_N).tolist():
-                for sign, s in SIGNS.items():
-                    mine = (group_N == group) & (np.sign(A_N) == s)
+                for sign, direction in SIGNS.items():
+                    member_N = (group_N == group) & (np.sign(A_N) == direction)
                     prompt = {"prompt": f"{batch}:{group}", "sign": sign}
-                    records.append({**about, **prompt, **_counts(delta_N[mine])})
+                    records.append({**about, **prompt, **_counts(delta_N[member_N])})
     return records
 
 
-def _without_negative(rows: list[Row]) -> list[Row]:
-    return [replace(row, advantage=max(row.advantage, 0.0)) for row in rows]
-
-
 def _counts(delta_N: np.ndarray) -> Record:
-    class_N = classes(delta_N)
+    class_N = displacement_classes(delta_N)
     return {
         "tokens": len(delta_N),
         "boosted": int((class_N > 0).sum()),
@@ -105,33 +103,39 @@ def _counts(delta_N: np.ndarray) -> Record:
 
 
 def _runs(lab: Lab) -> list[Record]:
-    """A record for each sign and iteration with an update: shares, and the mean |delta|."""
+    """Shares and mean |delta| for each sign and iteration of the two training runs."""
     model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
     update = lab.config.update
     rate = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
     common = (*model, *rate, f"loop.seed={lab.seed}", *COMMON, *lab.options)
     length = f"loop.iterations={lab.sizes['iterations']}"
-    given = {arm: lab.out / "runs" / arm for arm in ARMS}
-    missing = [arm for arm in ARMS if not (given[arm] / "metrics.jsonl").is_file()]
+    # Runs of the user's own replace the trained ones, where their metrics are in the folder.
+    user_folders = {arm: lab.out / "runs" / arm for arm in ARMS}
+    missing = [arm for arm in ARMS if not (user_folders[arm] / "metrics.jsonl").is_file()]
     trained = train_runs(
-        {f"flipping-{arm}": (*common, length, *CHANGES[arm]) for arm in missing},
+        {f"flipping-{arm}": (*common, length, *ARM_OPTIONS[arm]) for arm in missing},
         lab.out / "runs" / lab.budget,
         lambda doing, share: lab.progress(doing, 0.3 + 0.7 * share),
     )
     records = []
     for arm in ARMS:
-        folder = trained[f"flipping-{arm}"] if arm in missing else RunFolder(given[arm])
-        records += [{"panel": "run", "arm": arm, **r} for r in read_run(folder.path)]
+        folder = trained[f"flipping-{arm}"] if arm in missing else RunFolder(user_folders[arm])
+        records += [
+            {"panel": "run", "arm": arm, **record} for record in read_monitor_records(folder.path)
+        ]
     return records
 
 
-def read_run(folder: Path) -> list[Record]:
-    """The monitor's numbers, by sign and iteration, from metrics.jsonl alone."""
+def read_monitor_records(folder: Path) -> list[Record]:
+    """The monitor's numbers from metrics.jsonl, by sign and iteration."""
     return [
         {
             "sign": sign,
             "iteration": line["iteration"],
-            **{n: line[f"{n}_{sign}"] for n in ("boosted", "suppressed", "stable", "moved")},
+            **{
+                name: line[f"{name}_{sign}"]
+                for name in ("boosted", "suppressed", "stable", "moved")
+            },
         }
         for line in RunFolder(folder).read("metrics")
         for sign in SIGNS
@@ -154,11 +158,14 @@ def judge(records: Records) -> Finding:
         f"four are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
         (
             *(
-                Number(NAMES[key], *found, unit="" if key == "size" else "share")
-                for key, found in step.items()
+                Number(NUMBER_LABELS[key], *step_interval, unit="" if key == "size" else "share")
+                for key, step_interval in step.items()
             ),
-            *(Number(f"{NAMES[key]}, over the runs", v, unit="share") for key, v in run.items()),
-            *all_shares(records),
+            *(
+                Number(f"{NUMBER_LABELS[key]}, over the runs", value, unit="share")
+                for key, value in run.items()
+            ),
+            *class_shares(records),
         ),
         (
             "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
@@ -178,19 +185,20 @@ def judge(records: Records) -> Finding:
 def _verdict(step: dict[str, Interval], run: dict[str, float]) -> Verdict:
     (_, d_low, d_high), (_, f_low, f_high) = step["difference"], step["flipped"]
     (_, l_low, l_high) = step["lowered"]
-    if d_low > MOST_DIFFERENT or d_high < -MOST_DIFFERENT or f_high < LEAST_FLIPPED or l_high < 0:
+    if d_low > MAX_DIFFERENCE or d_high < -MAX_DIFFERENCE or f_high < MIN_FLIPPED or l_high < 0:
         return "not replicated"
-    seen = d_low > -MOST_DIFFERENT and d_high < MOST_DIFFERENT and f_low >= LEAST_FLIPPED
+    step_holds = d_low > -MAX_DIFFERENCE and d_high < MAX_DIFFERENCE and f_low >= MIN_FLIPPED
+    # The runs have no intervals, so they can only contradict: their means must agree.
     agrees = (
-        abs(run["difference"]) < MOST_DIFFERENT
-        and run["flipped"] >= LEAST_FLIPPED
+        abs(run["difference"]) < MAX_DIFFERENCE
+        and run["flipped"] >= MIN_FLIPPED
         and run["positive"] > run["positive-only"]
     )
-    return "replicated" if seen and l_low > 0 and agrees else "inconclusive"
+    return "replicated" if step_holds and l_low > 0 and agrees else "inconclusive"
 
 
-def _percent(found: Interval) -> str:
-    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in found))
+def _percent(interval: Interval) -> str:
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * bound for bound in interval))
 
 
 STUDY = Study(

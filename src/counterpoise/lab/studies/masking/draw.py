@@ -1,4 +1,4 @@
-"""The charts of Table 1 and Fig. 3, from the records of lab/studies/masking/measure.py."""
+"""Charts of the masking study (Table 1 and Fig. 3)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ import altair as alt
 import numpy as np
 
 from counterpoise.lab.studies.masking.judge import (
-    EDGES,
+    COSINE_EDGES,
     ETA,
     LAYERS,
-    PAPER,
+    PAPER_TABLE,
+    boost_rate,
     matching,
     mean_boost,
-    rate,
 )
 from counterpoise.report.charts.forest import Point, forest, point
 from counterpoise.report.charts.series import chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-CONDITIONS = {"random": "random", "same": "same token", "low": "low confidence", "both": "both"}
+CONDITION_LABELS = {
+    "random": "random",
+    "same": "same token",
+    "low": "low confidence",
+    "both": "both",
+}
 STYLES = {"positive": "positive", "mixed": "series", "negative": "negative"}
-SOURCES = (
+SOURCE_KEYS = (
     ("positive", "masked tokens from positive rollouts"),
     ("negative", "from negative"),
     ("series", "as they come"),
@@ -33,59 +38,59 @@ SOURCES = (
 
 def draw(records: Records) -> tuple[Figure, ...]:
     return (
-        *(_table(records, layer) for layer in LAYERS),
-        _by_candidate(records),
-        _effects(records),
-        _strength(records),
-        _mixture(records),
-        _top(records, "rate"),
-        _top(records, "mean"),
+        *(_table_figure(records, layer) for layer in LAYERS),
+        _candidate_figure(records),
+        _effects_figure(records),
+        _strength_figure(records),
+        _mixture_figure(records),
+        _top_figure(records, "rate"),
+        _top_figure(records, "mean"),
     )
 
 
 # -- Table 1 --------------------------------------------------------------------------------------
 
 
-def _table(records: Records, layer: str) -> Figure:
+def _table_figure(records: Records, layer: str) -> Figure:
     table = matching(records, panel="table", layer=layer, how="update", rate=ETA)
     points = [
         point(
             label,
             source,
-            rate(matching(table, condition=condition, source=source)),
-            PAPER[condition, layer][0] if source == "mixed" else None,
+            boost_rate(matching(table, condition=condition, source=source)),
+            PAPER_TABLE[condition, layer][0] if source == "mixed" else None,
         )
-        for condition, label in CONDITIONS.items()
+        for condition, label in CONDITION_LABELS.items()
         for source in STYLES
     ]
     return Figure(
         _forest(points),
         f"Boost Rate, {LAYERS[layer]}",
-        "Share of candidates that the masked tokens had raised, by which tokens are masked and "
-        "whose they are. Ticks: the paper's Table 1, which does not say whose.",
-        SOURCES,
+        "Share of candidates that the masked tokens had raised, by the kind of masked tokens and "
+        "the sign of their rollouts. Ticks: the paper's Table 1, which does not state the sign.",
+        SOURCE_KEYS,
     )
 
 
-def _by_candidate(records: Records) -> Figure:
+def _candidate_figure(records: Records) -> Figure:
     both = matching(records, panel="table", layer="head", how="update", condition="both")
     points = [
-        point(f"{sign} candidate", source, rate(matching(both, sign=sign, source=source)))
+        point(f"{sign} candidate", source, boost_rate(matching(both, sign=sign, source=source)))
         for sign in ("positive", "negative")
         for source in STYLES
     ]
     return Figure(
         _forest(points),
         "By the candidate's own rollout",
-        "Boost Rate of masked tokens that are the same and of low confidence, output layer, by the "
-        "sign of the rollout the candidate stands in.",
-        SOURCES,
+        "Boost Rate of masked tokens that equal the candidate and have low confidence, output "
+        "layer, by the sign of the candidate's rollout.",
+        SOURCE_KEYS,
     )
 
 
 def _forest(points: Sequence[Point]) -> alt.LayerChart:
     return forest(
-        [p for p in points if not np.isnan(p["value"])],
+        [entry for entry in points if not np.isnan(entry["value"])],
         STYLES,
         "Boost Rate",
         "Boost Rate by kind of masked token and sign of its rollout",
@@ -100,16 +105,21 @@ def _forest(points: Sequence[Point]) -> alt.LayerChart:
 # -- Fig. 3 ---------------------------------------------------------------------------------------
 
 
-def _effects(records: Records) -> Figure:
-    """Panel a: cumulative, because effects span orders of magnitude on both sides of 0."""
+def _effects_figure(records: Records) -> Figure:
+    """Panel a, as a cumulative chart: effects span orders of magnitude on both sides of 0."""
     table = matching(records, panel="table", layer="head", how="update")
-    chosen = {
+    curves = {
         "random": ("muted", matching(table, condition="random", source="mixed")),
         "mixed": ("series", matching(table, condition="both", source="mixed")),
         "positive": ("positive", matching(table, condition="both", source="positive")),
         "negative": ("negative", matching(table, condition="both", source="negative")),
     }
-    widest = float(np.quantile([abs(r["effect"]) for _, rs in chosen.values() for r in rs], 0.98))
+    # The scale ends at the 98th percentile: a few huge effects would hide all others.
+    widest = float(
+        np.quantile(
+            [abs(record["effect"]) for _, members in curves.values() for record in members], 0.98
+        )
+    )
     x = alt.X(
         "effect:Q",
         scale=alt.Scale(type="symlog", constant=widest / 300, domain=[-widest, widest], clamp=True),
@@ -119,10 +129,12 @@ def _effects(records: Records) -> Figure:
     )
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
     layers = [chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
-    for style, members in chosen.values():
-        values = np.sort([r["effect"] for r in members])
+    for style, members in curves.values():
+        values = np.sort([record["effect"] for record in members])
         steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), 200)).astype(int))
-        line = [{"effect": float(values[i]), "share": (i + 1) / len(values)} for i in steps]
+        line = [
+            {"effect": float(values[index]), "share": (index + 1) / len(values)} for index in steps
+        ]
         layers.append(chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y))
     return Figure(
         alt.LayerChart(
@@ -130,9 +142,9 @@ def _effects(records: Records) -> Figure:
         ),
         "Masking effects",
         "Share of candidates with an effect up to x (output layer). Equal tokens of low "
-        "confidence, by whose they are, against random tokens. A curve to the right of 0 means "
-        "that the masked tokens had raised the candidate.",
-        (("muted", "random tokens"), *SOURCES),
+        "confidence, by the sign of their rollouts, against random tokens. A curve to the right of "
+        "0 means that the masked tokens had raised the candidate.",
+        (("muted", "random tokens"), *SOURCE_KEYS),
     )
 
 
@@ -141,60 +153,73 @@ def _decades(widest: float) -> list[float]:
     return [-top, -top / 10, 0, top / 10, top]
 
 
-def _strength(records: Records) -> Figure:
-    labels = [f"{low:g} to {high:g}" for low, high in pairwise(EDGES)]
+def _strength_figure(records: Records) -> Figure:
+    labels = [f"{low:g} to {high:g}" for low, high in pairwise(COSINE_EDGES)]
     points = [
-        _point(matching(mine, condition=f"{low}"), at=label, source=source, layer=layer)
-        for layer, how in (("head", "update"), ("full", "first order"))
-        for source in STYLES
-        for mine in [matching(records, panel="strength", layer=layer, how=how, source=source)]
-        for low, label in zip(EDGES[:-1], labels, strict=True)
-    ]
-    x = alt.X("at:N", sort=labels, axis=alt.Axis(labelAngle=-35, title="cosine with the candidate"))
-    return Figure(
-        _lines(points, x, "Boost Rate by coupling"),
-        "Boost Rate by coupling strength",
-        "Up to 16 tokens from each band of the cosine of output-layer gradients. Solid: output "
-        "layer; dashed: all parameters, first order. As they come, tokens of both signs undo each "
-        "other however strong the coupling.",
-        SOURCES,
-    )
-
-
-def _top(records: Records, what: str) -> Figure:
-    points = [
-        _point(
-            matching(mine, condition=n), at=int(n), source=source, layer=layer, mean=what == "mean"
+        _rate_point(
+            matching(source_records, condition=f"{low}"), at=label, source=source, layer=layer
         )
         for layer, how in (("head", "update"), ("full", "first order"))
         for source in STYLES
-        for mine in [matching(records, panel="top", layer=layer, how=how, source=source)]
-        for n in sorted({r["condition"] for r in mine}, key=int)
+        for source_records in [
+            matching(records, panel="strength", layer=layer, how=how, source=source)
+        ]
+        for low, label in zip(COSINE_EDGES[:-1], labels, strict=True)
+    ]
+    x = alt.X("at:N", sort=labels, axis=alt.Axis(labelAngle=-35, title="cosine with the candidate"))
+    return Figure(
+        _line_chart(points, x, "Boost Rate by coupling"),
+        "Boost Rate by coupling strength",
+        "Up to 16 tokens from each band of the cosine of output-layer gradients. Solid: output "
+        "layer; dashed: all parameters, first order. Taken as they come, tokens of both signs "
+        "cancel each other however strong the coupling.",
+        SOURCE_KEYS,
+    )
+
+
+def _top_figure(records: Records, what: str) -> Figure:
+    points = [
+        _rate_point(
+            matching(source_records, condition=top_count),
+            at=int(top_count),
+            source=source,
+            layer=layer,
+            mean=what == "mean",
+        )
+        for layer, how in (("head", "update"), ("full", "first order"))
+        for source in STYLES
+        for source_records in [matching(records, panel="top", layer=layer, how=how, source=source)]
+        for top_count in sorted({record["condition"] for record in source_records}, key=int)
     ]
     x = alt.X(
         "at:Q",
         scale=alt.Scale(type="log", base=2),
         axis=alt.Axis(
-            title="masked tokens, strongest first", values=sorted({p["at"] for p in points})
+            title="masked tokens, strongest first", values=sorted({point["at"] for point in points})
         ),
     )
     title = "Mean Boost" if what == "mean" else "Boost Rate"
     return Figure(
-        _lines(points, x, f"{title} by number of masked tokens", share=what == "rate"),
+        _line_chart(points, x, f"{title} by number of masked tokens", share=what == "rate"),
         f"{title} by number masked",
         ("In nats. " if what == "mean" else "")
         + "The tokens with the largest cosine, of all rollouts or of one sign. Solid: output "
         "layer; dashed: all parameters, first order.",
-        SOURCES,
+        SOURCE_KEYS,
     )
 
 
-def _mixture(records: Records) -> Figure:
+def _mixture_figure(records: Records) -> Figure:
     points = [
-        _point(matching(mine, condition=q), at=float(q), source="mixed", layer=layer)
+        _rate_point(
+            matching(layer_records, condition=positive_share),
+            at=float(positive_share),
+            source="mixed",
+            layer=layer,
+        )
         for layer, how in (("head", "update"), ("full", "first order"))
-        for mine in [matching(records, panel="mixture", layer=layer, how=how)]
-        for q in sorted({r["condition"] for r in mine}, key=float)
+        for layer_records in [matching(records, panel="mixture", layer=layer, how=how)]
+        for positive_share in sorted({record["condition"] for record in layer_records}, key=float)
     ]
     x = alt.X(
         "at:Q",
@@ -202,9 +227,9 @@ def _mixture(records: Records) -> Figure:
             format="%", title="masked tokens from positive rollouts", tickCount=5, tickMinStep=0
         ),
     )
-    paper = {"value": PAPER["both", "full"][0]}
+    paper = {"value": PAPER_TABLE["both", "full"][0]}
     return Figure(
-        _lines(points, x, "Boost Rate by share of positive tokens", guides=[paper]),
+        _line_chart(points, x, "Boost Rate by share of positive tokens", guides=[paper]),
         "Which mixture gives 75 %",
         "Boost Rate of four equal tokens of low confidence, by how many of them come from positive "
         "rollouts. Dotted: the paper's 75 %.",
@@ -212,28 +237,33 @@ def _mixture(records: Records) -> Figure:
     )
 
 
-def _lines(
+def _line_chart(
     points: Records, x: alt.X, description: str, *, share: bool = True, guides: Records = ()
 ) -> alt.LayerChart:
-    """One line a source, solid for the output layer, dashed for all parameters."""
+    """One line per source, solid for the output layer, dashed for all parameters."""
     axis = alt.Axis(format="%") if share else alt.Axis(format="~g")
     scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(nice=True)
     y = alt.Y("value:Q", scale=scale, axis=axis)
     middle = chart([{"value": 0.5 if share else 0.0}])
+    # The guide of a rate is 50 %, chance; that of a mean is 0.
     layers = [middle.mark_rule(style="line").encode(y=y)]
-    layers += [chart([g]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y) for g in guides]
+    layers += [
+        chart([guide]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y) for guide in guides
+    ]
     for source, style in STYLES.items():
         for layer, dash in (("head", [1, 0]), ("full", [5, 4])):
-            mine = chart(matching(points, source=source, layer=layer))
+            source_chart = chart(matching(points, source=source, layer=layer))
             if layer == "head":
-                band = mine.mark_area(style=style, opacity=0.14).encode(x=x, y="low:Q", y2="high:Q")
+                band = source_chart.mark_area(style=style, opacity=0.14).encode(
+                    x=x, y="low:Q", y2="high:Q"
+                )
                 layers.append(band)
-            layers.append(mine.mark_line(style=style, strokeDash=dash).encode(x=x, y=y))
-            layers.append(mine.mark_point(style=style).encode(x=x, y=y, tooltip=TIPS))
+            layers.append(source_chart.mark_line(style=style, strokeDash=dash).encode(x=x, y=y))
+            layers.append(source_chart.mark_point(style=style).encode(x=x, y=y, tooltip=TOOLTIPS))
     return alt.LayerChart(layer=layers, width="container", height=200, description=description)
 
 
-TIPS = [
+TOOLTIPS = [
     alt.Tooltip("value:Q", title="value", format=".3~g"),
     alt.Tooltip("low:Q", title="from", format=".3~g"),
     alt.Tooltip("high:Q", title="to", format=".3~g"),
@@ -241,7 +271,7 @@ TIPS = [
 ]
 
 
-def _point(records: Records, *, mean: bool = False, **keys: object) -> Record:
-    found = mean_boost(records) if mean else rate(records)
-    value, low, high = (None if np.isnan(v) else v for v in found)
+def _rate_point(records: Records, *, mean: bool = False, **keys: object) -> Record:
+    estimate = mean_boost(records) if mean else boost_rate(records)
+    value, low, high = (None if np.isnan(bound) else bound for bound in estimate)
     return {**keys, "value": value, "low": low, "high": high, "candidates": len(records)}

@@ -1,4 +1,4 @@
-"""What the masked updates of measure.py come to: Table 1's numbers and the verdict."""
+"""Numbers and verdict of the masking study (Table 1)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from counterpoise.microscope.masking import CONDITIONS, SOURCES
 from counterpoise.statistics.bootstrap import Interval, difference_interval, mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
-ETA, SMALL = 0.1, 0.001  # the paper's learning rate, and one at which first order should be exact
-EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)  # of the cosine of two output-layer gradients
+# The paper's learning rate, and one at which first order should be exact.
+ETA, SMALL_ETA = 0.1, 0.001
+# Bands of the cosine between two output-layer gradients.
+COSINE_EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)
 LAYERS = {"head": "output layer", "full": "all parameters"}
-HALF_THE_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
-PAPER = {  # (Boost Rate, Mean Boost) as printed; which of the middle rows is which is our reading
+HALF_PAPER_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
+PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; the order of the middle rows is our reading
     ("random", "head"): (0.5060, -0.0039),
     ("random", "full"): (0.5021, 0.0048),
     ("same", "head"): (0.6620, 0.0224),
@@ -29,23 +31,25 @@ PAPER = {  # (Boost Rate, Mean Boost) as printed; which of the middle rows is wh
 
 
 def matching(records: Records, **wanted: Any) -> list[Record]:
-    return [r for r in records if all(r[name] == value for name, value in wanted.items())]
+    return [
+        record for record in records if all(record[name] == value for name, value in wanted.items())
+    ]
 
 
-def rate(records: Records) -> Interval:
-    """Boost Rate."""
-    return _mean(records, [r["effect"] > 0 for r in records])
+def boost_rate(records: Records) -> Interval:
+    """Boost Rate: the share of candidates that the masked tokens had raised."""
+    return _mean_or_nan(records, [record["effect"] > 0 for record in records])
 
 
 def mean_boost(records: Records) -> Interval:
-    return _mean(records, [r["effect"] for r in records])
+    return _mean_or_nan(records, [record["effect"] for record in records])
 
 
-def _mean(records: Records, values: Sequence[float]) -> Interval:
-    """nan where no candidate had such tokens to mask."""
+def _mean_or_nan(records: Records, values: Sequence[float]) -> Interval:
+    """The mean with its interval; nan where no candidate had such tokens to mask."""
     if not records:
         return math.nan, math.nan, math.nan
-    return mean_interval([r["prompt"] for r in records], values)
+    return mean_interval([record["prompt"] for record in records], values)
 
 
 def judge(records: Records) -> Finding:
@@ -55,33 +59,42 @@ def judge(records: Records) -> Finding:
     for layer in LAYERS:
         mixed = matching(records, panel="table", layer=layer, how="update", rate=ETA)
         for condition in CONDITIONS:
-            mine = matching(mixed, condition=condition, source="mixed")
-            boosts, mean = PAPER[condition, layer]
+            condition_records = matching(mixed, condition=condition, source="mixed")
+            boosts, mean = PAPER_TABLE[condition, layer]
             name = f"{condition}, {layer}"
             numbers += [
-                Number(f"Boost Rate, {name}", *rate(mine), paper=boosts, unit="share"),
-                Number(f"Mean Boost, {name}", *mean_boost(mine), paper=mean),
+                Number(
+                    f"Boost Rate, {name}",
+                    *boost_rate(condition_records),
+                    paper=boosts,
+                    unit="share",
+                ),
+                Number(f"Mean Boost, {name}", *mean_boost(condition_records), paper=mean),
             ]
-        rates = [rate(matching(mixed, condition=x, source="mixed"))[0] for x in CONDITIONS]
+        rates = [
+            boost_rate(matching(mixed, condition=condition, source="mixed"))[0]
+            for condition in CONDITIONS
+        ]
+        # The paper's order of random, same and both; "low" is not part of the claim.
         ordered &= rates[0] <= rates[1] <= rates[3]
-        gaps[layer] = _gap(matching(mixed, source="mixed"))
+        gaps[layer] = _gap_over_random(matching(mixed, source="mixed"))
         numbers.append(Number(f"both minus random, {layer}", *gaps[layer], unit="share"))
         for sign in ("positive", "negative"):
             for source in ("positive", "negative"):
-                mine = matching(mixed, condition="both", source=source, sign=sign)
+                condition_records = matching(mixed, condition="both", source=source, sign=sign)
                 name = f"both, {layer}: {source} tokens on a {sign} candidate"
-                numbers.append(Number(name, *rate(mine), unit="share"))
-    agreements = _agreements(records)
-    needed = _mixture(records)
+                numbers.append(Number(name, *boost_rate(condition_records), unit="share"))
+    agreements = _sign_agreements(records)
+    needed = _mixture_numbers(records)
     numbers += [*agreements, *needed]
     verdict: Verdict = "inconclusive"
     if ordered and all(low > 0 for _, low, _ in gaps.values()):
         verdict = "replicated"
-    elif all(high < HALF_THE_GAP for _, _, high in gaps.values()):
+    elif all(high < HALF_PAPER_GAP for _, _, high in gaps.values()):
         verdict = "not replicated"
     head = matching(records, panel="table", layer="head", how="update", condition="both")
-    by_sign = {s: rate(matching(head, source=s))[0] for s in SOURCES}
-    values = [x for name in LAYERS for x in (100 * v for v in gaps[name])]
+    by_sign = {source: boost_rate(matching(head, source=source))[0] for source in SOURCES}
+    values = [condition for name in LAYERS for condition in (100 * bound for bound in gaps[name])]
     return Finding(
         verdict,
         "Masking equal tokens of low confidence, taken as they come, changes the Boost Rate by "
@@ -94,64 +107,85 @@ def judge(records: Records) -> Finding:
     )
 
 
-def _gap(records: Records) -> Interval:
-    two = [r for r in records if r["condition"] in ("both", "random")]
+def _gap_over_random(records: Records) -> Interval:
+    both_and_random = [record for record in records if record["condition"] in ("both", "random")]
     return difference_interval(
-        [r["prompt"] for r in two],
-        [r["effect"] > 0 for r in two],
-        [r["condition"] == "both" for r in two],
+        [record["prompt"] for record in both_and_random],
+        [record["effect"] > 0 for record in both_and_random],
+        [record["condition"] == "both" for record in both_and_random],
     )
 
 
-def _agreements(records: Records) -> list[Number]:
-    """How often the kernel row predicts the sign of the real update."""
+def _sign_agreements(records: Records) -> list[Number]:
+    """How often the first-order prediction has the sign of the real update."""
     table = matching(records, panel="table")
-    told = {_pair(r): r["effect"] for r in matching(table, how="first order")}
-    found = []
-    for layer, eta in (("head", ETA), ("full", ETA), ("full", SMALL)):
-        real = [r for r in matching(table, layer=layer, how="update", rate=eta) if _pair(r) in told]
-        same = [np.sign(told[_pair(r)]) == np.sign(r["effect"]) for r in real]  # 0 where all cancel
+    predicted_effects = {
+        _prediction_key(record): record["effect"] for record in matching(table, how="first order")
+    }
+    numbers = []
+    for layer, eta in (("head", ETA), ("full", ETA), ("full", SMALL_ETA)):
+        update_records = [
+            record
+            for record in matching(table, layer=layer, how="update", rate=eta)
+            if _prediction_key(record) in predicted_effects
+        ]
+        # Where all masked tokens cancel, both effects are exactly 0 and count as agreement.
+        same_sign = [
+            np.sign(predicted_effects[_prediction_key(record)]) == np.sign(record["effect"])
+            for record in update_records
+        ]
         name = f"first order has the sign of the update, {layer}, lr {eta:g}"
-        found.append(Number(name, *_mean(real, same), unit="share"))
-    return found
+        numbers.append(Number(name, *_mean_or_nan(update_records, same_sign), unit="share"))
+    return numbers
 
 
-def _pair(r: Record) -> tuple[object, ...]:
-    return r["layer"], r["condition"], r["source"], r["candidate"]
+def _prediction_key(record: Record) -> tuple[object, ...]:
+    return record["layer"], record["condition"], record["source"], record["candidate"]
 
 
-def _mixture(records: Records) -> list[Number]:
-    """Which share of positive tokens would give the paper's rate; none where no share does."""
-    found = []
+def _mixture_numbers(records: Records) -> list[Number]:
+    """The share of positive tokens that gives the paper's rate, where there is one, and ours."""
+    numbers = []
     for layer, how in (("head", "update"), ("full", "first order")):
-        mine = matching(records, panel="mixture", layer=layer, how=how)
-        shares = sorted({float(r["condition"]) for r in mine})
-        rates = [rate(matching(mine, condition=f"{q}"))[0] for q in shares]
-        printed = PAPER["both", layer][0]
+        layer_records = matching(records, panel="mixture", layer=layer, how=how)
+        shares = sorted({float(record["condition"]) for record in layer_records})
+        rates = [
+            boost_rate(matching(layer_records, condition=f"{positive_share}"))[0]
+            for positive_share in shares
+        ]
+        printed = PAPER_TABLE["both", layer][0]
+        # Only a rate that rises with the share of positive tokens can be inverted.
         if shares and rates == sorted(rates) and rates[0] <= printed <= rates[-1]:
             share = float(np.interp(printed, rates, shares))
             name = f"share of positive tokens at which the paper's rate is met, {layer}"
-            found.append(Number(name, share, unit="share"))
+            numbers.append(Number(name, share, unit="share"))
     table = matching(records, panel="table", condition="both", source="mixed", layer="head")
-    drawn = matching(table, how="update")
-    share = sum(r["positive_tokens"] for r in drawn) / max(1, sum(r["tokens"] for r in drawn))
-    return [*found, Number("share of positive tokens as drawn, both", share, unit="share")]
+    updates = matching(table, how="update")
+    share = sum(record["positive_tokens"] for record in updates) / max(
+        1, sum(record["tokens"] for record in updates)
+    )
+    return [*numbers, Number("share of positive tokens as drawn, both", share, unit="share")]
 
 
-def _layer(crossing: Number) -> str:
+def _layer_label(crossing: Number) -> str:
     return LAYERS[crossing.name.rpartition(", ")[2]]
 
 
 def _notes(records: Records, needed: list[Number]) -> tuple[str, ...]:
     table = matching(records, panel="table", layer="head", how="update", source="mixed")
-    sizes = {x: np.mean([r["tokens"] for r in matching(table, condition=x)]) for x in CONDITIONS}
-    *crossings, drawn = needed
-    met = " and ".join(f"{100 * n.value:.0f} % ({_layer(n)})" for n in crossings)
+    sizes = {
+        condition: np.mean([record["tokens"] for record in matching(table, condition=condition)])
+        for condition in CONDITIONS
+    }
+    *crossings, drawn_share = needed
+    met_at = " and ".join(
+        f"{100 * crossing.value:.0f} % ({_layer_label(crossing)})" for crossing in crossings
+    )
     return (
         "Masked tokens a set, on average: "
         + ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
-        + f". Of those in the sets `both`, {100 * drawn.value:.0f} % come from positive rollouts; "
-        f"the printed 75 % {f'would need {met}' if met else 'is met at no share'}.",
+        + f". Of those in the sets `both`, {100 * drawn_share.value:.0f} % come from positive "
+        f"rollouts; the printed 75 % {f'would need {met_at}' if met_at else 'is met at no share'}.",
         "The sign of a masking effect is that of the masked tokens' advantage: a Boost Rate "
         "describes the mixture of signs in M as much as the coupling.",
         "Fig. 3 b and c for all parameters are first-order, by kernel rows.",

@@ -1,20 +1,21 @@
-"""Table 1 and Fig. 3: remove some tokens from the loss, see what that does to another token.
+"""Table 1 and Fig. 3: how removing some tokens from the loss changes the update of another token.
 
-Candidates c are tokens of low confidence, pi(c) <= 0.5, positive and negative in turn. The masked
-tokens M are at most 16 others: any (random), the same token but confident (same), another token of
-low confidence (low), the same token at low confidence (both). Masking Effect, Boost Rate and Mean
-Boost as in microscope/masking.py; one SGD step of rate 0.1, no clipping, denominator unchanged.
+Candidates c are tokens of low confidence, pi(c) <= 0.5, from positive and negative rollouts in
+turn. The masked tokens M are at most 16 others: any (random), the same token at high confidence
+(same), another token at low confidence (low), the same token at low confidence (both). The masking
+effect is defined in microscope/masking.py; Boost Rate is the share of positive effects and Mean
+Boost the mean effect. One SGD step of rate 0.1, without clipping, with the denominator unchanged.
 
-The paper does not say from which rollouts M is taken, and the sign of an effect is A_k times that
-of the kernel. So each set is drawn three times: whatever the sign ("mixed", the literal reading),
-from positive rollouts only, from negative only; and a fourth panel varies the share of positive
-tokens in M from 0 to 1, to see which mixture would give the printed rate.
+The paper does not say from which rollouts M is taken, and the sign of an effect is that of A_k
+times the kernel. So each set is drawn three times: whatever the sign ("mixed", the literal
+reading), from positive rollouts only, and from negative rollouts only. A fourth panel varies the
+share of positive tokens in M from 0 to 1, to see which mixture would give the printed rate.
 
     layer head   a real update of the unembedding, for every candidate
     layer full   Table 1: a real update of all parameters, for `real` candidates
                  Fig. 3 b, c and the mixture: first order by kernel rows, for `rows` candidates
 
-Prediction by the kernel and real update are compared on the sets of Table 1, at the paper's rate
+First-order predictions are compared with real updates on the sets of Table 1, at the paper's rate
 and at a hundredth of it.
 
 Replicated: in the mixed column, under both layers, Boost Rate rises from random over same to both,
@@ -35,40 +36,42 @@ from torch import Tensor
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking.draw import draw
-from counterpoise.lab.studies.masking.judge import EDGES, ETA, SMALL, judge
+from counterpoise.lab.studies.masking.judge import COSINE_EDGES, ETA, SMALL_ETA, judge
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import Snapshot, snapshot
-from counterpoise.microscope.chosen_gradients import gradient, plus
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
+from counterpoise.microscope.chosen_gradients import objective_gradient, weighted_sum
 from counterpoise.microscope.masking import (
     CONDITIONS,
-    by_source,
-    draw_places,
-    draw_sets,
-    full_effects,
-    low_confidence,
-    output_effects,
-    predicted,
+    draw_indices,
+    draw_masked_sets,
+    first_order_effect,
+    full_update_effects,
+    is_low_confidence,
+    output_layer_effects,
+    tokens_by_source,
 )
 from counterpoise.microscope.output_layer import output_gradient
-from counterpoise.microscope.pairs import kernel, norms
-from counterpoise.microscope.parameter_kernel import kernel_row
+from counterpoise.microscope.pairs import gradient_norms, kernel_rows
+from counterpoise.microscope.parameter_kernel import parameter_kernel_row
 from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.types import Row
 
-SIZE = 16  # pools of equal tokens at low confidence hold about as many
-TOPS = (1, 2, 4, 8, 16, 32, 64)
-QUARTER = 4  # tokens of a set in the mixture panel: 0 to 4 of them positive
+SET_SIZE = 16  # about as many as there are equal tokens at low confidence
+TOP_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+MIXTURE_SIZE = 4  # tokens per set in the mixture panel: 0 to 4 of them positive
 
-Key = tuple[str, str, str]  # (panel, condition, source)
+SetKey = tuple[str, str, str]  # (panel, condition, source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
+    """The batch, its candidates, and their kernel rows."""
+
     lab: Lab
     rows: list[Row]
-    seen: Snapshot
+    snapshot: Snapshot
     W: Tensor
     candidates: list[int]
     kernel_CN: Tensor  # output layer
@@ -77,134 +80,171 @@ class _Batch:
 
 def measure(lab: Lab) -> Records:
     batch = _prepare(lab)
-    head, normal = output_gradient(batch.seen, batch.W), gradient(lab.policy, batch.rows)
+    head = output_gradient(batch.snapshot, batch.W)
+    normal = objective_gradient(lab.policy, batch.rows)
     records: list[Record] = []
-    C = len(batch.candidates)
-    for i in range(C):
-        records += lab.parts(f"candidate {i}", partial(_of_candidate, batch, i, head, normal))
-        lab.progress(f"candidate {i + 1} of {C}", (i + 1) / C)
+    num_candidates = len(batch.candidates)
+    for index in range(num_candidates):
+        records += lab.measure_part(
+            f"candidate {index}", partial(_measure_candidate, batch, index, head, normal)
+        )
+        lab.progress(f"candidate {index + 1} of {num_candidates}", (index + 1) / num_candidates)
     return records
 
 
-def _of_candidate(batch: _Batch, i: int, head: Tensor, normal: WeightDirection) -> list[Record]:
-    lab, c = batch.lab, batch.candidates[i]
-    sets = {key: places for key, places in _sets(batch, i) if len(places)}
-    table = {key: places for key, places in sets.items() if key[0] == "table"}
-    effects = output_effects(batch.seen, batch.W, head, c, list(sets.values()), ETA)
-    found = dict(zip(sets, effects, strict=True))
-    records = _records(batch, c, sets, found, "head", "update")
-    records += _predictions(batch, c, table, batch.kernel_CN[i], "head")
-    if i < lab.sizes["rows"]:
-        row_N = kernel_row(lab.policy, batch.rows, _place(batch.seen, c))
-        records += _predictions(batch, c, sets, row_N, "full")
-    if i < lab.sizes["real"]:
-        rates = (ETA, SMALL) if i < lab.sizes["rows"] else (ETA,)
-        records += _real_updates(batch, c, table, normal, rates)
+def _measure_candidate(
+    batch: _Batch, index: int, head: Tensor, normal: WeightDirection
+) -> list[Record]:
+    lab, candidate = batch.lab, batch.candidates[index]
+    sets = {key: indices for key, indices in _masked_sets(batch, index) if len(indices)}
+    table = {key: indices for key, indices in sets.items() if key[0] == "table"}
+    effects = output_layer_effects(
+        batch.snapshot, batch.W, head, candidate, list(sets.values()), ETA
+    )
+    effect_by_set = dict(zip(sets, effects, strict=True))
+    records = _records(batch, candidate, sets, effect_by_set, "head", "update")
+    records += _predictions(batch, candidate, table, batch.kernel_CN[index], "head")
+    # Kernel rows and real updates cost passes of the whole model: only the first candidates.
+    if index < lab.sizes["rows"]:
+        row_N = parameter_kernel_row(
+            lab.policy, batch.rows, _row_and_position(batch.snapshot, candidate)
+        )
+        records += _predictions(batch, candidate, sets, row_N, "full")
+    if index < lab.sizes["real"]:
+        rates = (ETA, SMALL_ETA) if index < lab.sizes["rows"] else (ETA,)
+        records += _real_updates(batch, candidate, table, normal, rates)
     return records
 
 
 def _prepare(lab: Lab) -> _Batch:
     rows = lab.rows(lab.sizes["prompts"])
-    seen = snapshot(lab.policy, rows)
+    snapshot = take_snapshot(lab.policy, rows)
     W = lab.policy.decoder.unembedding.detach()
-    candidates = _candidates(seen, lab.sizes["candidates"], rng_for(lab.seed, "candidates"))
-    at = torch.tensor(candidates, dtype=torch.long, device=W.device)
-    kernel_CN = kernel(seen.hidden, W, seen.tokens, at)
-    norm_N = norms(seen.hidden, W, seen.tokens)
+    candidates = _choose_candidates(
+        snapshot, lab.sizes["candidates"], rng_for(lab.seed, "candidates")
+    )
+    candidate_indices = torch.tensor(candidates, dtype=torch.long, device=W.device)
+    kernel_CN = kernel_rows(snapshot.hidden, W, snapshot.tokens, candidate_indices)
+    norm_N = gradient_norms(snapshot.hidden, W, snapshot.tokens)
     return _Batch(
-        lab, rows, seen, W, candidates, kernel_CN, kernel_CN / (norm_N[at, None] * norm_N)
+        lab=lab,
+        rows=rows,
+        snapshot=snapshot,
+        W=W,
+        candidates=candidates,
+        kernel_CN=kernel_CN,
+        cosine_CN=kernel_CN / (norm_N[candidate_indices, None] * norm_N),
     )
 
 
-def _candidates(seen: Snapshot, most: int, rng: np.random.Generator) -> list[int]:
-    """Of low confidence, in random order, positive and negative rollouts in turn."""
-    low = low_confidence(seen)
+def _choose_candidates(snapshot: Snapshot, limit: int, rng: np.random.Generator) -> list[int]:
+    """Tokens of low confidence in random order, from positive and negative rollouts in turn."""
+    is_low = is_low_confidence(snapshot)
     sides = [
-        rng.permutation((low & by_source(seen)[sign]).nonzero().squeeze(1).cpu().numpy()).tolist()
+        rng.permutation(
+            (is_low & tokens_by_source(snapshot)[sign]).nonzero().squeeze(1).cpu().numpy()
+        ).tolist()
         for sign in ("positive", "negative")
     ]
+    # Alternate the signs, so that any number of candidates is balanced.
     pairs = min(map(len, sides))
-    turns = [c for pair in zip(*(side[:pairs] for side in sides), strict=True) for c in pair]
-    return (turns + sides[0][pairs:] + sides[1][pairs:])[:most]
+    turns = [
+        candidate
+        for pair in zip(*(side[:pairs] for side in sides), strict=True)
+        for candidate in pair
+    ]
+    return (turns + sides[0][pairs:] + sides[1][pairs:])[:limit]
 
 
-def _sets(batch: _Batch, i: int) -> Iterator[tuple[Key, Tensor]]:
-    seen, c = batch.seen, batch.candidates[i]
-    rng = rng_for(batch.lab.seed, "masking", index=c)
-    for (condition, source), places in draw_sets(seen, c, SIZE, rng).items():
-        yield ("table", condition, source), places
+def _masked_sets(batch: _Batch, index: int) -> Iterator[tuple[SetKey, Tensor]]:
+    snapshot, candidate = batch.snapshot, batch.candidates[index]
+    # Seeded by the candidate: a resumed study draws the same sets.
+    rng = rng_for(batch.lab.seed, "masking", index=candidate)
+    for (condition, source), indices in draw_masked_sets(
+        snapshot, candidate, SET_SIZE, rng
+    ).items():
+        yield ("table", condition, source), indices
 
-    cosine_N, sources = batch.cosine_CN[i], by_source(seen)
-    others = torch.ones_like(sources["mixed"])
-    others[c] = False
+    cosine_N, sources = batch.cosine_CN[index], tokens_by_source(snapshot)
+    is_other = torch.ones_like(sources["mixed"])
+    is_other[candidate] = False
     for source, members in sources.items():
-        for low, high in pairwise(EDGES):
-            pool = others & members & (cosine_N > low) & (cosine_N <= high)
-            yield ("strength", f"{low}", source), draw_places(pool, SIZE, rng)
-        ranked = torch.where(others & members, cosine_N, -torch.inf).argsort(descending=True)
-        enough = int((others & members).sum())
-        for n in TOPS:
-            yield ("top", f"{n}", source), ranked[: min(n, enough)]
+        for low, high in pairwise(COSINE_EDGES):
+            pool = is_other & members & (cosine_N > low) & (cosine_N <= high)
+            yield ("strength", f"{low}", source), draw_indices(pool, SET_SIZE, rng)
+        ranked = torch.where(is_other & members, cosine_N, -torch.inf).argsort(descending=True)
+        enough = int((is_other & members).sum())
+        for count in TOP_COUNTS:
+            yield ("top", f"{count}", source), ranked[: min(count, enough)]
 
-    pool = others & low_confidence(seen) & (seen.tokens == seen.tokens[c])
-    plus_minus = [pool & sources["positive"], pool & sources["negative"]]
-    if all(int(side.sum()) >= QUARTER for side in plus_minus):
-        for up in range(QUARTER + 1):
-            drawn = [
-                draw_places(side, n, rng)
-                for side, n in zip(plus_minus, (up, QUARTER - up), strict=True)
+    pool = is_other & is_low_confidence(snapshot) & (snapshot.tokens == snapshot.tokens[candidate])
+    by_sign = [pool & sources["positive"], pool & sources["negative"]]
+    if all(int(side.sum()) >= MIXTURE_SIZE for side in by_sign):
+        for num_positive in range(MIXTURE_SIZE + 1):
+            chosen_indices = [
+                draw_indices(side, count, rng)
+                for side, count in zip(
+                    by_sign, (num_positive, MIXTURE_SIZE - num_positive), strict=True
+                )
             ]
-            yield ("mixture", f"{up / QUARTER}", "mixed"), torch.cat(drawn)
+            yield ("mixture", f"{num_positive / MIXTURE_SIZE}", "mixed"), torch.cat(chosen_indices)
 
 
 def _real_updates(
     batch: _Batch,
-    c: int,
-    table: dict[Key, Tensor],
+    candidate: int,
+    table: dict[SetKey, Tensor],
     normal: WeightDirection,
     rates: tuple[float, ...],
 ) -> list[Record]:
-    """Condition by condition: a gradient is as large as the model, so few are kept at a time."""
-    policy, rows, where = batch.lab.policy, batch.rows, _place(batch.seen, c)
+    """Effects by real updates, one condition at a time: each gradient is as large as the model."""
+    policy, rows = batch.lab.policy, batch.rows
+    candidate_place = _row_and_position(batch.snapshot, candidate)
     records: list[Record] = []
     for condition in CONDITIONS:
-        sets = {key: places for key, places in table.items() if key[1] == condition}
+        sets = {key: indices for key, indices in table.items() if key[1] == condition}
         masked: dict[str, WeightDirection] = {}
-        apart = {source: places for (_, _, source), places in sets.items() if source != "mixed"}
-        for source, places in apart.items():
-            masked[source] = gradient(policy, rows, places)
-        if (whole := sets.get(("table", condition, "mixed"))) is not None:
-            together = {k for places in apart.values() for k in places.tolist()}
-            masked["mixed"] = (
-                plus((1.0, masked[source]) for source in apart)
-                if together == set(whole.tolist())  # a small pool: the other two make it up
-                else gradient(policy, rows, whole)
-            )
+        one_sided_sets = {
+            source: indices for (_, _, source), indices in sets.items() if source != "mixed"
+        }
+        for source, indices in one_sided_sets.items():
+            masked[source] = objective_gradient(policy, rows, indices)
+        if (mixed_set := sets.get(("table", condition, "mixed"))) is not None:
+            together = {index for indices in one_sided_sets.values() for index in indices.tolist()}
+            # In a small pool the one-sided sets make up the mixed one, and gradients just add.
+            if together == set(mixed_set.tolist()):
+                masked["mixed"] = weighted_sum((1.0, masked[source]) for source in one_sided_sets)
+            else:
+                masked["mixed"] = objective_gradient(policy, rows, mixed_set)
         for eta in rates:
-            found = full_effects(policy, rows, where, normal, masked, eta)
-            effects = {key: found[key[2]] for key in sets}
-            records += _records(batch, c, sets, effects, "full", "update", eta)
+            effects_by_source = full_update_effects(
+                policy, rows, candidate_place, normal, masked, eta
+            )
+            effects = {key: effects_by_source[key[2]] for key in sets}
+            records += _records(batch, candidate, sets, effects, "full", "update", eta)
     return records
 
 
 def _predictions(
-    batch: _Batch, c: int, sets: dict[Key, Tensor], row_N: Tensor, layer: str
+    batch: _Batch, candidate: int, sets: dict[SetKey, Tensor], row_N: Tensor, layer: str
 ) -> list[Record]:
-    A = batch.seen.advantages
-    found = {key: predicted(row_N, A, places, ETA) for key, places in sets.items()}
-    return _records(batch, c, sets, found, layer, "first order")
+    A_N = batch.snapshot.advantages
+    predicted_effects = {
+        key: first_order_effect(row_N, A_N, indices, ETA) for key, indices in sets.items()
+    }
+    return _records(batch, candidate, sets, predicted_effects, layer, "first order")
 
 
 def _records(
     batch: _Batch,
-    c: int,
-    sets: dict[Key, Tensor],
-    effects: dict[Key, float],
+    candidate: int,
+    sets: dict[SetKey, Tensor],
+    effects: dict[SetKey, float],
     layer: str,
     how: str,
     eta: float = ETA,
 ) -> list[Record]:
-    seen = batch.seen
+    snapshot = batch.snapshot
     return [
         {
             "panel": panel,
@@ -213,11 +253,11 @@ def _records(
             "layer": layer,
             "how": how,
             "rate": eta,
-            "candidate": c,
-            "sign": "positive" if seen.advantages[c] > 0 else "negative",
-            "prompt": batch.rows[int(seen.rows[c])].group,
+            "candidate": candidate,
+            "sign": "positive" if snapshot.advantages[candidate] > 0 else "negative",
+            "prompt": batch.rows[int(snapshot.rows[candidate])].group,
             "tokens": len(sets[key]),
-            "positive_tokens": int((seen.advantages[sets[key]] > 0).sum()),
+            "positive_tokens": int((snapshot.advantages[sets[key]] > 0).sum()),
             "effect": effects[key],
         }
         for key in sets
@@ -225,8 +265,8 @@ def _records(
     ]
 
 
-def _place(seen: Snapshot, c: int) -> tuple[int, int]:
-    return int(seen.rows[c]), int(seen.positions[c])
+def _row_and_position(snapshot: Snapshot, candidate: int) -> tuple[int, int]:
+    return int(snapshot.rows[candidate]), int(snapshot.positions[candidate])
 
 
 STUDY = Study(

@@ -1,27 +1,33 @@
-"""What the records of the value study say: numbers, verdict, figures."""
+"""Numbers, verdict and figures of the value study."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from counterpoise.lab.studies.value_gap import (
-    change,
-    curve,
-    detectable,
-    gap,
+    detectable_gap,
+    format_interval,
+    gap_change,
+    gap_curve,
     matched_gap,
-    told,
-    verdict_of,
+    value_gap,
+    verdict_from_intervals,
 )
-from counterpoise.lab.studies.value_gap_charts import along, at
+from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.panels.panel import Figure
-from counterpoise.statistics.bootstrap import Interval, interval, mean_interval, ratio_interval
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    bootstrap_interval,
+    mean_interval,
+    ratio_interval,
+)
 from counterpoise.statistics.finding import Finding, Number, Record, Records
 
 SIGNS = ("positive", "negative")
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # top k % by entropy
-PEAK = 0.4  # the paper's
+# Shares of tokens with the highest entropy.
+ENTROPY_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+PAPER_PEAK = 0.4
 ESTIMATORS = {
     "value": "forced",
     "mixed": "eq. 20",
@@ -30,21 +36,27 @@ ESTIMATORS = {
 
 
 def judge(records: Records) -> Finding:
-    cells, everything = _panel(records, "cells"), _panel(records, "all")
-    gaps = {sign: gap(_of(cells, sign)) for sign in SIGNS}
+    # Panel (a) is judged; panel (b), the curve over entropy, is only reported.
+    cells, everything = _of_panel(records, "cells"), _of_panel(records, "all")
+    gaps = {sign: value_gap(_of_sign(cells, sign)) for sign in SIGNS}
     matched, control, excess = _controls(everything)
-    peak, top = peak_of(everything, "value"), peak_of(everything, "plain")
-    counted = _panel(records, "tokens")
+    peak, top = peak_share(everything, "value"), peak_share(everything, "plain")
+    counted = _of_panel(records, "tokens")
     share = ratio_interval(
-        [r["prompt"] for r in counted], [r["open"] for r in counted], [r["tokens"] for r in counted]
+        [record["prompt"] for record in counted],
+        [record["open"] for record in counted],
+        [record["tokens"] for record in counted],
     )
     numbers = [
-        Number(f"mean value, {way}, {sign} rollouts", *_mean(_of(cells, sign), way))
+        Number(
+            f"mean value, {movement}, {sign} rollouts",
+            *_mean_value(_of_sign(cells, sign), movement),
+        )
         for sign in SIGNS
-        for way in ("boosted", "suppressed")
+        for movement in ("boosted", "suppressed")
     ]
     numbers += [
-        Number(f"gap, {sign} rollouts, {name}", *gap(_of(cells, sign), field))
+        Number(f"gap, {sign} rollouts, {name}", *value_gap(_of_sign(cells, sign), field))
         for field, name in ESTIMATORS.items()
         for sign in SIGNS
     ]
@@ -52,23 +64,27 @@ def judge(records: Records) -> Finding:
         Number("gap of both signs, among tokens of like probability", *matched),
         Number("gap of both signs, advantages shuffled within groups", *control),
         Number("gap beyond that of shuffled advantages", *excess),
-        Number("gap over all tokens", *gap(everything)),
-        Number("share of tokens by entropy where the gap peaks", *peak, paper=PEAK, unit="share"),
-        Number("the same for Q - V", *top, paper=PEAK, unit="share"),
+        Number("gap over all tokens", *value_gap(everything)),
+        Number(
+            "share of tokens by entropy where the gap peaks", *peak, paper=PAPER_PEAK, unit="share"
+        ),
+        Number("the same for Q - V", *top, paper=PAPER_PEAK, unit="share"),
         Number("tokens with p <= 0.95", *share, unit="share"),
     ]
-    smallest = max(detectable(found) for found in gaps.values())
+    smallest = max(detectable_gap(sign_gap) for sign_gap in gaps.values())
     return Finding(
-        verdict_of(list(gaps.values())),
-        f"Boosted tokens are worth {told(gaps['positive'])} more than suppressed ones in positive "
-        f"rollouts and {told(gaps['negative'])} in negative ones ({len(cells) // 4} tokens each). "
+        verdict_from_intervals(list(gaps.values())),
+        f"Boosted tokens are worth {format_interval(gaps['positive'])} more than suppressed ones "
+        f"in positive rollouts and {format_interval(gaps['negative'])} in negative ones "
+        f"({len(cells) // 4} tokens each). "
         f"Over entropy the gap peaks at the top {100 * peak[0]:.0f} % "
         f"[{100 * peak[1]:.0f}, {100 * peak[2]:.0f}]; the paper's at about 40 %.",
         tuple(numbers),
         (
             f"A gap of {smallest:.3f} in rollouts of one sign would usually have been seen.",
-            f"A step with advantages shuffled within groups leaves a gap of {told(control)}; "
-            f"tokens of like probability have one of {told(matched)}.",
+            "A step with advantages shuffled within groups leaves a gap of "
+            f"{format_interval(control)}; tokens of like probability have one of "
+            f"{format_interval(matched)}.",
             f"{100 - 100 * share[0]:.0f} % of tokens have p > 0.95 and are left out of the "
             "comparison by sign; they are in the curve over entropy.",
             "The paper's main text defines value without the division by 1 - p, its appendix with "
@@ -79,50 +95,53 @@ def judge(records: Records) -> Finding:
 
 def _controls(everything: Records) -> tuple[Interval, Interval, Interval]:
     """(matched, shuffled, true minus shuffled) on the open tokens of first rollouts."""
-    tokens = [r for r in everything if r["p"] <= 0.95]
-    control = [{**r, "delta": r["shuffled"]} for r in tokens]
-    return matched_gap(tokens), gap(control), change(tokens, control)
+    tokens = [record for record in everything if record["p"] <= 0.95]
+    control = [{**record, "delta": record["shuffled"]} for record in tokens]
+    return matched_gap(tokens), value_gap(control), gap_change(tokens, control)
 
 
-def peak_of(everything: Records, field: str) -> Interval:
-    """The share k at which the gap is largest."""
-    gaps_of = curve(everything, field, "top", SHARES)
+def peak_share(everything: Records, field: str) -> Interval:
+    """The share k of tokens, by entropy, at which the gap is largest."""
+    gaps_of = gap_curve(everything, field, "top", ENTROPY_SHARES)
 
     def statistic(w_N: np.ndarray) -> float:
         gaps = np.array(gaps_of(w_N))
-        return SHARES[int(np.nanargmax(gaps))] if np.isfinite(gaps).any() else float("nan")
+        return ENTROPY_SHARES[int(np.nanargmax(gaps))] if np.isfinite(gaps).any() else float("nan")
 
-    return interval([r["prompt"] for r in everything], statistic)
-
-
-def _panel(records: Records, name: str) -> list[Record]:
-    return [r for r in records if r["panel"] == name]
+    return bootstrap_interval([record["prompt"] for record in everything], statistic)
 
 
-def _of(records: Records, sign: str) -> list[Record]:
-    return [r for r in records if r["sign"] == sign]
+def _of_panel(records: Records, name: str) -> list[Record]:
+    return [record for record in records if record["panel"] == name]
 
 
-def _mean(records: Records, way: str) -> Interval:
-    kept = [r for r in records if (r["delta"] > 0) == (way == "boosted")]
-    return mean_interval([r["prompt"] for r in kept], [r["value"] for r in kept])
+def _of_sign(records: Records, sign: str) -> list[Record]:
+    return [record for record in records if record["sign"] == sign]
+
+
+def _mean_value(records: Records, way: str) -> Interval:
+    class_records = [record for record in records if (record["delta"] > 0) == (way == "boosted")]
+    return mean_interval(
+        [record["prompt"] for record in class_records],
+        [record["value"] for record in class_records],
+    )
 
 
 # -- figures ---------------------------------------------------------------------------------------
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    cells, everything = _panel(records, "cells"), _panel(records, "all")
+    cells, everything = _of_panel(records, "cells"), _of_panel(records, "all")
     return _values(cells), _over_entropy(everything), _checks(cells, everything)
 
 
 def _values(cells: Records) -> Figure:
     means = [
-        at(f"{sign} rollouts", way, _mean(_of(cells, sign), way))
+        gap_point(f"{sign} rollouts", movement, _mean_value(_of_sign(cells, sign), movement))
         for sign in SIGNS
-        for way in ("boosted", "suppressed")
+        for movement in ("boosted", "suppressed")
     ]
-    drawn = along(
+    gap_plot = gap_chart(
         means,
         {"boosted": "series", "suppressed": "soft"},
         "",
@@ -130,7 +149,7 @@ def _values(cells: Records) -> Figure:
         joined=False,
     )
     return Figure(
-        drawn,
+        gap_plot,
         "Value of boosted and suppressed tokens",
         "Mean reward gained by the token over the policy's alternatives to it, 95 % intervals "
         "over prompts.",
@@ -140,18 +159,22 @@ def _values(cells: Records) -> Figure:
 
 def _over_entropy(everything: Records) -> Figure:
     gaps = [
-        at(f"{100 * k:.0f}", name, gap([r for r in everything if r["top"] <= k], field))
-        for k in SHARES
+        gap_point(
+            f"{100 * share:.0f}",
+            name,
+            value_gap([record for record in everything if record["top"] <= share], field),
+        )
+        for share in ENTROPY_SHARES
         for field, name in (("value", "value"), ("plain", "Q - V"))
     ]
-    drawn = along(
+    gap_plot = gap_chart(
         gaps,
         {"value": "series", "Q - V": "soft"},
         "top k % of tokens by entropy",
         "Value gap among the tokens with the highest entropy",
     )
     return Figure(
-        drawn,
+        gap_plot,
         "Gap over entropy",
         "Boosted minus suppressed among the tokens with the highest entropy, mean of both "
         "signs. The paper's peak is at about 40 %.",
@@ -162,7 +185,7 @@ def _over_entropy(everything: Records) -> Figure:
 def _checks(cells: Records, everything: Records) -> Figure:
     matched, control, _ = _controls(everything)
     checks = [
-        point(f"{sign}, {name}", "gap", gap(_of(cells, sign), field))
+        point(f"{sign}, {name}", "gap", value_gap(_of_sign(cells, sign), field))
         for field, name in ESTIMATORS.items()
         for sign in SIGNS
     ]
@@ -170,7 +193,7 @@ def _checks(cells: Records, everything: Records) -> Figure:
         point("like probability", "gap", matched),
         point("advantages shuffled", "gap", control),
     ]
-    drawn = forest(
+    layered_chart = forest(
         checks,
         {"gap": "series"},
         "value gap",
@@ -181,7 +204,7 @@ def _checks(cells: Records, everything: Records) -> Figure:
         labels=180,
     )
     return Figure(
-        drawn,
+        layered_chart,
         "The gap by other estimators, and two controls",
         "Like probability: within bins of p(o). Advantages shuffled: a step on the same "
         "rollouts with advantages permuted within each group.",

@@ -1,10 +1,15 @@
-"""The charts of Sec. 3.1, from the records of lab/studies/variance/measure.py."""
+"""Charts of the variance study (Sec. 3.1)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.lab.studies.variance.judge import COMPOSERS, Measured, cross_term, signals
+from counterpoise.lab.studies.variance.judge import (
+    COMPOSERS,
+    CutStatistics,
+    cross_term_interval,
+    signal_numbers,
+)
 from counterpoise.microscope.variance import CUTS
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.panels.panel import Figure
@@ -21,12 +26,15 @@ def _noise_figure(records: Records) -> Figure:
     points = []
     for cut in (*CUTS, *COMPOSERS):
         for direction in COLOURS:
-            one = Measured(records, direction, cut)
-            all_once = np.ones(len(one.prompts))
-            line = f"{cut}, C = {one.C(all_once):+.2f}"
-            found, expected = one.interval(one.factor), one.predicted(all_once)
-            points.append(point(line, direction, found, expected))
-    drawn = forest(
+            statistics = CutStatistics(records, direction, cut)
+            all_once = np.ones(len(statistics.prompts))
+            row_label = f"{cut}, C = {statistics.cross_term(all_once):+.2f}"
+            noise_interval, expected = (
+                statistics.interval(statistics.factor),
+                statistics.predicted(all_once),
+            )
+            points.append(point(row_label, direction, noise_interval, expected))
+    layered_chart = forest(
         points,
         COLOURS,
         "variance of the update over that of independent rollouts",
@@ -37,9 +45,9 @@ def _noise_figure(records: Records) -> Figure:
     )
     keys = tuple((style, f"{name} direction") for name, style in COLOURS.items())
     return Figure(
-        drawn,
+        layered_chart,
         "Noise of an update by how groups are cut",
-        "Advantages dealt at random within groups. C: the term of eq. 14 over the sum of squares; "
+        "Advantages shuffled within groups. C: the term of eq. 14 over the sum of squares; "
         "ticks: the closed form, 1 + rho C. First parts of single groups, then composers with four "
         "steps. Bars: 95 % over prompts.",
         (*keys, ("muted", "independent rollouts")),
@@ -48,10 +56,13 @@ def _noise_figure(records: Records) -> Figure:
 
 
 def _plan_figure(records: Records) -> Figure:
-    steps = [r for r in records if r["panel"] == "plan" and r["squares"]]
-    points = [point(rule, "mean", cross_term(records, rule)) for rule in COMPOSERS]
-    points += [point(r["cut"], "step", (r["cross"] / r["squares"], None, None)) for r in steps]
-    drawn = forest(
+    steps = [record for record in records if record["panel"] == "plan" and record["squares"]]
+    points = [point(rule, "mean", cross_term_interval(records, rule)) for rule in COMPOSERS]
+    points += [
+        point(record["cut"], "step", (record["cross"] / record["squares"], None, None))
+        for record in steps
+    ]
+    layered_chart = forest(
         points,
         {"mean": "ink", "step": "soft"},
         "cross-advantage term over sum of squares",
@@ -60,7 +71,7 @@ def _plan_figure(records: Records) -> Figure:
         guide=0.0,
     )
     return Figure(
-        drawn,
+        layered_chart,
         "Eq. 14 by composer",
         "-1: whole groups, whatever is shared cancels. 0: as if every rollout had its own prompt.",
         (("ink", "mean over plans, with 95 % interval"), ("soft", "the four steps of one plan")),
@@ -69,10 +80,10 @@ def _plan_figure(records: Records) -> Figure:
 
 def _filter_figure(records: Records) -> Figure:
     points = []
-    for number in signals(records):
+    for number in signal_numbers(records):
         _, direction, label = number.name.split(", ")
         points.append(point(direction, label, (number.value, number.low, number.high)))
-    drawn = forest(
+    layered_chart = forest(
         points,
         {"joint": "ink", "right only": "positive"},
         "mean update over its root mean square",
@@ -82,7 +93,7 @@ def _filter_figure(records: Records) -> Figure:
         labels=60,
     )
     return Figure(
-        drawn,
+        layered_chart,
         "What survives the filter",
         "How far the updates of single prompts agree, with true advantages; 95 % over prompts.",
         (("ink", "joint update"), ("positive", "right rollouts only")),

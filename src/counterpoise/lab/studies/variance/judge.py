@@ -1,4 +1,4 @@
-"""The records of lab/studies/variance/measure.py as numbers with intervals over prompts."""
+"""Statistics of the variance study, with intervals over prompts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from counterpoise.microscope.variance import factor, spread
+from counterpoise.microscope.variance import noise_factor, spread_from_prompts
 from counterpoise.statistics.bootstrap import (
     Interval,
     Weights,
-    interval,
+    bootstrap_interval,
     mean_interval,
     ratio_interval,
 )
@@ -20,71 +20,84 @@ COMPOSERS = ("grouped", "shuffled", "token_balanced", "zigzag", "by_sign")
 DIRECTIONS = ("shared", "token", "success")
 
 
-class Measured:
-    """The records of one direction and cut, as weighted statistics of its prompts."""
+class CutStatistics:
+    """Weighted statistics over prompts, for one direction and one way of cutting groups."""
 
     def __init__(self, records: Records, direction: str, cut: str, dealt: bool = True) -> None:
-        mine = [
-            r
-            for r in records
-            if r["panel"] == "cut"
-            and (r["direction"], r["cut"], r["dealt"]) == (direction, cut, dealt)
+        cut_records = [
+            record
+            for record in records
+            if record["panel"] == "cut"
+            and (record["direction"], record["cut"], record["dealt"]) == (direction, cut, dealt)
         ]
-        self.prompts = [r["prompt"] for r in mine]
-        self.G = mine[0]["rollouts"]
+        self.prompts = [record["prompt"] for record in cut_records]
+        self.G = cut_records[0]["rollouts"]
         self.measured, self.squares, self.sums, self.mean, self.within = (
-            np.array([r[name] for r in mine])
+            np.array([record[name] for record in cut_records])
             for name in ("measured", "squares", "sums", "mean", "within")
         )
 
-    def per_square(self, w: Weights) -> float:
-        return float((w * self.measured).sum() / (w * self.squares).sum())
+    def per_square(self, weights: Weights) -> float:
+        """Measured noise divided by sum A^2."""
+        return float((weights * self.measured).sum() / (weights * self.squares).sum())
 
-    def rho(self, w: Weights) -> float:
-        return spread(self.mean, self.within, self.G, w).rho
+    def rho(self, weights: Weights) -> float:
+        return spread_from_prompts(self.mean, self.within, self.G, weights).rho
 
-    def factor(self, w: Weights) -> float:
-        """Measured noise over that of independent rollouts."""
-        return self.per_square(w) / spread(self.mean, self.within, self.G, w).s2
+    def factor(self, weights: Weights) -> float:
+        """Measured noise divided by the noise of independent rollouts."""
+        return (
+            self.per_square(weights)
+            / spread_from_prompts(self.mean, self.within, self.G, weights).s2
+        )
 
-    def predicted(self, w: Weights) -> float:
-        squares, sums = float((w * self.squares).sum()), float((w * self.sums).sum())
-        return factor(squares, sums, self.rho(w))
+    def predicted(self, weights: Weights) -> float:
+        """The closed form, 1 + rho C."""
+        squares, sums = float((weights * self.squares).sum()), float((weights * self.sums).sum())
+        return noise_factor(squares, sums, self.rho(weights))
 
     def largest_prompt(self) -> float:
-        """Its share of all sum X^2: how heavy the tails are."""
+        """The largest share of one prompt in sum X^2: how heavy the tails are."""
         squares_P = self.within + self.G * np.square(self.mean)
         return float(squares_P.max() / squares_P.sum())
 
-    def C(self, w: Weights) -> float:
-        return float((w * self.sums).sum() / (w * self.squares).sum()) - 1
+    def cross_term(self, weights: Weights) -> float:
+        """C of eq. 14."""
+        return float((weights * self.sums).sum() / (weights * self.squares).sum()) - 1
 
-    def over_closed_form(self, w: Weights) -> float:
-        return self.factor(w) / self.predicted(w)
+    def over_closed_form(self, weights: Weights) -> float:
+        return self.factor(weights) / self.predicted(weights)
 
     def interval(self, statistic: Callable[[Weights], float]) -> Interval:
-        return interval(self.prompts, statistic)
+        return bootstrap_interval(self.prompts, statistic)
 
 
-def rho_of(records: Records, direction: str) -> Interval:
-    one = Measured(records, direction, "whole")
-    return one.interval(one.rho)
+def rho_interval(records: Records, direction: str) -> Interval:
+    statistics = CutStatistics(records, direction, "whole")
+    return statistics.interval(statistics.rho)
 
 
-def cross_term(records: Records, rule: str) -> Interval:
-    """Dealing does not change it for the rules that ignore rewards; so with true advantages."""
-    one = Measured(records, "shared", rule, dealt=False)
-    value, low, high = ratio_interval(one.prompts, one.sums, one.squares)
+def cross_term_interval(records: Records, rule: str) -> Interval:
+    """C of eq. 14 for a composer, with the true advantages."""
+    statistics = CutStatistics(records, "shared", rule, dealt=False)
+    value, low, high = ratio_interval(statistics.prompts, statistics.sums, statistics.squares)
     return value - 1, low - 1, high - 1
 
 
-def signals(records: Records) -> tuple[Number, ...]:
+def signal_numbers(records: Records) -> tuple[Number, ...]:
     numbers = []
     for direction in DIRECTIONS:
-        mine = [r for r in records if r["panel"] == "filter" and r["direction"] == direction]
+        filter_records = [
+            record
+            for record in records
+            if record["panel"] == "filter" and record["direction"] == direction
+        ]
         for name, label in (("joint", "joint"), ("right", "right only")):
-            x = np.array([r[name] for r in mine])
-            size = float(np.sqrt(np.mean(np.square(x)))) or 1.0
-            found = mean_interval([r["prompt"] for r in mine], x / size)
-            numbers.append(Number(f"signal over noise, {direction}, {label}", *found))
+            updates = np.array([record[name] for record in filter_records])
+            # Scaled by the root mean square, so that directions can share one axis.
+            size = float(np.sqrt(np.mean(np.square(updates)))) or 1.0
+            signal_interval = mean_interval(
+                [record["prompt"] for record in filter_records], updates / size
+            )
+            numbers.append(Number(f"signal over noise, {direction}, {label}", *signal_interval))
     return tuple(numbers)

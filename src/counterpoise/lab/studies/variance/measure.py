@@ -1,22 +1,23 @@
-"""Sec. 3.1, eq. 11 to 14: does keeping a group whole make its update less noisy?
+"""Sec. 3.1, eq. 11 to 14: is an update less noisy when groups stay whole?
 
 `microscope/variance.py` has the closed form: along a direction u an update has 1 + rho C times the
-noise of independent rollouts, where rho says how much the rollouts of a prompt share u, and C, the
-cross-advantage term of eq. 14 over sum A^2, how the group was cut: -1 whole, above 0 by sign.
+noise of independent rollouts. Here rho is how much the rollouts of a prompt share u, and C, the
+cross-advantage term of eq. 14 over sum A^2, depends on how the group is cut: -1 for whole groups,
+above 0 for groups cut by sign.
 
-Measured here, on one batch of the model as loaded: X_i = <u, g_i> of every rollout, along three
-directions taken from another batch:
+This study measures X_i = <u, g_i> of every rollout of one batch, under the model as loaded, along
+three directions taken from another batch:
 
     shared     the sum of all scores, whatever the reward
-    token      the scores of one token type: the one with the most frequency times unsureness
+    token      the scores of one token type: the one with the largest frequency times uncertainty
     success    mean score of right rollouts minus that of wrong ones, mean over prompts
 
 For every cut of the groups (parts of a group; composers with 4 steps) the squared update is
-compared with the closed form. Advantages are also dealt anew within groups, many times: then they
-say nothing of X, and the closed form must hold.
+compared with the closed form. Advantages are also shuffled within groups ("dealt"), many times:
+then they are independent of X, and the closed form must hold.
 
-To be expected: rho = 0, because E[g | q] = 0 for rollouts of the policy itself; then the noise does
-not depend on the cut. Written down before the first run.
+Expected before the first run: rho = 0, because E[g | q] = 0 for rollouts of the policy itself; then
+the noise does not depend on the cut.
 
 Replicated: along `shared`, with dealt advantages, whole groups have at most 0.8 of the noise of
 groups cut by sign, interval included, and the closed form lies within the interval of the
@@ -41,30 +42,31 @@ from counterpoise.lab.studies.variance.draw import draw
 from counterpoise.lab.studies.variance.judge import (
     COMPOSERS,
     DIRECTIONS,
-    Measured,
-    cross_term,
-    rho_of,
-    signals,
+    CutStatistics,
+    cross_term_interval,
+    rho_interval,
+    signal_numbers,
 )
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.microscope.variance import (
     CUTS,
-    directions,
-    noise,
-    permuted,
+    reference_directions,
     rollout_scores,
-    update_along,
+    shuffle_advantages,
+    update_along_direction,
+    update_noise,
 )
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.types import Row
 
-AT_MOST = 0.8  # of the noise of groups cut by sign
+MAX_NOISE_RATIO = 0.8  # of the noise of groups cut by sign
 TOLERANCE = 0.1
 STEPS = 4
 BATCH, DIRECTIONS_BATCH = 1, 2
-Array = NDArray[np.float64]
-Cut = Callable[[Array, int], NDArray[np.int64]]  # advantages [P, G], draw -> part of each rollout
+FloatArray = NDArray[np.float64]
+# (advantages [P, G], seed) -> part of each rollout.
+CutFunction = Callable[[FloatArray, int], NDArray[np.int64]]
 
 
 # -- measure --------------------------------------------------------------------------------------
@@ -73,97 +75,117 @@ Cut = Callable[[Array, int], NDArray[np.int64]]  # advantages [P, G], draw -> pa
 def measure(lab: Lab) -> Records:
     rows, G = whole_groups(lab.rows(lab.sizes["prompts"], batch=BATCH))
     check_rows(rows)
-    others = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
+    # Directions come from another batch: along a direction fitted to X, rho would not be 0.
+    direction_rows = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
     A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)
     lab.progress("directions", 0.1)
-    X: dict[str, Array] = {}
-    for name, u in directions(lab.policy, others).items():
+    X: dict[str, FloatArray] = {}
+    for name, direction in reference_directions(lab.policy, direction_rows).items():
         lab.progress(f"scores along {name}", 0.1 + 0.1 * (1 + len(X)))
-        X[name] = rollout_scores(lab.policy, rows, u).reshape(-1, G)
-    records = _of_plans(rows) + [r for name in X for r in _of_filter(name, X[name], A_PG)]
+        X[name] = rollout_scores(lab.policy, rows, direction).reshape(-1, G)
+    records = _plan_records(rows) + [
+        record for name in X for record in _filter_records(name, X[name], A_PG)
+    ]
     cuts = _cuts(rows)
-    for done, (cut, parts) in enumerate(cuts.items()):
-        lab.progress(f"groups cut: {cut}", 0.4 + 0.6 * done / len(cuts))
-        records += _of_cut(cut, parts, X, A_PG, lab.sizes["draws"])
+    for cuts_done, (cut, cut_function) in enumerate(cuts.items()):
+        lab.progress(f"groups cut: {cut}", 0.4 + 0.6 * cuts_done / len(cuts))
+        records += _cut_records(cut, cut_function, X, A_PG, lab.sizes["draws"])
     return records
 
 
 def whole_groups(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """(the rows of groups without a gap, rollouts of each): a rollout whose advantage is exactly 0,
-    which rewards other than 0 and 1 can make, is not among the rows."""
+    """(rows of complete groups, rollouts of each group).
+
+    A rollout whose advantage is exactly 0, which happens with rewards other than 0 and 1, is not
+    among the rows and leaves its group incomplete.
+    """
     sizes = Counter(row.group for row in rows)
     G = max(sizes.values(), default=0)
     return [row for row in rows if sizes[row.group] == G], G
 
 
-def _cuts(rows: Sequence[Row]) -> dict[str, Cut]:
-    """Parts of single groups, and the steps of whole plans."""
+def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
+    """All ways to cut groups: into parts of single groups, and into the steps of composers."""
 
-    def of_group(name: str) -> Cut:
+    def of_group(name: str) -> CutFunction:
         return lambda A_PG, draw: CUTS[name](A_PG, rng_for(draw, name))
 
-    def of_plan(rule: str) -> Cut:
-        def parts(A_PG: Array, draw: int) -> NDArray[np.int64]:
+    def of_plan(rule: str) -> CutFunction:
+        # Composers read advantages, so a plan has to be composed anew for every deal.
+        def parts(A_PG: FloatArray, draw: int) -> NDArray[np.int64]:
             dealt = [
-                replace(r, advantage=a) for r, a in zip(rows, A_PG.ravel().tolist(), strict=True)
+                replace(row, advantage=advantage)
+                for row, advantage in zip(rows, A_PG.ravel().tolist(), strict=True)
             ]
-            part_R = np.empty(len(rows), dtype=np.int64)
-            for s, step in enumerate(compose(rule, dealt, STEPS, draw).steps):
-                part_R[list(step)] = s
-            return part_R.reshape(A_PG.shape)
+            step_R = np.empty(len(rows), dtype=np.int64)
+            for step_index, step in enumerate(compose(rule, dealt, STEPS, draw).steps):
+                step_R[list(step)] = step_index
+            return step_R.reshape(A_PG.shape)
 
         return parts
 
     return {name: of_group(name) for name in CUTS} | {rule: of_plan(rule) for rule in COMPOSERS}
 
 
-def _of_cut(cut: str, parts: Cut, X: dict[str, Array], A_PG: Array, draws: int) -> list[Record]:
-    """One record a prompt, direction and kind of advantages: sums over parts, mean over draws."""
+def _cut_records(
+    cut: str, cut_function: CutFunction, X: dict[str, FloatArray], A_PG: FloatArray, draws: int
+) -> list[Record]:
+    """One record per prompt, direction and kind of advantages: sums over parts, mean over draws."""
     records: list[Record] = []
     for dealt in (True, False):
-        drawn = []
+        deals = []
         for seed in range(draws):
-            A_draw = permuted(A_PG, rng_for(seed, "deal")) if dealt else A_PG
-            drawn.append((A_draw, parts(A_draw, seed)))
+            A_draw = shuffle_advantages(A_PG, rng_for(seed, "deal")) if dealt else A_PG
+            deals.append((A_draw, cut_function(A_draw, seed)))
         for direction, X_PG in X.items():
+            # The closed form is for scores of mean zero; a sample mean is not exactly zero.
             centred_PG = X_PG - X_PG.mean()
-            found = [noise(centred_PG, *each) for each in drawn]
+            noises = [update_noise(centred_PG, *deal) for deal in deals]
             mean_P = centred_PG.mean(axis=1)
             columns = {
-                "measured": np.mean([n.measured for n in found], axis=0),
-                "squares": np.mean([n.squares for n in found], axis=0),
-                "sums": np.mean([n.sums for n in found], axis=0),
+                "measured": np.mean([noise.measured for noise in noises], axis=0),
+                "squares": np.mean([noise.sum_of_squares for noise in noises], axis=0),
+                "sums": np.mean([noise.squared_sums for noise in noises], axis=0),
                 "mean": mean_P,
                 "within": np.square(centred_PG - mean_P[:, None]).sum(axis=1),
             }
-            about = {"panel": "cut", "cut": cut, "dealt": dealt, "direction": direction}
+            shared_columns = {"panel": "cut", "cut": cut, "dealt": dealt, "direction": direction}
             records += [
-                {**about, "prompt": p, "rollouts": X_PG.shape[1]}
-                | {name: float(values[p]) for name, values in columns.items()}
-                for p in range(len(X_PG))
+                {**shared_columns, "prompt": prompt, "rollouts": X_PG.shape[1]}
+                | {name: float(values[prompt]) for name, values in columns.items()}
+                for prompt in range(len(X_PG))
             ]
     return records
 
 
-def _of_filter(direction: str, X_PG: Array, A_PG: Array) -> list[Record]:
-    """What reaches the update of a whole group, and what its right rollouts alone would do."""
-    joint_P, right_P = update_along(X_PG, A_PG), update_along(X_PG, A_PG.clip(min=0))
-    about = {"panel": "filter", "direction": direction}
+def _filter_records(direction: str, X_PG: FloatArray, A_PG: FloatArray) -> list[Record]:
+    """The update of each whole group along a direction, and that of its right rollouts alone."""
+    joint_P = update_along_direction(X_PG, A_PG)
+    right_P = update_along_direction(X_PG, A_PG.clip(min=0))
+    shared_columns = {"panel": "filter", "direction": direction}
     return [
-        {**about, "prompt": p, "joint": joint, "right": right}
-        for p, (joint, right) in enumerate(zip(joint_P.tolist(), right_P.tolist(), strict=True))
+        {**shared_columns, "prompt": prompt, "joint": joint, "right": right}
+        for prompt, (joint, right) in enumerate(
+            zip(joint_P.tolist(), right_P.tolist(), strict=True)
+        )
     ]
 
 
-def _of_plans(rows: Sequence[Row]) -> list[Record]:
-    """Eq. 14 for each step of one plan a composer, as every run reports it."""
+def _plan_records(rows: Sequence[Row]) -> list[Record]:
+    """Eq. 14 for each step of one plan per composer, as every run reports it."""
     records: list[Record] = []
     for rule in COMPOSERS:
         plan = compose(rule, rows, STEPS, 0)
-        for s, cross in enumerate(describe_plan(rows, plan)["cross_advantage_sum"]):
-            squares = sum(rows[i].advantage ** 2 for i in plan.steps[s])
+        for step_index, cross in enumerate(describe_plan(rows, plan)["cross_advantage_sum"]):
+            squares = sum(rows[i].advantage ** 2 for i in plan.steps[step_index])
             records.append(
-                {"panel": "plan", "cut": rule, "step": s, "cross": cross, "squares": squares}
+                {
+                    "panel": "plan",
+                    "cut": rule,
+                    "step": step_index,
+                    "cross": cross,
+                    "squares": squares,
+                }
             )
     return records
 
@@ -172,19 +194,24 @@ def _of_plans(rows: Sequence[Row]) -> list[Record]:
 
 
 def judge(records: Records) -> Finding:
-    shared = {cut: Measured(records, "shared", cut) for cut in CUTS}
-    whole, by_sign = shared["whole"], shared["by sign"]
-    ratio = whole.interval(lambda w: whole.per_square(w) / by_sign.per_square(w))
-    fits = {cut: one.interval(one.over_closed_form) for cut, one in shared.items()}
+    shared = {cut: CutStatistics(records, "shared", cut) for cut in CUTS}
+    whole_groups_noise, by_sign = shared["whole"], shared["by sign"]
+    ratio = whole_groups_noise.interval(
+        lambda weights: whole_groups_noise.per_square(weights) / by_sign.per_square(weights)
+    )
+    fits = {
+        cut: statistics.interval(statistics.over_closed_form) for cut, statistics in shared.items()
+    }
+    # A narrow interval may exclude 1 by a negligible amount, hence the tolerance.
     holds = all(
         low <= 1 <= high or abs(value - 1) <= TOLERANCE for value, low, high in fits.values()
     )
     verdict: Verdict = "inconclusive"
-    if holds and ratio[2] < AT_MOST:
+    if holds and ratio[2] < MAX_NOISE_RATIO:
         verdict = "replicated"
-    elif ratio[1] > AT_MOST:
+    elif ratio[1] > MAX_NOISE_RATIO:
         verdict = "not replicated"
-    rho = {name: rho_of(records, name) for name in DIRECTIONS}
+    rho = {name: rho_interval(records, name) for name in DIRECTIONS}
     because = (
         f"Along the shared direction whole groups have {ratio[0]:.2f} [{ratio[1]:.2f}, "
         f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
@@ -198,21 +225,27 @@ def judge(records: Records) -> Finding:
             Number("noise, whole groups over cut by sign", *ratio),
             *(Number(f"rho, {name} direction", *rho[name]) for name in DIRECTIONS),
             *(
-                Number(f"noise over independent rollouts, {cut}", *one.interval(one.factor))
-                for cut, one in shared.items()
+                Number(
+                    f"noise over independent rollouts, {cut}",
+                    *statistics.interval(statistics.factor),
+                )
+                for cut, statistics in shared.items()
             ),
             *(Number(f"measured over closed form, {cut}", *fit) for cut, fit in fits.items()),
-            *(Number(f"C of eq. 14, {rule}", *cross_term(records, rule)) for rule in COMPOSERS),
-            *signals(records),
+            *(
+                Number(f"C of eq. 14, {rule}", *cross_term_interval(records, rule))
+                for rule in COMPOSERS
+            ),
+            *signal_numbers(records),
         ),
         (
             "The paper prints no numbers for Sec. 3.1; eq. 11 to 13 are our derivation.",
             "A score has mean zero under the policy that sampled it, so in theory rho = 0 along "
             "any direction fixed beforehand, and noise does not depend on how groups are cut. "
             "Stale rollouts and scores divided by their own length are another matter.",
-            f"Scores have heavy tails: one of {len(whole.prompts)} prompts holds "
-            f"{100 * whole.largest_prompt():.0f} % of their squares along the shared direction, so "
-            "a few dozen prompts say little.",
+            f"Scores have heavy tails: one of {len(whole_groups_noise.prompts)} prompts holds "
+            f"{100 * whole_groups_noise.largest_prompt():.0f} % of their squares along the shared "
+            "direction, so a few dozen prompts say little.",
             "Groups without signal are left out, which makes rho a little negative along "
             "directions that go with success.",
         ),
