@@ -13,7 +13,7 @@ from report.synthetic import Page, write_run
 from counterpoise.cli.token_view import find
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.report.charts.vega import bundle
+from counterpoise.report.charts.vega import javascript_bundle
 from counterpoise.report.pages.assemble import split_body
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import RunFolder
@@ -58,7 +58,7 @@ def test_nothing_outside_the_file_is_asked_for(written: Path):
 
 
 def test_the_bundle_cannot_end_its_script_element():
-    assert not re.search(r"</script|<!--|<script", bundle(), re.IGNORECASE)
+    assert not re.search(r"</script|<!--|<script", javascript_bundle(), re.IGNORECASE)
 
 
 def test_every_chart_is_valid_vega_lite(written: Path):

@@ -8,10 +8,10 @@ from pathlib import Path
 from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.hosts.importing.formats import wrote
 from counterpoise.lab.evaluate.cells import is_evaluation
-from counterpoise.lab.evaluate.page import write_evaluation
+from counterpoise.lab.evaluate.page import write_evaluation_page
 from counterpoise.lab.studies.page import found_in, write_studies
-from counterpoise.report.pages.assemble import whole_page, write_page
-from counterpoise.report.pages.imported import write_imported
+from counterpoise.report.pages.assemble import assemble_page, write_page
+from counterpoise.report.pages.imported import write_imported_page
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import is_imported, is_run
 from counterpoise.variants import PANELS
@@ -25,11 +25,11 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     target = out or folder / "report.html"
     with explain_damage(folder):
         if is_run(folder):
-            return write_run(folder, target)
+            return write_run_page(folder, target)
         if is_imported(folder):
-            return write_imported(folder, target)
+            return write_imported_page(folder, target)
         if is_evaluation(folder):
-            return write_evaluation(folder, target)
+            return write_evaluation_page(folder, target)
         if found_in(folder):
             return write_studies(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
@@ -51,7 +51,7 @@ def _has_a_page(folder: Path) -> bool:
     return os.access(folder, os.X_OK) and any(kind(folder) for kind in kinds)
 
 
-def write_run(folder: Path, out: Path) -> Path:
+def write_run_page(folder: Path, out: Path) -> Path:
     run = RunData.read(folder)
     panels = {name: PANELS.load(name)(run) for name in PANELS}
-    return write_page(out, whole_page("Counterpoise run", run.name, panels))
+    return write_page(out, assemble_page("Counterpoise run", run.name, panels))

@@ -9,7 +9,7 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import by_setting
-from counterpoise.report.texts import RolloutText, read_texts
+from counterpoise.report.texts import RolloutText, read_rollout_texts
 from counterpoise.store.folder import RunFolder
 
 
@@ -46,7 +46,7 @@ class RunData:
         return next(iter(by_setting(self.evaluations).values()), [])
 
     @property
-    def last(self) -> int:
+    def last_iteration(self) -> int:
         """The last finished iteration; 0 when there is none."""
         return max((record["iteration"] for record in self.metrics), default=0)
 
@@ -54,10 +54,10 @@ class RunData:
         """What was sampled in `iteration`; empty when it was not stored."""
         if iteration not in self._texts:
             file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-            self._texts[iteration] = tuple(read_texts(file))
+            self._texts[iteration] = tuple(read_rollout_texts(file))
         return self._texts[iteration]
 
-    def texts_of(self, plan: dict[str, Any]) -> list[RolloutText | None]:
+    def texts_of_plan(self, plan: dict[str, Any]) -> list[RolloutText | None]:
         """Of the plan's rows; one that waited in the buffer is found where it was sampled."""
         known = {
             (text.group, text.index): text

@@ -16,7 +16,7 @@ from typing import Any
 
 from counterpoise.store.turns import turns_of
 
-LONGEST = 4000  # characters kept of one text
+MAX_CHARACTERS = 4000  # characters kept of one text
 
 _SHOWN: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
@@ -38,10 +38,12 @@ class RolloutText:
     reward: float
     tokens: int
     finished: bool = True
-    told: tuple[tuple[int, tuple[int, ...]], ...] = ()  # an environment's tokens, before which
+    environment_tokens: tuple[
+        tuple[int, tuple[int, ...]], ...
+    ] = ()  # an environment's tokens, before which
 
 
-def read_texts(path: Path) -> Iterator[RolloutText]:
+def read_rollout_texts(path: Path) -> Iterator[RolloutText]:
     """Rollouts in the order of the file; none when there is no file."""
     if not path.is_file():
         return
@@ -55,13 +57,13 @@ def read_texts(path: Path) -> Iterator[RolloutText]:
             yield RolloutText(
                 group=group,
                 index=seen[group],
-                prompt=visible(str(record.get("prompt", ""))),
-                response=visible(str(record["response"])),
-                answer=visible(str(record.get("answer", ""))),
+                prompt=make_visible(str(record.get("prompt", ""))),
+                response=make_visible(str(record["response"])),
+                answer=make_visible(str(record.get("answer", ""))),
                 reward=float(record["reward"]),
                 tokens=len(record.get("response_tokens", ())),
                 finished=bool(record.get("finished", True)),
-                told=_told(record),
+                environment_tokens=_told(record),
             )
             seen[group] += 1
 
@@ -84,12 +86,12 @@ def _record(line: str) -> dict[str, Any] | None:
     return record if whole else None
 
 
-def visible(text: str, longest: int = LONGEST) -> str:
-    """At most `longest` characters, none of them able to hide or to reorder the others.
+def make_visible(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """At most `max_characters` characters, none of them able to hide or to reorder the others.
 
     Example:
         >>> visible("a\\x00b"), visible("abcdef", longest=3)
         ('a␀b', 'abc…')
     """
-    cut = text[:longest] + "…" if len(text) > longest else text
+    cut = text[:max_characters] + "…" if len(text) > max_characters else text
     return cut.replace("\r\n", "\n").translate(_SHOWN)

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
 PUSH_COLUMNS = {"row", "position", "by_row", "by_position", "push"}
-LONGEST_TOKEN = 200  # characters
+MAX_TOKEN_CHARACTERS = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+class IterationTrace:
     """The trained tokens of one iteration, the tokens of a row together and in order.
 
     Example:
@@ -32,14 +32,14 @@ class Trace:
 
     iteration: int
     columns: Columns  # each [N]
-    spans: dict[int, slice]  # where a row's tokens lie; rows without signal have none
+    row_spans: dict[int, slice]  # where a row's tokens lie; rows without signal have none
 
-    def of(self, row: int) -> Columns:
-        return {name: values[self.spans[row]] for name, values in self.columns.items()}
+    def row_columns(self, row: int) -> Columns:
+        return {name: values[self.row_spans[row]] for name, values in self.columns.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushes:
+class StoredPushes:
     """Who pushed the tokens of a few watched rows, the strongest of either sign."""
 
     columns: Columns  # row, position, by_row, by_position, push
@@ -49,7 +49,7 @@ class Pushes:
         """Rows whose tokens were watched."""
         return set(self.columns["row"].tolist())
 
-    def on(self, row: int, position: int) -> Iterator[tuple[int, int, float]]:
+    def on_token(self, row: int, position: int) -> Iterator[tuple[int, int, float]]:
         """(row, position, push) of each token that pushed this one, the strongest first."""
         c = self.columns
         found = np.flatnonzero((c["row"] == row) & (c["position"] == position))
@@ -71,7 +71,7 @@ class Vocabulary:
 
     def __getitem__(self, token: int) -> str:
         text = self.texts[token] if 0 <= token < len(self.texts) else ""
-        return "".join(map(_marked, visible(text, LONGEST_TOKEN))) or f"⟨{token}⟩"
+        return "".join(map(_marked, make_visible(text, MAX_TOKEN_CHARACTERS))) or f"⟨{token}⟩"
 
 
 def _marked(character: str) -> str:
@@ -85,27 +85,27 @@ def stored_iterations(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def read_trace(run: Path, iteration: int) -> Trace:
+def read_trace(run: Path, iteration: int) -> IterationTrace:
     columns = _read(run / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
     order = np.lexsort((columns["position"], columns["row"]))
     columns = {name: values[order] for name, values in columns.items()}
     rows, starts = np.unique(columns["row"], return_index=True)
     ends = [*starts[1:].tolist(), len(order)]
     spans = map(slice, starts.tolist(), ends)
-    return Trace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
+    return IterationTrace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
 
 
-def unpulled(columns: Columns) -> NDArray[np.bool_]:
+def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
     """Tokens with an advantage and no gradient of their own: clipped, or left out by a rule. [N]"""
     if "pull" not in columns:
         return np.zeros(len(columns["token"]), dtype=bool)
     return (columns["pull"] == 0) & (columns["advantage"] != 0)
 
 
-def read_pushes(run: Path, iteration: int) -> Pushes | None:
+def read_pushes(run: Path, iteration: int) -> StoredPushes | None:
     """None where the run was not watched."""
     path = run / "pushes" / f"step_{iteration:05d}.parquet"
-    return Pushes(_read(path, PUSH_COLUMNS)) if path.is_file() else None
+    return StoredPushes(_read(path, PUSH_COLUMNS)) if path.is_file() else None
 
 
 def read_vocabulary(run: Path) -> Vocabulary:

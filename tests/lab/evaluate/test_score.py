@@ -9,7 +9,7 @@ import pytest
 from made_up_results import cell, evaluation
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.score import score
+from counterpoise.lab.evaluate.score import score_benchmark
 from counterpoise.lab.evaluate.summary import summarise, write_summary
 from counterpoise.statistics.prompt_intervals import average, difference, share
 
@@ -17,7 +17,7 @@ from counterpoise.statistics.prompt_intervals import average, difference, share
 def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
     """c = 4, 1, 0, 3 of 4: avg@4 = 1/2; pass@2 = 1, 1/2, 0, 1; maj@4 = 1, 0, 0, 1."""
     rewards = {"p1": [1, 1, 1, 1], "p2": [0, 1, 0, 0], "p3": [0, 0, 0, 0], "p4": [1, 0, 1, 1]}
-    found = score(cell(tmp_path, rewards))
+    found = score_benchmark(cell(tmp_path, rewards))
     assert found is not None
     assert found.average == share([1, 0.25, 0, 0.75])
     assert {k: e.mean for k, e in found.pass_at.items()} == {1: 0.5, 2: 0.625, 4: 0.75}
@@ -29,7 +29,7 @@ def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
 
 
 def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
-    found = score(cell(tmp_path, {"p1": [1], "p2": [0], "p3": [1]}))
+    found = score_benchmark(cell(tmp_path, {"p1": [1], "p2": [0], "p3": [1]}))
     assert found is not None
     assert found.measure == "pass@1"
     assert found.average.mean == pytest.approx(2 / 3)
@@ -37,18 +37,18 @@ def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
 
 
 def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
-    graded = score(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
-    plain = score(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
+    graded = score_benchmark(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
+    plain = score_benchmark(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
     assert graded is not None
     assert plain is not None
     assert graded.average == plain.average == share([0.5, 1])
 
 
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
-    found = score(cell(tmp_path, {"p1": [1, 0]}, problems=30))
+    found = score_benchmark(cell(tmp_path, {"p1": [1, 0]}, problems=30))
     assert found is not None
     assert (found.whole, found.problems, found.header.problems) == (False, 1, 30)
-    assert score(cell(tmp_path, {"p1": [1]}, model="b")) is not None
+    assert score_benchmark(cell(tmp_path, {"p1": [1]}, model="b")) is not None
 
 
 def test_averages_and_differences(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
     base, aligned = summary.choices
     assert (base.best, aligned.best) == (Setting(0.6, 0.7), Setting(0.6, 0.95))
     assert aligned.mean == 0.75
-    assert aligned.level() == [Setting(1.0, 0.95)]  # one problem of forty apart
+    assert aligned.indistinguishable() == [Setting(1.0, 0.95)]  # one problem of forty apart
     assert "not told apart from 1/0.95" in str(aligned)
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert told == json.loads(json.dumps(summary.to_json()))

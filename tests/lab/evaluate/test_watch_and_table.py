@@ -12,7 +12,7 @@ from rich.console import Console
 from counterpoise.lab.evaluate import watch as watching
 from counterpoise.lab.evaluate.summary import summarise
 from counterpoise.lab.evaluate.table import print_summary
-from counterpoise.lab.evaluate.watch import LiveWatch
+from counterpoise.lab.evaluate.watch import LiveEvaluationProgress
 
 
 def console(width: int = 80) -> Console:
@@ -31,7 +31,7 @@ def test_the_time_left_is_by_the_pace_of_this_call(
     clock = iter([0.0, 0.0, 60.0, 60.0, 60.0])
     monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
     out = console()
-    watch = LiveWatch(out)
+    watch = LiveEvaluationProgress(out)
     watch.started(100, 10)
     watch.loading("a")
     watch.advanced(cell(tmp_path, {"p1": [1, 0], "p2": [0, 0]}), 30, 600)

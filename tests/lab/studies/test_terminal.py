@@ -18,7 +18,7 @@ from counterpoise.lab.studies.descriptions import about, list_studies
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.selection import EMBEDDED_ONLY, Limits, chosen, sizes_given
 from counterpoise.lab.studies.study import Study, load_study
-from counterpoise.report.charts.vega import bundle
+from counterpoise.report.charts.vega import javascript_bundle
 from counterpoise.statistics.finding import Records
 from counterpoise.variants import STUDIES
 
@@ -113,7 +113,7 @@ def test_without_what_draws_the_numbers_are_kept_and_drawn_later(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "vl_convert", None)
         without.delitem(sys.modules, "counterpoise.report.charts.figures", raising=False)
-        bundle.cache_clear()
+        javascript_bundle.cache_clear()
         run("proxy", tmp_path)
     said = capsys.readouterr().out.replace("\n", " ")
     assert "proxy: no figures, vl_convert is not installed here" in said

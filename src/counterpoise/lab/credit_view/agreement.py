@@ -10,7 +10,7 @@ from counterpoise.statistics.ranks import correlations, ranks
 from counterpoise.types import Floats
 
 
-def agreement(weights_M: Sequence[Sequence[Floats]]) -> list[list[float | None]]:
+def rank_agreement(weights_M: Sequence[Sequence[Floats]]) -> list[list[float | None]]:
     """[M, M] of M weightings; None where one of the two is the same everywhere."""
     once = np.ones((1, sum(map(len, weights_M[0]))))  # every token counts once
     ranks_M = [ranks(np.concatenate(weights), once) for weights in weights_M]

@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from counterpoise.lab.credit_view.measure import Weighed
-from counterpoise.lab.credit_view.result import Result
-from counterpoise.report.charts.series import chart
+from counterpoise.lab.credit_view.measure import WeightedRows
+from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.types import Row
 
@@ -18,9 +18,9 @@ BINS = 32
 SIGNS = ((1, "positive", "A > 0"), (-1, "negative", "A < 0"))
 
 
-def histogram(rows: Sequence[Row], weighed: Weighed) -> Figure:
+def weight_histogram(rows: Sequence[Row], weighed: WeightedRows) -> Figure:
     """Shares of the tokens of either sign, mirrored."""
-    records = bins(rows, weighed)
+    records = histogram_bins(rows, weighed)
     low, high = records[0]["left"], max(record["right"] for record in records)
     ticks_x = alt.Axis(tickCount=6, tickMinStep=1e-6)  # the page's own are whole iterations
     x = alt.X("left:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=ticks_x)
@@ -41,12 +41,12 @@ def histogram(rows: Sequence[Row], weighed: Weighed) -> Figure:
         alt.Tooltip("share:Q", title="of their tokens", format=".1%"),
     ]
     bars = [
-        chart([r for r in records if r["sign"] == name and r["share"]])
+        base_chart([r for r in records if r["sign"] == name and r["share"]])
         .mark_bar(style=colour, binSpacing=0)
         .encode(x=x, x2="right:Q", y=y, y2=alt.datum(0), tooltip=tooltip)
         for _, colour, name in SIGNS
     ]
-    one = chart([{"left": 1.0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(x=x)
+    one = base_chart([{"left": 1.0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(x=x)
     drawn = alt.LayerChart(
         layer=[*bars, one] if low <= 1 <= high else bars,
         width="container",
@@ -58,7 +58,7 @@ def histogram(rows: Sequence[Row], weighed: Weighed) -> Figure:
     return Figure(drawn, title=weighed.asked.label, keys=keys)
 
 
-def bins(rows: Sequence[Row], weighed: Weighed) -> list[dict[str, Any]]:
+def histogram_bins(rows: Sequence[Row], weighed: WeightedRows) -> list[dict[str, Any]]:
     """A record a bin and sign; the height is the share, below zero for negative rows."""
     w_N = np.concatenate(weighed.weights).astype(np.float64)
     sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
@@ -79,7 +79,7 @@ def bins(rows: Sequence[Row], weighed: Weighed) -> list[dict[str, Any]]:
     return records
 
 
-def residuals(result: Result) -> Figure | None:
+def residual_chart(result: CreditViewResult) -> Figure | None:
     """A bar a weighting beside uniform's line; None where the group's rollouts share nothing."""
     own = result.uniform.residual
     if own is None:
@@ -97,8 +97,10 @@ def residuals(result: Result) -> Figure | None:
         alt.Tooltip("residual:Q", format=".3f"),
         alt.Tooltip("uniform:Q", title="of uniform weights", format=".3f"),
     ]
-    bars = chart(records).mark_bar(style="series", height=12).encode(x=x, y=y, tooltip=tooltip)
-    line = chart([{"residual": own}]).mark_rule(style="negative", strokeDash=[4, 3]).encode(x=x)
+    bars = base_chart(records).mark_bar(style="series", height=12).encode(x=x, y=y, tooltip=tooltip)
+    line = (
+        base_chart([{"residual": own}]).mark_rule(style="negative", strokeDash=[4, 3]).encode(x=x)
+    )
     drawn = alt.LayerChart(
         layer=[bars, line],
         width="container",

@@ -20,20 +20,20 @@ import numpy as np
 from counterpoise.credit.assign import read_settings
 from counterpoise.credit.view import NoPolicyError, Reader, View, ones
 from counterpoise.errors import PoiseError
-from counterpoise.lab.credit_view.selection import Asked
-from counterpoise.lab.credit_view.stored_iteration import Stored
+from counterpoise.lab.credit_view.selection import WeightingChoice
+from counterpoise.lab.credit_view.stored_iteration import StoredIteration
 from counterpoise.microscope.prefixes import residual
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.types import Floats, Row
 from counterpoise.variants import TOKEN_WEIGHTS
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Example: Numbers(1.0, 0.8, 0.3, 0.0, 2.0, zeros=0.1, ones=0.6, half=0.2, residual=0.5)"""
+class WeightStatistics:
+    """Example: WeightStatistics(1.0, 0.8, 0.3, 0.0, 2.0, zeros=0.1, ones=0.6, half=0.2, residual=0.5)"""
 
     mean_positive: float | None  # None: no such rows
     mean_negative: float | None
@@ -47,23 +47,25 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weighed:
+class WeightedRows:
     """What one weighting made of the rows."""
 
-    asked: Asked
+    asked: WeightingChoice
     weights: list[Floats]  # per row [T]
-    numbers: Numbers
+    numbers: WeightStatistics
     seconds: float  # without the policy's pass over the rows, which all share
-    read: bool  # it needed the policy
+    needed_policy: bool  # it needed the policy
 
 
 @dataclass(slots=True)
-class Glass:
+class WeightingSession:
     """The rows, and the policy once a weighting asks for it."""
 
-    stored: Stored
-    tell: Tell = lambda message: None
-    off: float | None = None  # mean |log p - log p at sampling|, of the policy that reads
+    stored: StoredIteration
+    notify: Notify = lambda message: None
+    mean_logprob_error: float | None = (
+        None  # mean |log p - log p at sampling|, of the policy that reads
+    )
     _view: View | None = None
 
     @property
@@ -71,21 +73,21 @@ class Glass:
         """None as long as nobody asked for it."""
         return self._view.policy if self._view else None
 
-    def weigh(self, asked: Asked) -> Weighed:
-        weights_of = TOKEN_WEIGHTS.load(asked.name)
-        settings = read_settings(asked.name, weights_of, asked.settings)
+    def weigh(self, weighting: WeightingChoice) -> WeightedRows:
+        weights_of = TOKEN_WEIGHTS.load(weighting.name)
+        settings = read_settings(weighting.name, weights_of, weighting.settings)
         start = time.perf_counter()
         rows = self.stored.rows
         try:
             found, read = weights_of(View(rows), **settings), False
         except NoPolicyError:
-            view = self._view or self._with_policy(asked.name)
+            view = self._view or self._with_policy(weighting.name)
             start = time.perf_counter()
             found, read = weights_of(view, **settings), True
         seconds = time.perf_counter() - start
         weights = ones(rows) if found is None else list(found)
-        check(asked.name, rows, weights)
-        return Weighed(asked, weights, numbers(rows, weights), seconds, read)
+        check_weights(weighting.name, rows, weights)
+        return WeightedRows(weighting, weights, weight_statistics(rows, weights), seconds, read)
 
     def _with_policy(self, name: str) -> View:
         stored, config = self.stored, self.stored.config
@@ -94,31 +96,33 @@ class Glass:
                 f"{name} needs the policy, and an imported run has none: name the model that drew "
                 "its rollouts by --model, or choose weights that need none"
             )
-        self.tell("loading the model")
-        policy = stored.load()
-        micro = MicroBatch(config.update.micro_tokens, tell=self.tell)
+        self.notify("loading the model")
+        policy = stored.load_policy()
+        micro = MicroBatch(config.update.micro_tokens, tell=self.notify)
         reader = Reader(
             policy, config.sample.temperature, micro, stored.iteration, config.loop.seed
         )
         self._view = View(stored.rows, reader)
-        self.tell("reading the rollouts")
-        self.off = _off(stored.rows, self._view.logprobs)
+        self.notify("reading the rollouts")
+        self.mean_logprob_error = _off(stored.rows, self._view.logprobs)
         return self._view
 
 
-def weigh_all(glass: Glass, asked: Sequence[Asked]) -> Iterator[Weighed]:
+def weigh_all(
+    session: WeightingSession, weightings: Sequence[WeightingChoice]
+) -> Iterator[WeightedRows]:
     """One after the other, each said before it begins."""
-    for number, one in enumerate(asked, 1):
-        glass.tell(f"{one.label} ({number} of {len(asked)})")
-        yield glass.weigh(one)
+    for number, one in enumerate(weightings, 1):
+        session.notify(f"{one.label} ({number} of {len(weightings)})")
+        yield session.weigh(one)
 
 
-def numbers(rows: Sequence[Row], weights: Sequence[Floats]) -> Numbers:
+def weight_statistics(rows: Sequence[Row], weights: Sequence[Floats]) -> WeightStatistics:
     w_N = np.concatenate(weights).astype(np.float64)
     lengths = [row.num_tokens for row in rows]
     A_N = np.repeat([row.advantage for row in rows], lengths)
     pulls = [row.advantage * w_T.astype(np.float64) for row, w_T in zip(rows, weights, strict=True)]
-    return Numbers(
+    return WeightStatistics(
         mean_positive=float(w_N[A_N > 0].mean()) if (A_N > 0).any() else None,
         mean_negative=float(w_N[A_N < 0].mean()) if (A_N < 0).any() else None,
         spread=float(w_N.std()),
@@ -126,12 +130,12 @@ def numbers(rows: Sequence[Row], weights: Sequence[Floats]) -> Numbers:
         highest=float(w_N.max()),
         zeros=float((w_N == 0).mean()),
         ones=float((w_N == 1).mean()),
-        half=half(np.abs(A_N * w_N)),
+        half=share_carrying_half(np.abs(A_N * w_N)),
         residual=residual(rows, pulls),
     )
 
 
-def half(sizes_N: np.ndarray) -> float:
+def share_carrying_half(sizes_N: np.ndarray) -> float:
     """The smallest share of the tokens that carries half of the sum; 0 where there is none.
 
     Example:
@@ -144,7 +148,7 @@ def half(sizes_N: np.ndarray) -> float:
     return float((np.searchsorted(summed, summed[-1] / 2) + 1) / len(sizes_N))
 
 
-def check(name: str, rows: Sequence[Row], weights: Sequence[Floats]) -> None:
+def check_weights(name: str, rows: Sequence[Row], weights: Sequence[Floats]) -> None:
     """What a weighting owes: a finite number for every token of every row."""
     if len(weights) != len(rows):
         raise PoiseError(f"{name} gave weights for {len(weights)} rows of {len(rows)}: mend it")

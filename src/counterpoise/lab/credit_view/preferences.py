@@ -9,8 +9,8 @@ import numpy as np
 
 from counterpoise.types import Floats, Row
 
-LEAST = 20  # tokens of a type, for its mean to say something
-SHARE = 0.002  # of all tokens, likewise
+MIN_COUNT = 20  # tokens of a type, for its mean to say something
+MIN_SHARE = 0.002  # of all tokens, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class TokenType:
     mean: float  # of w
 
 
-def preferred(
+def preferred_types(
     rows: Sequence[Row], weights: Sequence[Floats], number: int = 8
 ) -> tuple[list[TokenType], list[TokenType]]:
     """The `number` types with the highest mean weight, and those with the lowest.
@@ -35,7 +35,7 @@ def preferred(
     mean = np.bincount(place_N, weights=w_N) / count
     common = w_N.mean()
     tiny = 1e-6 * max(1.0, abs(common))  # rounding is no preference
-    frequent = np.flatnonzero(count >= max(LEAST, SHARE * len(w_N)))
+    frequent = np.flatnonzero(count >= max(MIN_COUNT, MIN_SHARE * len(w_N)))
     order = frequent[np.argsort(-mean[frequent], kind="stable")].tolist()
     made = [TokenType(int(ids[k]), int(count[k]), float(mean[k])) for k in order]
     above = [one for one in made if one.mean > common + tiny]

@@ -9,26 +9,39 @@ from typing import Any
 from counterpoise.credit.view import ones
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.tokens import load_tokenizer
-from counterpoise.lab.credit_view.agreement import agreement
-from counterpoise.lab.credit_view.measure import Glass, Numbers, Tell, Weighed, numbers, weigh_all
-from counterpoise.lab.credit_view.selection import Asked, asked_for
-from counterpoise.lab.credit_view.stored_iteration import Stored, read_stored, tokenizer_of
+from counterpoise.lab.credit_view.agreement import rank_agreement
+from counterpoise.lab.credit_view.measure import (
+    Notify,
+    WeightedRows,
+    WeightingSession,
+    WeightStatistics,
+    weigh_all,
+    weight_statistics,
+)
+from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
+from counterpoise.lab.credit_view.stored_iteration import (
+    StoredIteration,
+    imported_tokenizer,
+    read_stored_iteration,
+)
 from counterpoise.model.load import Policy
 from counterpoise.report.traces import Vocabulary, read_vocabulary
 from counterpoise.types import Row
 
-AGREES = 1e-3  # nats: so near are sampler and trainer with the same weights
+SAME_WEIGHTS_TOLERANCE = 1e-3  # nats: so near are sampler and trainer with the same weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
-    """Example: Result(...).weighed[0].numbers.residual == 0.65"""
+class CreditViewResult:
+    """Example: CreditViewResult(...).weighed[0].numbers.residual == 0.65"""
 
-    stored: Stored
-    weighed: list[Weighed]
-    uniform: Numbers
+    stored: StoredIteration
+    weighed: list[WeightedRows]
+    uniform: WeightStatistics
     agreement: list[list[float | None]]  # of the weightings, in their order
-    off: float | None  # mean |log p - log p at sampling| of the policy that read; None: none did
+    mean_logprob_error: (
+        float | None
+    )  # mean |log p - log p at sampling| of the policy that read; None: none did
     vocabulary: Vocabulary
 
     @property
@@ -51,14 +64,14 @@ class Result:
     def read_by(self) -> str | None:
         """Who read the rollouts, and how near that is to who drew them; None: nobody had to."""
         stored = self.stored
-        if stored.weights is None or not any(one.read for one in self.weighed):
+        if stored.weights is None or not any(one.needed_policy for one in self.weighed):
             return None
-        said = stored.weights.told(stored.iteration)
-        if self.off is None or self.off < AGREES:
+        said = stored.weights.describe(stored.iteration)
+        if self.mean_logprob_error is None or self.mean_logprob_error < SAME_WEIGHTS_TOLERANCE:
             return said
-        return f"{said}; log-probabilities are off by {self.off:.3f} on average"
+        return f"{said}; log-probabilities are off by {self.mean_logprob_error:.3f} on average"
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Numbers, and the weights of every token: six digits of them."""
         stored = self.stored
         return {
@@ -66,7 +79,7 @@ class Result:
             "iteration": stored.iteration,
             "advantage": stored.config.credit.name,
             "read_by": self.read_by,
-            "logprobs_off": self.off,
+            "logprobs_off": self.mean_logprob_error,
             "rollouts": self.rollouts,
             "uniform": asdict(self.uniform),
             "weights": [
@@ -95,26 +108,26 @@ class Result:
         }
 
 
-def look(
+def compare_weightings(
     names: str,
     path: Path,
     settings: tuple[str, ...] = (),
     iteration: int | None = None,
     model: str | None = None,
-    tell: Tell = lambda message: None,
-) -> Result:
+    notify: Notify = lambda message: None,
+) -> CreditViewResult:
     """The weightings that are named, on the rollouts of one iteration of the run at `path`."""
-    asked_for(names, settings)  # a misspelt name is found before anything is read
-    stored = read_stored(path, iteration, model)
-    own = Asked(stored.config.credit.weights, tuple(stored.config.credit.settings))
-    glass = Glass(stored, tell)
-    weighed = list(weigh_all(glass, asked_for(names, settings, own)))
-    return Result(
+    parse_weightings(names, settings)  # a misspelt name is found before anything is read
+    stored = read_stored_iteration(path, iteration, model)
+    own = WeightingChoice(stored.config.credit.weights, tuple(stored.config.credit.settings))
+    glass = WeightingSession(stored, notify)
+    weighed = list(weigh_all(glass, parse_weightings(names, settings, own)))
+    return CreditViewResult(
         stored,
         weighed,
-        numbers(stored.rows, ones(stored.rows)),
-        agreement([one.weights for one in weighed]),
-        glass.off,
+        weight_statistics(stored.rows, ones(stored.rows)),
+        rank_agreement([one.weights for one in weighed]),
+        glass.mean_logprob_error,
         _vocabulary(path, glass.policy),
     )
 
@@ -126,7 +139,7 @@ def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
         return found
     if policy:
         return Vocabulary(tuple(policy.pieces()))
-    if name := tokenizer_of(path):
+    if name := imported_tokenizer(path):
         try:
             tokenizer = load_tokenizer(name)
         except PoiseError:  # not on this machine: tokens are shown by number

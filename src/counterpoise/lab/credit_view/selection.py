@@ -12,8 +12,8 @@ from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Example: Asked("shear", ("width=16", "stride=4")).label == "shear width=16 stride=4" """
+class WeightingChoice:
+    """Example: WeightingChoice("shear", ("width=16", "stride=4")).label == "shear width=16 stride=4" """
 
     name: str
     settings: tuple[str, ...] = ()
@@ -23,7 +23,9 @@ class Asked:
         return " ".join((self.name, *self.settings))
 
 
-def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None) -> list[Asked]:
+def parse_weightings(
+    text: str, settings: Sequence[str] = (), own: WeightingChoice | None = None
+) -> list[WeightingChoice]:
     """In the order named, each once. Names and settings are checked before anything is read.
 
     `settings` are those of the one weighting that is named; `own` is what the run trained with: a
@@ -55,5 +57,5 @@ def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None)
         if not given and own and own.name == name:
             given = list(own.settings)
         read_settings(name, TOKEN_WEIGHTS.load(name), given, "--settings")
-        found.append(Asked(name, tuple(given)))
+        found.append(WeightingChoice(name, tuple(given)))
     return list(dict.fromkeys(found))

@@ -21,27 +21,36 @@ from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
-NEEDED = ("group", "prompt_id", "reward", "response_tokens")  # the prompt's only where it is read
+REQUIRED_FIELDS = (
+    "group",
+    "prompt_id",
+    "reward",
+    "response_tokens",
+)  # the prompt's only where it is read
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Example: Weights(30, Path("out/demo/checkpoints/iteration_00030"))"""
+class PolicyWeights:
+    """Example: PolicyWeights(30, Path("out/demo/checkpoints/iteration_00030"))"""
 
-    after: int | None  # iterations; None: a model that was named
+    after_iterations: int | None  # iterations; None: a model that was named
     folder: Path | None  # a checkpoint; None: the model itself
 
-    def told(self, iteration: int) -> str:
-        if self.after is None:
+    def describe(self, iteration: int) -> str:
+        if self.after_iterations is None:
             return "model that was named"
-        which = f"weights after iteration {self.after}" if self.after else "weights before training"
-        if self.after == iteration - 1:
+        which = (
+            f"weights after iteration {self.after_iterations}"
+            if self.after_iterations
+            else "weights before training"
+        )
+        if self.after_iterations == iteration - 1:
             return f"{which}, which drew them"
         return f"{which}, the nearest that are kept"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StoredIteration:
     """One iteration, credited."""
 
     path: Path
@@ -49,14 +58,14 @@ class Stored:
     config: RunConfig  # of an imported run: the defaults
     groups: list[Group]
     rows: list[Row]  # with signal
-    weights: Weights | None  # None: there is no model to read with
+    weights: PolicyWeights | None  # None: there is no model to read with
     model: ModelConfig
 
     @property
     def name(self) -> str:
         return self.path.resolve().name
 
-    def load(self) -> Policy:
+    def load_policy(self) -> Policy:
         """The policy that `weights` says; to be called where it is not None."""
         if any(not len(r.prompt_tokens) for group in self.groups for r in group.rollouts):
             raise PoiseError(
@@ -70,23 +79,25 @@ class Stored:
         return policy
 
 
-def read_stored(path: Path, iteration: int | None = None, model: str | None = None) -> Stored:
+def read_stored_iteration(
+    path: Path, iteration: int | None = None, model: str | None = None
+) -> StoredIteration:
     """By default the last iteration with signal whose own weights are there, or just the last."""
     config, known = _described(path)
     if model:
-        known = {None: Weights(None, None)}
+        known = {None: PolicyWeights(None, None)}
     files = _files(path)
     if iteration is not None and iteration not in files:
         stored = ranges(sorted(files))
         raise PoiseError(f"{path} has no rollouts of iteration {iteration}, only of {stored}")
     order = sorted(files, key=lambda i: (i - 1 in known, i), reverse=True)
     for at in order if iteration is None else [iteration]:
-        groups = [replace(group, iteration=at) for group in read_groups(files[at], NEEDED)]
+        groups = [replace(group, iteration=at) for group in read_groups(files[at], REQUIRED_FIELDS)]
         credited = assign(groups, config.credit.name, mixture=mixture_of(config))
         rows = [row for group in credited for row in group if row.sign]
         if rows:
             named = replace(config.model, name=model or config.model.name, device="auto")
-            return Stored(path, at, config, groups, rows, _nearest(known, at), named)
+            return StoredIteration(path, at, config, groups, rows, _nearest(known, at), named)
     if iteration is None:
         raise PoiseError(f"{path} has no rollout with signal: rewards never differ in a group")
     raise PoiseError(
@@ -95,16 +106,16 @@ def read_stored(path: Path, iteration: int | None = None, model: str | None = No
     )
 
 
-def _described(path: Path) -> tuple[RunConfig, dict[int | None, Weights]]:
+def _described(path: Path) -> tuple[RunConfig, dict[int | None, PolicyWeights]]:
     """The run's options, and which weights are there, by the iterations behind them."""
     if is_imported(path):
         return RunConfig(), {}
     folder = RunFolder.open(path)
     config = folder.config()
-    known: dict[int | None, Weights] = {0: Weights(0, None)}
+    known: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
     for kept in checkpoint.available(folder.checkpoints):
         after = int(kept.name.removeprefix(checkpoint.PREFIX))
-        known[after] = Weights(after, kept)
+        known[after] = PolicyWeights(after, kept)
     return config, known
 
 
@@ -119,13 +130,16 @@ def _files(path: Path) -> dict[int, Path]:
     return found
 
 
-def _nearest(known: dict[int | None, Weights], iteration: int) -> Weights | None:
+def _nearest(known: dict[int | None, PolicyWeights], iteration: int) -> PolicyWeights | None:
     if None in known or not known:
         return known.get(None)
-    return min(known.values(), key=lambda w: (abs((w.after or 0) - iteration + 1), w.after))
+    return min(
+        known.values(),
+        key=lambda w: (abs((w.after_iterations or 0) - iteration + 1), w.after_iterations),
+    )
 
 
-def tokenizer_of(path: Path) -> str | None:
+def imported_tokenizer(path: Path) -> str | None:
     """The tokenizer that an imported run was told of."""
     try:
         known = json.loads((path / IMPORTED).read_text(encoding="utf-8"))

@@ -7,19 +7,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.lab.credit_view.measure import Numbers
-from counterpoise.lab.credit_view.preferences import TokenType, preferred
-from counterpoise.lab.credit_view.result import Result
-from counterpoise.report.charts.render import blanks
+from counterpoise.lab.credit_view.measure import WeightStatistics
+from counterpoise.lab.credit_view.preferences import TokenType, preferred_types
+from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.report.charts.render import show_blanks
 from counterpoise.terminal import one_line
 
-LONGEST = 14  # characters of a token
-SHOWN = 6  # types on either side
-FINE = 0.05  # a spread below which means differ late
+MAX_TOKEN_CHARACTERS = 14  # characters of a token
+TYPES_SHOWN = 6  # types on either side
+FINE_SPREAD = 0.05  # a spread below which means differ late
 BLUE, ORANGE = "#3b82d6", "#c8621a"  # as `poise look` has them, for more and for less
 
 
-def told(result: Result) -> RenderableType:
+def credit_table(result: CreditViewResult) -> RenderableType:
     parts: list[RenderableType] = [_about(result), Text(), _numbers(result)]
     parts += [Text(), _meaning(), Text(), _preferred(result)]
     if len(result.weighed) > 1:
@@ -27,7 +27,7 @@ def told(result: Result) -> RenderableType:
     return Group(*parts)
 
 
-def _about(result: Result) -> Text:
+def _about(result: CreditViewResult) -> Text:
     stored = result.stored
     about = Text(one_line(f"{stored.path}, iteration {stored.iteration}"), style="bold")
     wrong = len(result.rows) - result.right
@@ -42,7 +42,7 @@ def _about(result: Result) -> Text:
     return about
 
 
-def _numbers(result: Result) -> Table:
+def _numbers(result: CreditViewResult) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     table.add_column("weights", overflow="fold", min_width=12)
     for name in ("w+", "w-", "spread", "range", "at 0", "at 1", "half", "residual", "s"):
@@ -54,7 +54,7 @@ def _numbers(result: Result) -> Table:
     return table
 
 
-def _line(n: Numbers) -> list[str]:
+def _line(n: WeightStatistics) -> list[str]:
     means = ("-" if m is None else f"{m:.2f}" for m in (n.mean_positive, n.mean_negative))
     shares = (f"{100 * share:.0f} %" for share in (n.zeros, n.ones, n.half))
     left = "-" if n.residual is None else f"{n.residual:.2f}"
@@ -70,30 +70,30 @@ def _meaning() -> Text:
     )
 
 
-def _preferred(result: Result) -> Table:
+def _preferred(result: CreditViewResult) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("weights", overflow="fold")
     table.add_column("most on (mean w)", ratio=1, style=BLUE)
     table.add_column("least on", ratio=1, style=ORANGE)
     for one in result.weighed:
-        most, least = preferred(result.rows, one.weights, SHOWN)
-        digits = 2 if one.numbers.spread >= FINE else 4
+        most, least = preferred_types(result.rows, one.weights, TYPES_SHOWN)
+        digits = 2 if one.numbers.spread >= FINE_SPREAD else 4
         sides = (_types(result, types, digits) for types in (most, least))
         table.add_row(Text(one_line(one.asked.label)), *sides)
     return table
 
 
-def _types(result: Result, types: list[TokenType], digits: int) -> RenderableType:
+def _types(result: CreditViewResult, types: list[TokenType], digits: int) -> RenderableType:
     said = [Text(f"{_text(result, one.token)} {one.mean:.{digits}f}") for one in types]
     return Columns(said, padding=(0, 2)) if said else Text("no kind of token", style="dim")
 
 
-def _text(result: Result, token: int) -> str:
-    shown = blanks(result.vocabulary[token], alone=True)
-    return shown[:LONGEST] + "…" if len(shown) > LONGEST else shown
+def _text(result: CreditViewResult, token: int) -> str:
+    shown = show_blanks(result.vocabulary[token], alone=True)
+    return shown[:MAX_TOKEN_CHARACTERS] + "…" if len(shown) > MAX_TOKEN_CHARACTERS else shown
 
 
-def _agreement(result: Result) -> Table:
+def _agreement(result: CreditViewResult) -> Table:
     """Rank correlations: the half of the table that says something."""
     labels = [one.asked.label for one in result.weighed]
     table = Table(box=None, header_style="bold", pad_edge=False)

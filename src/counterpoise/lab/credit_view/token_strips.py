@@ -11,22 +11,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.lab.credit_view.result import Result
-from counterpoise.report.charts.quantities import full_colour
-from counterpoise.report.charts.render import packed, render
+from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.report.charts.quantities import full_colour_size
+from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.types import Ints, Row
 
-TOKENS = 40_000
-PROMPT = 1200  # characters
+MAX_TOKENS = 40_000
+PROMPT_CHARACTERS = 1200  # characters
 CAPTION = (
     "The rollouts of a prompt side by side. Blue with an edge above: weighed more than 1; orange "
     "with an edge below: less. By credit A w instead: pulled up, or pushed down."
 )
 
 
-def tokens(result: Result) -> Panel:
+def tokens_panel(result: CreditViewResult) -> Panel:
     rows = result.rows
     groups = groups_that_fit(rows)
     kept = [i for members in groups for i in members]
@@ -40,15 +40,15 @@ def tokens(result: Result) -> Panel:
         weighings.append(
             {
                 "label": one.asked.label,
-                "full": [full_colour(x_N) for x_N in coloured],
+                "full": [full_colour_size(x_N) for x_N in coloured],
                 "span": [[float(x_N.min()), float(x_N.max())] for x_N in coloured],
             }
         )
     value = {
         "groups": [
             {
-                "name": visible(rows[members[0]].group, 200),
-                "prompt": visible(rows[members[0]].content.prompt, PROMPT),
+                "name": make_visible(rows[members[0]].group, 200),
+                "prompt": make_visible(rows[members[0]].content.prompt, PROMPT_CHARACTERS),
                 "rows": list(members),
             }
             for members in groups
@@ -60,33 +60,33 @@ def tokens(result: Result) -> Panel:
                 "index": rows[i].index,
                 "token": rows[i].content.response_tokens.tolist(),
                 "told": [[at, tokens.tolist()] for at, tokens in rows[i].content.told],
-                "weights": [short(one.weights[i]) for one in result.weighed],
+                "weights": [round_weights(one.weights[i]) for one in result.weighed],
             }
             for i in kept
         },
     }
-    texts = [t for i in kept for t in texts_of(rows[i])]
+    texts = [t for i in kept for t in row_texts(rows[i])]
     occurring = sorted({token for tokens in texts for token in tokens.tolist()})
     return Panel(
         "Tokens",
         CAPTION,
         render("credit_tokens.html", labels=[w["label"] for w in weighings],
-               left_out=left_out(rows, groups, bool(result.vocabulary.texts))),
+               left_out=describe_omissions(rows, groups, bool(result.vocabulary.texts))),
         data={
             "weighings": weighings,
-            "vocabulary": packed({token: result.vocabulary[token] for token in occurring}),
-            "packed": packed(value),
+            "vocabulary": pack_json({token: result.vocabulary[token] for token in occurring}),
+            "packed": pack_json(value),
         },
         assets=("tokens.css", "credit.css", "token_text.js", "credit.js"),
     )  # fmt: skip
 
 
-def texts_of(row: Row) -> list[Ints]:
+def row_texts(row: Row) -> list[Ints]:
     """Its own tokens, and what an environment told between them."""
     return [row.content.response_tokens, *(tokens for _, tokens in row.content.told)]
 
 
-def short(w_T: np.ndarray) -> list[float]:
+def round_weights(w_T: np.ndarray) -> list[float]:
     return [float(f"{w:.4g}") for w in w_T.tolist()]
 
 
@@ -97,7 +97,7 @@ def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
         found.setdefault(row.group, []).append(i)
     mixed = sorted(found.values(), key=lambda members: len({rows[i].sign for i in members}) < 2)
     kept: list[list[int]] = []
-    room = TOKENS
+    room = MAX_TOKENS
     for members in mixed:
         room -= sum(rows[i].num_tokens for i in members)
         if room < 0 and kept:
@@ -106,12 +106,12 @@ def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
     return kept
 
 
-def left_out(rows: Sequence[Row], groups: Sequence[Sequence[int]], known: bool) -> str:
+def describe_omissions(rows: Sequence[Row], groups: Sequence[Sequence[int]], known: bool) -> str:
     said = []
     every, kept = len({row.group for row in rows}), len(groups)
     if kept < every:
         said.append(
-            f"{every - kept} of {every} prompts are left out: at most about {TOKENS:,} tokens are "
+            f"{every - kept} of {every} prompts are left out: at most about {MAX_TOKENS:,} tokens are "
             "shown; --json has all."
         )
     if not known:

@@ -54,7 +54,7 @@ _TABLE = (
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
 
 
-def find(name: str, data: Path | None) -> Benchmark:
+def find_benchmark(name: str, data: Path | None) -> Benchmark:
     """By name, or a file of `data` that has it."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
@@ -68,7 +68,7 @@ def find(name: str, data: Path | None) -> Benchmark:
     raise PoiseError(f"{fault}; with --data, any NAME.jsonl of the folder")
 
 
-def load(
+def load_problems(
     benchmark: Benchmark,
     data: Path | None,
     fields: Mapping[str, str] | None = None,
@@ -77,7 +77,7 @@ def load(
     """The problems in the order of the file; `fields` names those of a file that differ, `keep` the
     columns that a reward of the user's asks for."""
     if data is None:
-        return from_hub(benchmark, keep)
+        return load_from_hub(benchmark, keep)
     path = data / benchmark.file
     if not path.is_file():
         there = sorted(found.name for found in data.glob("*.jsonl")) if data.is_dir() else []
@@ -90,7 +90,7 @@ def load(
     return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
 
 
-def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
+def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
     if not benchmark.hub:
         raise PoiseError(
             f"{benchmark.name} is on no hub: give --data, a folder that holds {benchmark.file}"
@@ -137,7 +137,7 @@ def final_answer(value: Any) -> Any:
     return value
 
 
-def digest(problems: Sequence[Prompt]) -> str:
+def digest_problems(problems: Sequence[Prompt]) -> str:
     """Twelve hex digits that change with any id, text or answer, and with columns that are kept."""
     whole = blake2b(digest_size=6)
     for prompt in problems:

@@ -23,8 +23,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import FULL, append_line, replacing, whole_lines
 
 SCHEMA = 1
-ORDER = "evaluation.json"
-RESULTS = "results"
+ORDER_FILE = "evaluation.json"
+RESULTS_FOLDER = "results"
 # What a file must hold to be computed with; lists have an entry of the type for every sample.
 HEADER_TYPES: dict[str, Any] = {
     "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
@@ -37,7 +37,7 @@ SAMPLE_TYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ResultHeader:
     """All that decides the numbers of one file; its first line."""
 
     model: str  # label
@@ -66,11 +66,11 @@ class Header:
     @property
     def file(self) -> str:
         at = f"{self.temperature:g}-{self.top_p:g}"
-        return f"{RESULTS}/{self.model}/{self.benchmark}@{at}.jsonl"
+        return f"{RESULTS_FOLDER}/{self.model}/{self.benchmark}@{at}.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedProblem:
     """One problem and its samples; lists run over the samples, _G."""
 
     id: str
@@ -83,13 +83,13 @@ class Judged:
     responses: Sequence[str]
 
 
-class Cell:
-    """One file; `done` grows a problem at a time."""
+class ResultFile:
+    """One file; `judged` grows a problem at a time."""
 
-    def __init__(self, folder: Path, header: Header) -> None:
+    def __init__(self, folder: Path, header: ResultHeader) -> None:
         self.folder, self.header = folder, header
         self.path = folder / header.file
-        self.done: dict[str, Judged] = {}
+        self.judged: dict[str, JudgedProblem] = {}
         self._begun = False
 
     def open(self) -> None:
@@ -98,8 +98,8 @@ class Cell:
             self._begun = self.path.exists() and _cut_off(self.path) > 0
         if not self._begun:
             return
-        header, self.done = read_cell(self.path)
-        for field in fields(Header):
+        header, self.judged = read_result_file(self.path)
+        for field in fields(ResultHeader):
             before, now = getattr(header, field.name), getattr(self.header, field.name)
             if field.name != "name" and before != now:
                 raise PoiseError(
@@ -107,17 +107,17 @@ class Cell:
                     "another --out, or remove the file"
                 )
 
-    def write(self, judged: Judged) -> None:
+    def write(self, judged: JudgedProblem) -> None:
         with _writing(self.path):
             if not self._begun:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 append_line(self.path, json.dumps({"schema": SCHEMA, **asdict(self.header)}))
                 self._begun = True
             append_line(self.path, json.dumps(asdict(judged), ensure_ascii=False))
-        self.done[judged.id] = judged
+        self.judged[judged.id] = judged
 
 
-def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
+def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]]:
     """The header and the problems judged so far, by id, in the order they were judged.
 
     Two commands at once, where folders cannot be locked, write the header and problems twice.
@@ -126,9 +126,11 @@ def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
         lines = [json.loads(line) for line in whole_lines(path)]
         if not lines or lines[0]["schema"] != SCHEMA:
             raise ValueError(f"its first line is no header of schema {SCHEMA}")
-        header = Header(**{field.name: lines[0][field.name] for field in fields(Header)})
+        header = ResultHeader(
+            **{field.name: lines[0][field.name] for field in fields(ResultHeader)}
+        )
         _check_types(header, HEADER_TYPES)
-        judged = [Judged(**line) for line in lines[1:] if line != lines[0]]
+        judged = [JudgedProblem(**line) for line in lines[1:] if line != lines[0]]
         for one in judged:
             _check_judged(one, header.samples)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
@@ -136,13 +138,13 @@ def read_cell(path: Path) -> tuple[Header, dict[str, Judged]]:
     return header, {one.id: one for one in judged}
 
 
-def _check_types(record: Header | Judged, types: Mapping[str, Any]) -> None:
+def _check_types(record: ResultHeader | JudgedProblem, types: Mapping[str, Any]) -> None:
     for name, kind in types.items():
         if not isinstance(getattr(record, name), kind):
             raise ValueError(f"'{name}' is not what poise eval writes there")
 
 
-def _check_judged(one: Judged, samples: int) -> None:
+def _check_judged(one: JudgedProblem, samples: int) -> None:
     """Texts are texts, and every list has an entry of its type for every sample."""
     _check_types(
         one, {"id": str, "problem": str, "answer": str, **dict.fromkeys(SAMPLE_TYPES, list)}
@@ -153,41 +155,41 @@ def _check_judged(one: Judged, samples: int) -> None:
             raise ValueError(f"'{name}' of problem '{one.id}' is not one entry a sample")
 
 
-def write_order(folder: Path, headers: Sequence[Header]) -> None:
+def write_order(folder: Path, headers: Sequence[ResultHeader]) -> None:
     """Models, benchmarks and settings in the order asked for; what was there before comes first."""
-    known: Mapping[str, list[Any]] = read_order(folder) if (folder / ORDER).is_file() else {}
+    known: Mapping[str, list[Any]] = read_order(folder) if (folder / ORDER_FILE).is_file() else {}
     wanted: dict[str, list[Any]] = {
         "models": [header.model for header in headers],
         "benchmarks": [header.benchmark for header in headers],
         "settings": [[header.temperature, header.top_p] for header in headers],
     }
     order = {key: _once([*known.get(key, []), *values]) for key, values in wanted.items()}
-    write_json(folder / ORDER, {"schema": SCHEMA, **order})
+    write_json(folder / ORDER_FILE, {"schema": SCHEMA, **order})
 
 
 def read_order(folder: Path) -> dict[str, list[Any]]:
     try:
-        order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+        order = json.loads((folder / ORDER_FILE).read_text(encoding="utf-8"))
         return {key: list(order[key]) for key in ("models", "benchmarks", "settings")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise PoiseError(f"{folder / ORDER} cannot be read: {fault}") from fault
+        raise PoiseError(f"{folder / ORDER_FILE} cannot be read: {fault}") from fault
 
 
 def is_evaluation(folder: Path) -> bool:
-    return (folder / ORDER).is_file()
+    return (folder / ORDER_FILE).is_file()
 
 
-def read_cells(folder: Path) -> list[Cell]:
+def read_result_files(folder: Path) -> list[ResultFile]:
     """Every file of an evaluation, complete or not, in its order."""
     order = read_order(folder)
     cells = []
-    for path in sorted((folder / RESULTS).glob("*/*.jsonl")):
-        header, done = read_cell(path)
-        cell = Cell(folder, header)
-        cell.done = done
+    for path in sorted((folder / RESULTS_FOLDER).glob("*/*.jsonl")):
+        header, done = read_result_file(path)
+        cell = ResultFile(folder, header)
+        cell.judged = done
         cells.append(cell)
 
-    def place(cell: Cell) -> tuple[int, int, int]:
+    def place(cell: ResultFile) -> tuple[int, int, int]:
         header = cell.header
         return (
             _index(order["models"], header.model),

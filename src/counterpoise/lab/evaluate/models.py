@@ -23,8 +23,8 @@ from counterpoise.store.folder import CHECKPOINTS, RunFolder, is_run
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Example: Source("mine", "out/mine/model", base="out/mine/model", digest="5f0c3a...")"""
+class ModelSource:
+    """Example: ModelSource("mine", "out/mine/model", base="out/mine/model", digest="5f0c3a...")"""
 
     label: str
     name: str  # as given, or the model inside the run that was given
@@ -33,26 +33,26 @@ class Source:
     template: str = AUTO  # how its run asked it
 
 
-def sources(names: Sequence[str]) -> list[Source]:
+def resolve_models(names: Sequence[str]) -> list[ModelSource]:
     """In the order given; a model that is named twice is an error."""
     found = [_place(name) for name in names]
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise PoiseError(f"model '{twice[0]}' is named twice")
     labels = _labels(found)
     return [
-        Source(label, name, _base(name), _digest(name), _template(name))
+        ModelSource(label, name, _base(name), _digest(name), _template(name))
         for label, name in zip(labels, found, strict=True)
     ]
 
 
-def load(source: Source, device: str, dtype: str) -> Policy:
+def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
     policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
         checkpoint.take_weights(policy.model, policy.name, Path(source.name))
     return policy
 
 
-def tokenizer_and_context(source: Source) -> tuple[Any, int]:
+def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
     """What a prompt needs to know of a model before its weights are loaded."""
     from transformers import AutoConfig, AutoTokenizer
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterpoise.lab.evaluate.summary import Summary
+from counterpoise.lab.evaluate.summary import EvaluationSummary
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 HUES = ("positive", "negative", "green", "violet", "gold", "muted")
 
 
-def curves(summary: Summary) -> Panel | None:
+def pass_curves_panel(summary: EvaluationSummary) -> Panel | None:
     """None where every problem was asked once."""
     figures = []
     for name in summary.benchmarks:
@@ -28,7 +28,7 @@ def curves(summary: Summary) -> Panel | None:
     )
 
 
-def _records(summary: Summary, name: str) -> list[dict[str, Any]]:
+def _records(summary: EvaluationSummary, name: str) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(summary.lines):
         one = line.scores.get(name)
@@ -39,7 +39,7 @@ def _records(summary: Summary, name: str) -> list[dict[str, Any]]:
             records += [
                 {
                     "k": k, "value": e.mean, "low": e.low, "high": e.high, "kind": kind,
-                    "model": visible(label, 40), "hue": HUES[number % len(HUES)],
+                    "model": make_visible(label, 40), "hue": HUES[number % len(HUES)],
                 }
                 for k, e in found.items()
             ]  # fmt: skip

@@ -18,8 +18,8 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.evaluate import PAPER, benchmarks, models
 from counterpoise.lab.evaluate.benchmarks import Benchmark
-from counterpoise.lab.evaluate.cells import Cell, Header
-from counterpoise.lab.evaluate.models import Source
+from counterpoise.lab.evaluate.cells import ResultFile, ResultHeader
+from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.plugins import is_own
@@ -28,11 +28,13 @@ from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.plugin_reward import wanted
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses drawn together
-LONGEST = 8192  # new tokens, where the context has room for them: the paper's response length
+MAX_NEW_TOKENS = (
+    8192  # new tokens, where the context has room for them: the paper's response length
+)
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluationOptions:
     """What `poise eval` takes; None is a benchmark's own, or the machine's."""
 
     models: Sequence[str]
@@ -56,7 +58,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class BenchmarkProblems:
     """The problems of a benchmark, and a digest that changes with any of them."""
 
     benchmark: Benchmark
@@ -65,42 +67,42 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Put:
+class EncodedPrompts:
     """The problems of a benchmark as one model reads them."""
 
     template: str
-    tokens: list[Ints]  # a prompt each
-    ends: tuple[int, ...]  # end tokens that the template brings
+    prompt_tokens: list[Ints]  # a prompt each
+    end_tokens: tuple[int, ...]  # end tokens that the template brings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class EvaluationJob:
     """One file of results, and what it takes to fill it."""
 
-    source: Source
-    cell: Cell
+    source: ModelSource
+    result_file: ResultFile
     problems: Sequence[Prompt]
-    tokens: Sequence[Ints]  # of the prompts
-    added_ends: tuple[int, ...]  # that the template brings
+    prompt_tokens: Sequence[Ints]  # of the prompts
+    added_end_tokens: tuple[int, ...]  # that the template brings
 
     @property
     def missing(self) -> list[Prompt]:
-        return [prompt for prompt in self.problems if prompt.id not in self.cell.done]
+        return [prompt for prompt in self.problems if prompt.id not in self.result_file.judged]
 
 
-def plan(options: Options) -> list[Work]:
+def plan_jobs(options: EvaluationOptions) -> list[EvaluationJob]:
     """In the order it is done: model by model, then setting, then benchmark."""
     check_names(options)
     asked = read_problems(options)
-    found = models.sources(options.models)
+    found = models.resolve_models(options.models)
     known = {source: models.tokenizer_and_context(source) for source in found}
     prompts = {
-        (source, one): put(one, source, known[source][0], options)
+        (source, one): encode_prompts(one, source, known[source][0], options)
         for source in found
         for one in asked
     }
     rooms = {
-        one: room_for(
+        one: choose_max_new_tokens(
             one.benchmark.name, options, [(s, known[s][1], prompts[s, one]) for s in found]
         )
         for one in asked
@@ -110,13 +112,15 @@ def plan(options: Options) -> list[Work]:
         for setting in options.settings:
             for one in asked:
                 said = prompts[source, one]
-                header = header_for(one, source, setting, said, rooms[one], options)
-                cell = Cell(options.out, header)
-                works.append(Work(source, cell, one.problems, said.tokens, said.ends))
+                header = make_header(one, source, setting, said, rooms[one], options)
+                cell = ResultFile(options.out, header)
+                works.append(
+                    EvaluationJob(source, cell, one.problems, said.prompt_tokens, said.end_tokens)
+                )
     return works
 
 
-def check_names(options: Options) -> None:
+def check_names(options: EvaluationOptions) -> None:
     if not options.benchmarks:
         raise PoiseError("--bench names no benchmark: give one, as --bench math500")
     for name in options.samples:
@@ -136,37 +140,41 @@ def check_names(options: Options) -> None:
             raise PoiseError(f"{name} {given}: give {', '.join(choices[:-1])} or {choices[-1]}")
 
 
-def read_problems(options: Options) -> list[Asked]:
+def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     """Of every benchmark, in the order asked for."""
-    found = [benchmarks.find(name, options.data) for name in options.benchmarks]
+    found = [benchmarks.find_benchmark(name, options.data) for name in options.benchmarks]
     if twice := {one.name for one in found if found.count(one) > 1}:
         raise PoiseError(f"benchmark '{min(twice)}' is named twice")
     asked = []
     keep = wanted(options.verifier).columns if is_own(options.verifier) else ()
     for one in found:
-        prompts = benchmarks.load(one, options.data, options.fields, keep)[: options.limit]
-        asked.append(Asked(one, prompts, benchmarks.digest(prompts)))
+        prompts = benchmarks.load_problems(one, options.data, options.fields, keep)[: options.limit]
+        asked.append(BenchmarkProblems(one, prompts, benchmarks.digest_problems(prompts)))
     return asked
 
 
-def put(one: Asked, source: Source, tokenizer: Any, options: Options) -> Put:
+def encode_prompts(
+    one: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
+) -> EncodedPrompts:
     """The problems as one model reads them."""
     name = options.template or one.benchmark.template
     name = source.template if name == templates.AUTO else name
     template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
     encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in one.problems)
-    return Put(
+    return EncodedPrompts(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],
         templates.end_tokens(template, tokenizer, ()),
     )
 
 
-def room_for(name: str, options: Options, put_to: Sequence[tuple[Source, int, Put]]) -> int:
+def choose_max_new_tokens(
+    name: str, options: EvaluationOptions, put_to: Sequence[tuple[ModelSource, int, EncodedPrompts]]
+) -> int:
     """New tokens that every model has room for after the longest prompt of the benchmark."""
     rooms = []
     for source, context, said in put_to:
-        longest = max(map(len, said.tokens))
+        longest = max(map(len, said.prompt_tokens))
         room = context - longest
         if room < 1:
             raise PoiseError(
@@ -181,22 +189,27 @@ def room_for(name: str, options: Options, put_to: Sequence[tuple[Source, int, Pu
                 f"--max-tokens {room} is the most"
             )
         rooms.append(room)
-    return options.max_new_tokens or min(LONGEST, *rooms)
+    return options.max_new_tokens or min(MAX_NEW_TOKENS, *rooms)
 
 
-def header_for(
-    one: Asked, source: Source, setting: Setting, said: Put, room: int, options: Options
-) -> Header:
+def make_header(
+    one: BenchmarkProblems,
+    source: ModelSource,
+    setting: Setting,
+    said: EncodedPrompts,
+    room: int,
+    options: EvaluationOptions,
+) -> ResultHeader:
     benchmark, samples = one.benchmark, options.samples
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    return Header(
+    return ResultHeader(
         model=source.label,
         name=source.name,
         weights=source.digest,
         benchmark=benchmark.name,
         title=benchmark.title,
-        problems=len(said.tokens),
+        problems=len(said.prompt_tokens),
         problems_digest=one.digest,
         temperature=setting.temperature,
         top_p=setting.top_p,

@@ -23,11 +23,16 @@ from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.evaluate import models
-from counterpoise.lab.evaluate.cells import Header, Judged, write_order
-from counterpoise.lab.evaluate.models import Source
-from counterpoise.lab.evaluate.plan import LONGEST, Options, Work, plan
-from counterpoise.lab.evaluate.summary import Summary, write_summary
-from counterpoise.lab.evaluate.watch import Watch
+from counterpoise.lab.evaluate.cells import JudgedProblem, ResultHeader, write_order
+from counterpoise.lab.evaluate.models import ModelSource
+from counterpoise.lab.evaluate.plan import (
+    MAX_NEW_TOKENS,
+    EvaluationJob,
+    EvaluationOptions,
+    plan_jobs,
+)
+from counterpoise.lab.evaluate.summary import EvaluationSummary, write_summary
+from counterpoise.lab.evaluate.watch import EvaluationProgress
 from counterpoise.model.fit_memory import explained
 from counterpoise.model.load import Policy
 from counterpoise.plugins import is_own, pinned
@@ -44,48 +49,56 @@ NO_MEMORY = "give a lower --rows or --max-tokens; what is written so far is kept
 ENGINE_MEMORY = 0.7  # of a GPU, where vLLM draws: nothing is trained beside it
 
 
-def evaluate(options: Options, watch: Watch | None = None) -> Summary:
+def evaluate(
+    options: EvaluationOptions, progress: EvaluationProgress | None = None
+) -> EvaluationSummary:
     """A verifier of the user's is pinned: its content is in the header of every file."""
-    watch = watch or Watch()
+    progress = progress or EvaluationProgress()
     if is_own(options.verifier):
         options = replace(options, verifier=pinned(options.verifier, Path()))
-    works = plan(options)
-    prepare(options.out)
+    works = plan_jobs(options)
+    prepare_folder(options.out)
     with alone(options.out):
-        return fill_cells(works, options, watch)
+        return fill_result_files(works, options, progress)
 
 
-def fill_cells(works: Sequence[Work], options: Options, watch: Watch) -> Summary:
+def fill_result_files(
+    works: Sequence[EvaluationJob], options: EvaluationOptions, watch: EvaluationProgress
+) -> EvaluationSummary:
     """What is missing of every file; then the summary of all."""
     for work in works:
-        work.cell.open()
-    write_order(options.out, [work.cell.header for work in works])
-    total = sum(len(work.problems) * work.cell.header.samples for work in works)
-    missing = sum(len(work.missing) * work.cell.header.samples for work in works)
+        work.result_file.open()
+    write_order(options.out, [work.result_file.header for work in works])
+    total = sum(len(work.problems) * work.result_file.header.samples for work in works)
+    missing = sum(len(work.missing) * work.result_file.header.samples for work in works)
     watch.started(total, total - missing)
-    tell_of_short_rooms(works, options, watch)
+    warn_about_short_responses(works, options, watch)
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
         for source, group in groupby(works, key=lambda work: work.source):
             if pending := [work for work in group if work.missing]:
                 watch.loading(source.label)
-                judge(source, pending, verifier, options, watch)
+                judge_model(source, pending, verifier, options, watch)
     finally:
         verifier.close()
         watch.finished()
     return write_summary(options.out)
 
 
-def tell_of_short_rooms(works: Sequence[Work], options: Options, watch: Watch) -> None:
+def warn_about_short_responses(
+    works: Sequence[EvaluationJob], options: EvaluationOptions, watch: EvaluationProgress
+) -> None:
     """Fewer tokens than were meant are another measurement: that is said."""
-    rooms = {work.cell.header.benchmark: work.cell.header.max_new_tokens for work in works}
+    rooms = {
+        work.result_file.header.benchmark: work.result_file.header.max_new_tokens for work in works
+    }
     for name, room in rooms.items():
-        if options.max_new_tokens is None and room < LONGEST:
+        if options.max_new_tokens is None and room < MAX_NEW_TOKENS:
             watch.say(f"{name}: responses are cut at {room:,} tokens, all that the context leaves")
 
 
-def prepare(out: Path) -> None:
+def prepare_folder(out: Path) -> None:
     """A folder to write to that holds no run."""
     if out.exists() and not out.is_dir():
         raise PoiseError(f"{out} is a file; --out must name a folder")
@@ -96,16 +109,20 @@ def prepare(out: Path) -> None:
         raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
 
 
-def judge(
-    source: Source, works: Sequence[Work], verifier: Verifier, options: Options, watch: Watch
+def judge_model(
+    source: ModelSource,
+    works: Sequence[EvaluationJob],
+    verifier: Verifier,
+    options: EvaluationOptions,
+    watch: EvaluationProgress,
 ) -> None:
     """Fill the files of one model; its memory is given back afterwards."""
-    policy = models.load(source, options.device, options.dtype)
-    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, largest(works, options))
+    policy = models.load_model(source, options.device, options.dtype)
+    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, sampler_config(works, options))
     try:
         with explained(NO_MEMORY):
             for work in works:
-                fill(work, policy, sampler, verifier, watch)
+                fill_result_file(work, policy, sampler, verifier, watch)
     finally:
         sampler.close()
         release(policy.decoder)
@@ -114,32 +131,38 @@ def judge(
         torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
 
-def largest(works: Sequence[Work], options: Options) -> RunConfig:
+def sampler_config(works: Sequence[EvaluationJob], options: EvaluationOptions) -> RunConfig:
     """What a sampler must have room for, as the run it would be made for."""
-    lengths = [max(map(len, work.tokens)) for work in works]
+    lengths = [max(map(len, work.prompt_tokens)) for work in works]
     room = max(
-        length + work.cell.header.max_new_tokens
+        length + work.result_file.header.max_new_tokens
         for length, work in zip(lengths, works, strict=True)
     )
     sample = SampleConfig(
         max_prompt_tokens=max(lengths),
         max_new_tokens=room - max(lengths),
-        temperature=works[0].cell.header.temperature,
+        temperature=works[0].result_file.header.temperature,
         engine=options.sampler,
         engine_memory=ENGINE_MEMORY,
     )
     return RunConfig(sample=sample)
 
 
-def fill(work: Work, policy: Policy, sampler: Sampler, verifier: Verifier, watch: Watch) -> None:
-    header, done = work.cell.header, work.cell.done
+def fill_result_file(
+    work: EvaluationJob,
+    policy: Policy,
+    sampler: Sampler,
+    verifier: Verifier,
+    watch: EvaluationProgress,
+) -> None:
+    header, done = work.result_file.header, work.result_file.judged
     config = replace(
         SampleConfig(),
         temperature=header.temperature,
         top_p=header.top_p,
         max_new_tokens=header.max_new_tokens,
     )
-    ends = tuple(sorted({*policy.end_tokens, *work.added_ends}))
+    ends = tuple(sorted({*policy.end_tokens, *work.added_end_tokens}))
     policy = replace(policy, end_tokens=ends)
     size = max(1, header.rows // header.samples)
     for start in range(0, len(work.problems), size):
@@ -147,7 +170,7 @@ def fill(work: Work, policy: Policy, sampler: Sampler, verifier: Verifier, watch
         if all(prompt.id in done for prompt in block):
             continue
         seeds = [seeds_for(header, prompt) for prompt in block]
-        drawn = sampler(policy, work.tokens[start : start + size], seeds, config)
+        drawn = sampler(policy, work.prompt_tokens[start : start + size], seeds, config)
         left = [pair for pair in zip(block, drawn, strict=True) if pair[0].id not in done]
         texts = [response.text for _, responses in left for response in responses]
         asked = [prompt for prompt, responses in left for _ in responses]
@@ -159,18 +182,22 @@ def fill(work: Work, policy: Policy, sampler: Sampler, verifier: Verifier, watch
             )
         rewards = iter(scores.rewards)
         for prompt, responses in left:
-            work.cell.write(judged(prompt, responses, [next(rewards) for _ in responses]))
+            work.result_file.write(
+                make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
+            )
         tokens = sum(len(r.tokens) for _, responses in left for r in responses)
-        watch.advanced(work.cell, len(texts), tokens)
+        watch.advanced(work.result_file, len(texts), tokens)
 
 
-def seeds_for(header: Header, prompt: Prompt) -> list[int]:
+def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:
     stage = f"eval/{header.benchmark}/{prompt.id}"
     return [seed_for(header.seed, stage, 0, g) for g in range(header.samples)]
 
 
-def judged(prompt: Prompt, responses: Sequence[Response], rewards: Sequence[float]) -> Judged:
-    return Judged(
+def make_judged_problem(
+    prompt: Prompt, responses: Sequence[Response], rewards: Sequence[float]
+) -> JudgedProblem:
+    return JudgedProblem(
         id=prompt.id,
         problem=prompt.problem,
         answer=prompt.answer,

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from counterpoise.lab.evaluate.cells import Cell, Header, Judged
+from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile, ResultHeader
 from counterpoise.lab.evaluate.majority import maj_at_k
 from counterpoise.statistics.pass_at_k import pass_at_k
 from counterpoise.statistics.prompt_intervals import Estimate, share
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class BenchmarkScore:
     """Of the problems judged so far: `problems` of `of`."""
 
-    header: Header
+    header: ResultHeader
     problems: int
     average: Estimate
     pass_at: dict[int, Estimate]
@@ -57,18 +57,19 @@ class Score:
         }
 
 
-def score(cell: Cell) -> Score | None:
+def score_benchmark(cell: ResultFile) -> BenchmarkScore | None:
     """None while no problem is judged."""
-    if not cell.done:
+    if not cell.judged:
         return None
-    judged = list(cell.done.values())
-    ks = powers(cell.header.samples)
-    return Score(
+    judged = list(cell.judged.values())
+    ks = sample_counts(cell.header.samples)
+    return BenchmarkScore(
         header=cell.header,
         problems=len(judged),
-        average=share(solved(judged)),
+        average=share(solved_shares(judged)),
         pass_at={
-            k: share([pass_at_k(right(one), len(one.rewards), k) for one in judged]) for k in ks
+            k: share([pass_at_k(count_right(one), len(one.rewards), k) for one in judged])
+            for k in ks
         },
         maj_at={k: share([_majority(one, k) for one in judged]) for k in ks},
         truncated=_mean([not ended for one in judged for ended in one.finished]),
@@ -77,22 +78,22 @@ def score(cell: Cell) -> Score | None:
     )
 
 
-def solved(judged: Sequence[Judged]) -> list[float]:
+def solved_shares(judged: Sequence[JudgedProblem]) -> list[float]:
     """x_p: the share of a problem's samples that is right, of every problem."""
-    return [right(one) / len(one.rewards) for one in judged]
+    return [count_right(one) / len(one.rewards) for one in judged]
 
 
-def solved_once(judged: Sequence[Judged]) -> list[float]:
+def solved_any(judged: Sequence[JudgedProblem]) -> list[float]:
     """pass@n of every problem: whether any of its samples is right."""
-    return [float(right(one) > 0) for one in judged]
+    return [float(count_right(one) > 0) for one in judged]
 
 
-def right(one: Judged) -> int:
+def count_right(one: JudgedProblem) -> int:
     """Samples with a reward above 0: one of the user's may be any number."""
     return sum(reward > 0 for reward in one.rewards)
 
 
-def powers(n: int) -> list[int]:
+def sample_counts(n: int) -> list[int]:
     """
     Example:
         >>> powers(32), powers(1), powers(6)
@@ -101,7 +102,7 @@ def powers(n: int) -> list[int]:
     return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
 
 
-def _majority(one: Judged, k: int) -> float:
+def _majority(one: JudgedProblem, k: int) -> float:
     return maj_at_k(one.votes, [reward > 0 for reward in one.rewards], k)
 
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.cells import SCHEMA, Cell, read_cells, write_json
-from counterpoise.lab.evaluate.score import Score, score, solved_once
-from counterpoise.lab.evaluate.sweep import Choice, choices, gap
+from counterpoise.lab.evaluate.cells import SCHEMA, ResultFile, read_result_files, write_json
+from counterpoise.lab.evaluate.score import BenchmarkScore, score_benchmark, solved_any
+from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_difference
 from counterpoise.statistics.prompt_intervals import Estimate, average
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SummaryLine:
     """A row of the table: one model, sampled one way."""
 
     model: str
     setting: Setting
-    scores: dict[str, Score]  # by benchmark
+    scores: dict[str, BenchmarkScore]  # by benchmark
     average: Estimate | None  # None: a benchmark is missing
     against: dict[str, Estimate]  # this less the first model at the same setting; by benchmark
     against_average: Estimate | None
@@ -33,11 +33,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class EvaluationSummary:
     benchmarks: list[str]
     titles: dict[str, str]
-    lines: list[Line]
-    choices: list[Choice]  # where a model was sampled in several ways
+    lines: list[SummaryLine]
+    choices: list[SettingChoice]  # where a model was sampled in several ways
 
     @property
     def swept(self) -> bool:
@@ -72,16 +72,16 @@ class Summary:
             ],
             "sweep": [
                 {"model": c.model, **asdict(c.best), "mean": c.mean,
-                 "not_told_apart": [asdict(setting) for setting in c.level()]}
+                 "not_told_apart": [asdict(setting) for setting in c.indistinguishable()]}
                 for c in self.choices
             ],
         }  # fmt: skip
 
 
-def summarise(cells: Sequence[Cell]) -> Summary:
-    found: dict[tuple[str, Setting], dict[str, Cell]] = {}
+def summarise(cells: Sequence[ResultFile]) -> EvaluationSummary:
+    found: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
     for cell in cells:
-        if cell.done:
+        if cell.judged:
             key = (cell.header.model, cell.header.setting)
             found.setdefault(key, {})[cell.header.benchmark] = cell
     names = list(dict.fromkeys(cell.header.benchmark for cell in cells))
@@ -92,12 +92,12 @@ def summarise(cells: Sequence[Cell]) -> Summary:
     ]
     titles = {cell.header.benchmark: cell.header.title for cell in cells}
     judged = [cell for group in found.values() for cell in group.values()]
-    return Summary(names, titles, lines, choices(judged))
+    return EvaluationSummary(names, titles, lines, choose_settings(judged))
 
 
-def write_summary(folder: Path) -> Summary:
+def write_summary(folder: Path) -> EvaluationSummary:
     """summary.json from the files of results/."""
-    summary = summarise(read_cells(folder))
+    summary = summarise(read_result_files(folder))
     write_json(folder / "summary.json", summary.to_json())
     return summary
 
@@ -105,36 +105,40 @@ def write_summary(folder: Path) -> Summary:
 def _line(
     model: str,
     setting: Setting,
-    cells: dict[str, Cell],
+    cells: dict[str, ResultFile],
     names: Sequence[str],
-    first: dict[str, Cell] | None,
-) -> Line:
-    scores = {name: made for name in names if name in cells and (made := score(cells[name]))}
+    first: dict[str, ResultFile] | None,
+) -> SummaryLine:
+    scores = {
+        name: made for name in names if name in cells and (made := score_benchmark(cells[name]))
+    }
     complete = len(scores) == len(names) and len(names) > 1
     against = {
-        name: gap({name: cells[name]}, {name: first[name]})
+        name: paired_difference({name: cells[name]}, {name: first[name]})
         for name in scores
         if first is not None and name in first
     }
-    return Line(
+    return SummaryLine(
         model,
         setting,
         scores,
         average([s.average for s in scores.values()]) if complete else None,
         against,
-        gap(cells, first) if first is not None and len(against) == len(names) > 1 else None,
+        paired_difference(cells, first)
+        if first is not None and len(against) == len(names) > 1
+        else None,
         {
-            name: gap({name: cells[name]}, {name: first[name]}, solved_once)
+            name: paired_difference({name: cells[name]}, {name: first[name]}, solved_any)
             for name in against
             if first is not None and cells[name].header.samples > 1
         },
     )
 
 
-def _against(line: Line) -> dict[str, Estimate]:
+def _against(line: SummaryLine) -> dict[str, Estimate]:
     overall = {"average": line.against_average} if line.against_average else {}
     return line.against | overall
 
 
-def _key(line: Line) -> dict[str, Any]:
+def _key(line: SummaryLine) -> dict[str, Any]:
     return {"model": line.model, **asdict(line.setting)}

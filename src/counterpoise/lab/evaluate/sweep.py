@@ -14,14 +14,14 @@ from itertools import product
 
 from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import Cell, Judged
-from counterpoise.lab.evaluate.score import solved
+from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile
+from counterpoise.lab.evaluate.score import solved_shares
 from counterpoise.statistics.prompt_intervals import Estimate, average, difference
 
 TEMPERATURES, TOP_PS = (1.0, 0.6), (0.7, 0.95)  # Table 4
 
 
-def asked(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
+def parse_settings(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
     """What --temperature and --top-p name: every pair of a sweep, else the one there is.
 
     Example:
@@ -36,21 +36,21 @@ def asked(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Example: Choice("mine", Setting(0.6, 0.95), 0.412, {Setting(1.0, 0.7): Estimate(...)})"""
+class SettingChoice:
+    """Example: SettingChoice("mine", Setting(0.6, 0.95), 0.412, {Setting(1.0, 0.7): Estimate(...)})"""
 
     model: str
     best: Setting
     mean: float
-    behind: dict[Setting, Estimate]  # the others' average less the best's, problem by problem
+    differences: dict[Setting, Estimate]  # the others' average less the best's, problem by problem
 
-    def level(self) -> list[Setting]:
+    def indistinguishable(self) -> list[Setting]:
         """Those that these problems cannot tell from the best."""
-        return [setting for setting, gap in self.behind.items() if gap.high >= 0]
+        return [setting for setting, gap in self.differences.items() if gap.high >= 0]
 
     def __str__(self) -> str:
-        level = self.level()
-        others = len(self.behind)
+        level = self.indistinguishable()
+        others = len(self.differences)
         tail = (
             f"not told apart from {', '.join(map(str, level))} by these problems"
             if level
@@ -61,37 +61,39 @@ class Choice:
         return f"{self.model}: {self.best} ({100 * self.mean:.1f} %), {tail}"
 
 
-def choices(cells: Sequence[Cell]) -> list[Choice]:
+def choose_settings(cells: Sequence[ResultFile]) -> list[SettingChoice]:
     """For every model that was judged in several ways; the last one's is the one to take."""
-    by_model: dict[str, dict[Setting, dict[str, Cell]]] = {}
+    by_model: dict[str, dict[Setting, dict[str, ResultFile]]] = {}
     for cell in cells:
         at = by_model.setdefault(cell.header.model, {}).setdefault(cell.header.setting, {})
         at[cell.header.benchmark] = cell
-    return [choose(model, found) for model, found in by_model.items() if len(found) > 1]
+    return [choose_setting(model, found) for model, found in by_model.items() if len(found) > 1]
 
 
-def choose(model: str, found: Mapping[Setting, Mapping[str, Cell]]) -> Choice:
+def choose_setting(model: str, found: Mapping[Setting, Mapping[str, ResultFile]]) -> SettingChoice:
     means = {setting: _mean(benchmarks) for setting, benchmarks in found.items()}
     best = max(means, key=lambda setting: means[setting])
-    behind = {s: gap(found[s], found[best]) for s in found if s != best}
-    return Choice(model, best, means[best], behind)
+    behind = {s: paired_difference(found[s], found[best]) for s in found if s != best}
+    return SettingChoice(model, best, means[best], behind)
 
 
-def gap(
-    after: Mapping[str, Cell],
-    before: Mapping[str, Cell],
-    values: Callable[[Sequence[Judged]], list[float]] = solved,
+def paired_difference(
+    after: Mapping[str, ResultFile],
+    before: Mapping[str, ResultFile],
+    values: Callable[[Sequence[JudgedProblem]], list[float]] = solved_shares,
 ) -> Estimate:
     """The mean over benchmarks of paired differences; what only one of them has is left out."""
     parts = []
     for name in before:
-        new = after[name].done if name in after else {}
-        old = {i: one for i, one in before[name].done.items() if i in new}
+        new = after[name].judged if name in after else {}
+        old = {i: one for i, one in before[name].judged.items() if i in new}
         if old:
             parts.append(difference(values([new[i] for i in old]), values(list(old.values()))))
     return average(parts) if parts else Estimate(0.0, -1.0, 1.0)
 
 
-def _mean(benchmarks: Mapping[str, Cell]) -> float:
-    each = [solved(list(cell.done.values())) for cell in benchmarks.values() if cell.done]
+def _mean(benchmarks: Mapping[str, ResultFile]) -> float:
+    each = [
+        solved_shares(list(cell.judged.values())) for cell in benchmarks.values() if cell.judged
+    ]
     return sum(sum(x) / len(x) for x in each) / len(each) if each else 0.0

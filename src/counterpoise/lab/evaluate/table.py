@@ -6,21 +6,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.lab.evaluate.summary import Summary
+from counterpoise.lab.evaluate.summary import EvaluationSummary
 from counterpoise.statistics.prompt_intervals import Estimate
 from counterpoise.terminal import one_line
 
 AVERAGE = "Avg"
 
 
-def print_summary(console: Console, summary: Summary) -> None:
+def print_summary(console: Console, summary: EvaluationSummary) -> None:
     console.print(Group(*_parts(summary)))
 
 
-def _parts(summary: Summary) -> list[RenderableType]:
-    parts: list[RenderableType] = [main_table(summary), Text(), details(summary), Text()]
+def _parts(summary: EvaluationSummary) -> list[RenderableType]:
+    parts: list[RenderableType] = [main_table(summary), Text(), details_table(summary), Text()]
     if summary.compared:
-        parts += [differences(summary), Text()]
+        parts += [differences_table(summary), Text()]
     for choice in summary.choices:
         parts.append(_name(str(choice)))
     if summary.choices:
@@ -29,7 +29,7 @@ def _parts(summary: Summary) -> list[RenderableType]:
     return parts
 
 
-def main_table(summary: Summary) -> Table:
+def main_table(summary: EvaluationSummary) -> Table:
     """Per cent, and the 95 % interval under it: narrow, so that six benchmarks fit."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("model")
@@ -50,7 +50,7 @@ def main_table(summary: Summary) -> Table:
     return table
 
 
-def details(summary: Summary) -> Table:
+def details_table(summary: EvaluationSummary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("model", "benchmark"):
         table.add_column(title, no_wrap=True)
@@ -73,7 +73,7 @@ def details(summary: Summary) -> Table:
     return table
 
 
-def differences(summary: Summary) -> Table:
+def differences_table(summary: EvaluationSummary) -> Table:
     """Points more than the first model, problem by problem."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(_name(f"against {summary.lines[0].model}"))

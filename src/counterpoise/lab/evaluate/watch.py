@@ -11,13 +11,13 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from counterpoise.lab.evaluate.cells import Cell
+from counterpoise.lab.evaluate.cells import ResultFile
 from counterpoise.terminal import one_line
 
 QUIET_SECONDS = 10.0  # between lines where there is no terminal
 
 
-class Watch:
+class EvaluationProgress:
     """Silent."""
 
     def say(self, message: str) -> None: ...
@@ -26,12 +26,12 @@ class Watch:
 
     def loading(self, model: str) -> None: ...
 
-    def advanced(self, cell: Cell, responses: int, tokens: int) -> None: ...
+    def advanced(self, cell: ResultFile, responses: int, tokens: int) -> None: ...
 
     def finished(self) -> None: ...
 
 
-class LiveWatch(Watch):
+class LiveEvaluationProgress(EvaluationProgress):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = Progress(
@@ -63,7 +63,7 @@ class LiveWatch(Watch):
         self.progress.update(self.task, description=f"loading {one_line(model)}", numbers="")
         self.start = time.monotonic() if not self.drawn else self.start
 
-    def advanced(self, cell: Cell, responses: int, tokens: int) -> None:
+    def advanced(self, cell: ResultFile, responses: int, tokens: int) -> None:
         self.left -= responses
         self.drawn += responses
         self.tokens += tokens
@@ -71,20 +71,20 @@ class LiveWatch(Watch):
         numbers = self._numbers(cell)
         what = one_line(f"{header.model} {header.benchmark} {header.setting}")
         self.progress.update(self.task, advance=responses, description=what, numbers=numbers)
-        whole = len(cell.done) == header.problems
+        whole = len(cell.judged) == header.problems
         now = time.monotonic()
         if not self.console.is_terminal and (whole or now - self.said > QUIET_SECONDS):
             self.said = now
             line = f"{what}  {numbers}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _numbers(self, cell: Cell) -> str:
+    def _numbers(self, cell: ResultFile) -> str:
         seconds = max(1e-9, time.monotonic() - self.start)
-        rewards = [reward for one in cell.done.values() for reward in one.rewards]
+        rewards = [reward for one in cell.judged.values() for reward in one.rewards]
         mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
         left = _clock(self.left * seconds / max(1, self.drawn))
         return (
-            f"{len(cell.done)}/{cell.header.problems} problems, {100 * mean:.1f} % so far, "
+            f"{len(cell.judged)}/{cell.header.problems} problems, {100 * mean:.1f} % so far, "
             f"{self.tokens / seconds:,.0f} tok/s, {left} left"
         )
 

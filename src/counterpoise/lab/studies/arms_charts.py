@@ -9,8 +9,8 @@ import altair as alt
 from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
 from counterpoise.lab.studies.arms import BASELINE, BESIDE, after, beside
-from counterpoise.report.charts.forest import forest, point
-from counterpoise.report.charts.series import chart, smoothed
+from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart, smoothed
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -31,12 +31,12 @@ def draw(records: Records) -> tuple[Figure, ...]:
 def _results(runs: Runs) -> Figure:
     styles = _by_rate(runs)
     points = [
-        point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
+        forest_point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
         for arm in arms(runs)
         for rate in rates(runs)
         for end in [after(runs, arm, rate)]
     ]
-    drawn = forest(
+    drawn = forest_chart(
         points, styles, "held-out success", "Held-out success after training, by arm",
         axis="%", number=".1%",
     )  # fmt: skip
@@ -54,8 +54,8 @@ def _differences(runs: Runs) -> Figure:
             for arm in arms(runs):
                 if arm != BASELINE:
                     mean = getattr(compare(runs, arm, BASELINE)[place], cost)
-                    points.append(point(arm, series, (mean.value, mean.low, mean.high)))
-    drawn = forest(
+                    points.append(forest_point(arm, series, (mean.value, mean.low, mean.high)))
+    drawn = forest_chart(
         points, styles, f"success minus {BASELINE}", "Success against shuffled, paired by seed",
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
@@ -71,8 +71,8 @@ def _curves(runs: Runs, arm: str) -> Figure:
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     for place, rate in enumerate(rates(runs)):
         for who, colour in ((BASELINE, "soft"), (arm, COLOURS[place])):
-            line = chart(_over_seeds(runs, who, rate))
-            points = chart(_heldout(runs, who, rate))
+            line = base_chart(_over_seeds(runs, who, rate))
+            points = base_chart(_heldout(runs, who, rate))
             layers += [
                 line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
                 line.mark_line(style=colour, strokeDash=DASHES[place]).encode(x=x, y=y),
@@ -117,13 +117,13 @@ def _curve(runs: Runs, arm: str, rate: float) -> list[Record]:
 def _beside(runs: Runs, name: str) -> Figure:
     styles = _by_rate(runs)
     points = [
-        point(arm, f"lr {rate:g}", found)
+        forest_point(arm, f"lr {rate:g}", found)
         for arm in arms(runs)
         for rate in rates(runs)
         if (found := beside(runs, arm, rate, name))
     ]
     label = BESIDE[name][0]
-    drawn = forest(points, styles, label, f"{label} by arm", zero=True)
+    drawn = forest_chart(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: what positive and negative rollouts push on a token undoes itself.",
         "largest_sum": "Largest advantage sum of a part of a group in one step; 0: groups whole.",

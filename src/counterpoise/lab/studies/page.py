@@ -16,9 +16,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.study import load_study
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.panels.summary import duration
+from counterpoise.report.panels.summary import format_duration
 from counterpoise.variants import STUDIES
 
 Found = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
@@ -40,13 +40,13 @@ def write_studies(folder: Path, out: Path, only: str | None = None) -> Path:
         (one,) = found
         panel = replace(study_panel(folder, one), title="")
         return write_page(
-            out, whole_page("Counterpoise experiment", one["title"], {one["study"]: panel})
+            out, assemble_page("Counterpoise experiment", one["title"], {one["study"]: panel})
         )
     panels = {one["study"]: study_panel(folder, one) for one in found}
     if only is None:
         panels = {"overview": overview(found), **panels}
-        return write_page(out, whole_page("Counterpoise studies", folder.resolve().name, panels))
-    return write_page(out, whole_page("Counterpoise study", only, panels))
+        return write_page(out, assemble_page("Counterpoise studies", folder.resolve().name, panels))
+    return write_page(out, assemble_page("Counterpoise study", only, panels))
 
 
 def found_in(folder: Path) -> list[Found]:
@@ -78,7 +78,7 @@ def overview(found: list[Found]) -> Panel:
             found=[(one, hypotheses(one)) for one in found],
             marks=MARKS,
             tally=tally,
-            duration=duration,
+            duration=format_duration,
             papers=any(one["shows"] for one in found),
         ),
         assets=ASSETS,
@@ -106,7 +106,7 @@ def study_panel(folder: Path, one: Found) -> Panel:
             numbers=[_row(number) for number in one["numbers"]],
             first=FIRST,
             settings=[(name, _plain(value)) for name, value in settings.items()],
-            took=duration(one.get("seconds") or 0.0),
+            took=format_duration(one.get("seconds") or 0.0),
             why_none=why_none,
             papers=any(number.get("paper") is not None for number in one["numbers"]),
         ),

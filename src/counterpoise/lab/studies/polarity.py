@@ -36,7 +36,7 @@ from counterpoise.microscope.categories import (
 )
 from counterpoise.microscope.displacement import classes, flipped
 from counterpoise.microscope.polarity import polarity
-from counterpoise.report.charts.forest import Point, forest, point
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, Weights, interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
@@ -208,7 +208,7 @@ def _shares(records: Records, optimizer: str) -> Figure:
         count = sum(r["tokens"] for r in _where(mine, category=category))
         for update in UPDATES:
             found = interval(prompts, _share(mine, update, (category,)))
-            points.append(point(LABELS[category], NAMES[update], found, count / tokens))
+            points.append(forest_point(LABELS[category], NAMES[update], found, count / tokens))
     return Figure(
         _forest(points, "share of boosted mass", "%"),
         f"Boosted mass by kind of token, {OPTIMIZERS[optimizer]}",
@@ -221,7 +221,7 @@ def _shares(records: Records, optimizer: str) -> Figure:
 def _means(records: Records) -> Figure:
     mine = _where(records, optimizer="adamw")
     points = [
-        point(LABELS[category], NAMES[update], _rate(members, "delta"))
+        forest_point(LABELS[category], NAMES[update], _rate(members, "delta"))
         for category in _present(mine)
         for update in UPDATES
         for members in [_where(mine, category=category, update=update)]
@@ -236,7 +236,7 @@ def _means(records: Records) -> Figure:
 
 def _flips(records: Records) -> Figure:
     points = [
-        point(f"{sign}, {OPTIMIZERS[optimizer]}", NAMES[update], _rate(members, "flipped"))
+        forest_point(f"{sign}, {OPTIMIZERS[optimizer]}", NAMES[update], _rate(members, "flipped"))
         for optimizer in OPTIMIZERS
         for sign in SIGNS
         for update in UPDATES
@@ -256,10 +256,10 @@ def _present(records: Records) -> list[str]:
     return [c for c in CATEGORIES if any(r["tokens"] for r in _where(records, category=c))]
 
 
-def _forest(points: Sequence[Point], title: str, axis: str) -> alt.LayerChart:
+def _forest(points: Sequence[ForestPoint], title: str, axis: str) -> alt.LayerChart:
     styles = {NAMES["positive"]: "soft", NAMES["joint"]: "series"}
     told = "Positive-only against joint update"
-    return forest(points, styles, title, told, axis=axis, zero=True, labels=112)
+    return forest_chart(points, styles, title, told, axis=axis, zero=True, labels=112)
 
 
 STUDY = Study(

@@ -20,7 +20,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import snapshot
 from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
@@ -106,12 +106,12 @@ def draw(records: Records) -> tuple[Figure, ...]:
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0.0, 1.0]), axis=alt.Axis(format="%"))
     layers = []
     for optimizer, style in (("adamw", "series"), ("sgd", "soft")):
-        mine = chart([p for p in points if p["optimizer"] == optimizer])
+        mine = base_chart([p for p in points if p["optimizer"] == optimizer])
         layers += [
             mine.mark_rule(style=style, strokeWidth=1.5).encode(x=x, y="low:Q", y2="high:Q"),
             mine.mark_point(style=style, size=50).encode(x=x, y=y),
         ]
-    dashed = chart([{"value": PAPER}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    dashed = base_chart([{"value": PAPER}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     drawn = alt.LayerChart(
         layer=[dashed, *layers],
         width="container",

@@ -8,7 +8,7 @@ from typing import TypedDict
 import altair as alt
 
 from counterpoise.lab.studies.value_gap import gap
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 
@@ -61,11 +61,11 @@ def along(
     y = alt.Y("value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED, tickMinStep=0))
     tip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
     tip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
-    zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    zero = base_chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     layers: list[alt.Chart] = [zero]
     for place, (series, style) in enumerate(styles.items()):
         shift = SPACING * (place - (len(styles) - 1) / 2)
-        mine = chart([dict(p) for p in points if p["series"] == series])
+        mine = base_chart([dict(p) for p in points if p["series"] == series])
         if joined:
             layers.append(
                 mine.mark_line(style=style, xOffset=shift, strokeWidth=1, opacity=0.5).encode(

@@ -11,16 +11,16 @@ import altair as alt
 import vl_convert
 
 from counterpoise.files import replacing
-from counterpoise.report.charts.render import asset
-from counterpoise.report.charts.vega import specification, theme
+from counterpoise.report.charts.render import read_asset
+from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels.panel import Figure
 
-WIDTH = {False: 340, True: 720}  # of one chart; wide ones stand alone
-LETTER = 6.2  # width of one in a legend, about
+CHART_WIDTH = {False: 340, True: 720}  # of one chart; wide ones stand alone
+LETTER_WIDTH = 6.2  # width of one in a legend, about
 
 
 def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
-    spec = side_by_side(figures)
+    spec = arrange_side_by_side(figures)
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
     for suffix, drawn in (
         ("svg", vl_convert.vegalite_to_svg(spec, vl_version=version).encode()),
@@ -30,7 +30,7 @@ def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
             temporary.write_bytes(drawn)
 
 
-def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
+def arrange_side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
     """One Vega-Lite specification of all charts, two in a line."""
     data: dict[str, Any] = {}  # Vega-Lite finds named data only at the top
     lines: list[list[dict[str, Any]]] = []
@@ -44,7 +44,7 @@ def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
         "vconcat": [{"hconcat": line, "spacing": 48} for line in lines],
         "spacing": 40,
         "datasets": data,
-        "config": {**theme(), "background": "white", "padding": 18, "concat": {"spacing": 6}},
+        "config": {**vega_theme(), "background": "white", "padding": 18, "concat": {"spacing": 6}},
         "resolve": {"scale": {"color": "independent"}},
     }
     coloured: dict[str, Any] = json.loads(_in_colour(json.dumps(whole)))
@@ -53,9 +53,9 @@ def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
 
 def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
     """The chart under its title and its legend; its data goes into `data`."""
-    chart = specification(figure)
+    chart = vega_specification(figure)
     if "concat" not in chart:  # small multiples have sizes of their own
-        chart.update(width=WIDTH[figure.wide])
+        chart.update(width=CHART_WIDTH[figure.wide])
         chart.setdefault("height", 200)
     chart.pop("autosize", None)
     data |= chart.pop("datasets", {})
@@ -69,8 +69,8 @@ def _legend(figure: Figure) -> dict[str, Any]:
     """A swatch and its meaning, one after the other, in as many lines as they need."""
     x, line, entries = 0.0, 0, []
     for colour, meaning in figure.keys:
-        width = 26 + LETTER * len(meaning)
-        if x and x + width > WIDTH[figure.wide]:
+        width = 26 + LETTER_WIDTH * len(meaning)
+        if x and x + width > CHART_WIDTH[figure.wide]:
             x, line = 0.0, line + 1
         entries.append({"x": x, "y": 8 + 16 * line, "meaning": meaning, "colour": colour})
         x += width
@@ -96,13 +96,13 @@ def _legend(figure: Figure) -> dict[str, Any]:
         "mark": {"type": "text", "align": "left", "xOffset": 14, "color": "var(--muted)"},
         "encoding": {**place, "text": {"field": "meaning"}},
     }
-    size = {"width": WIDTH[figure.wide], "height": 16 * (line + 1)}
+    size = {"width": CHART_WIDTH[figure.wide], "height": 16 * (line + 1)}
     return {"data": {"values": entries}, "layer": [*swatches, words], **size}
 
 
 def light_palette() -> dict[str, str]:
     """The light colours of page.css by name: the one place where they are written down."""
-    root = str(asset("page.css")).partition("}")[0]
+    root = str(read_asset("page.css")).partition("}")[0]
     return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", root))
 
 

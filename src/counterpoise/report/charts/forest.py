@@ -12,12 +12,12 @@ from typing import TypedDict
 
 import altair as alt
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 
 SPACING = 9  # pixels between the series of one line
 
 
-class Point(TypedDict):
+class ForestPoint(TypedDict):
     line: str
     series: str
     value: float
@@ -26,12 +26,12 @@ class Point(TypedDict):
     expected: float | None  # by theory, drawn as a tick
 
 
-def point(
+def forest_point(
     line: str,
     series: str,
     found: tuple[float, float | None, float | None],
     expected: float | None = None,
-) -> Point:
+) -> ForestPoint:
     value, low, high = found
     return {
         "line": line, "series": series, "value": value, "low": low, "high": high,
@@ -39,8 +39,8 @@ def point(
     }  # fmt: skip
 
 
-def forest(
-    points: Sequence[Point],
+def forest_chart(
+    points: Sequence[ForestPoint],
     styles: Mapping[str, str],
     title: str,
     description: str,
@@ -72,20 +72,20 @@ def forest(
     tip += [alt.Tooltip(f"{name}:Q", format=number) for name in ("value", "low", "high")]
     layers: list[alt.Chart] = []
     if guide is not None:
-        dashed = chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
+        dashed = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
         layers.append(dashed.encode(x=x))
     for place, (series, style) in enumerate(styles.items()):
         shift = SPACING * (place - (len(styles) - 1) / 2)
         mine = [dict(p) for p in points if p["series"] == series]
         if ranges := [p for p in mine if _known(p["low"])]:
-            rule = chart(ranges).mark_rule(style=style, yOffset=shift, strokeWidth=1.75)
+            rule = base_chart(ranges).mark_rule(style=style, yOffset=shift, strokeWidth=1.75)
             layers.append(rule.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y))
         if expected := [p for p in mine if _known(p["expected"])]:
-            tick = chart(expected).mark_tick(
+            tick = base_chart(expected).mark_tick(
                 style=style, yOffset=shift, size=10, thickness=2, orient="vertical"
             )
             layers.append(tick.encode(x=alt.X("expected:Q", scale=scale), y=y))
-        dot = chart(mine).mark_point(style=style, yOffset=shift, size=44)
+        dot = base_chart(mine).mark_point(style=style, yOffset=shift, size=44)
         layers.append(dot.encode(x=x, y=y, tooltip=tip))
     return alt.LayerChart(
         layer=layers,

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.statistics.finding import Record
 
-Line = list[Record]
+Curve = list[Record]
 SOLID: list[int] = [1, 0]
 COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChartFrame:
     """The axes of one chart, or of several that are compared.
 
     Example:
@@ -28,12 +28,12 @@ class Frame:
     """
 
     domain: tuple[float, float]
-    last: float
-    cost: str  # along x
-    form: str  # "%" or ""
+    x_end: float
+    x_title: str  # along x
+    value_format: str  # "%" or ""
 
     @classmethod
-    def of(cls, lines: Iterable[Line], cost: str, form: str) -> Frame:
+    def fit(cls, lines: Iterable[Curve], cost: str, form: str) -> ChartFrame:
         """Room for all lines, and for their bands: one that is cut off looks like any other."""
         points = [p for line in lines for p in line]
         low = min((min(p["value"], p["low"]) for p in points), default=0.0)
@@ -42,36 +42,38 @@ class Frame:
         last = max((p["at"] for p in points), default=1.0)
         return cls((low - margin, high + margin), last or 1.0, cost, form)
 
-    def line(self, line: Line, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
+    def line(self, line: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
         tips = [
-            alt.Tooltip("at:Q", title=self.cost, format=",.0f"),
-            alt.Tooltip("value:Q", format=".1%" if self.form else ".3f"),
+            alt.Tooltip("at:Q", title=self.x_title, format=",.0f"),
+            alt.Tooltip("value:Q", format=".1%" if self.value_format else ".3f"),
         ]
-        drawn = chart(line).mark_line(
+        drawn = base_chart(line).mark_line(
             style=style, strokeDash=list(dash), strokeWidth=1.6, clip=True
         )
         return drawn.encode(x=self._x(), y=self._y("value"), tooltip=tips)
 
-    def banded(
-        self, line: Line, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
+    def line_with_band(
+        self, line: Curve, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
     ) -> list[alt.Chart]:
-        band = chart(line).mark_area(style=style, opacity=opacity, clip=True)
+        band = base_chart(line).mark_area(style=style, opacity=opacity, clip=True)
         return [
             band.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
             self.line(line, style, dash),
         ]
 
     def _x(self) -> alt.X:
-        scale = alt.Scale(domain=[0, self.last], nice=False)
-        return alt.X("at:Q", scale=scale, axis=alt.Axis(title=self.cost, format="~s", tickCount=3))
+        scale = alt.Scale(domain=[0, self.x_end], nice=False)
+        return alt.X(
+            "at:Q", scale=scale, axis=alt.Axis(title=self.x_title, format="~s", tickCount=3)
+        )
 
     def _y(self, field: str) -> alt.Y:
         scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
-        axis = alt.Axis(format=self.form or "~g", tickCount=4, title=None)
+        axis = alt.Axis(format=self.value_format or "~g", tickCount=4, title=None)
         return alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
-def small(
+def small_chart(
     layers: Sequence[alt.Chart], title: str, *, width: int = 186, height: int = 140
 ) -> alt.LayerChart:
     said = alt.TitleParams(
@@ -80,7 +82,7 @@ def small(
     return alt.LayerChart(layer=list(layers), width=width, height=height, title=said)
 
 
-def grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:
+def chart_grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:
     return alt.ConcatChart(
         concat=list(charts),
         columns=COLUMNS,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 STEP, LEVELS = 1.01, 1600
 
 
-def quantised(values: NDArray[np.floating]) -> dict[str, Any]:
+def quantise(values: NDArray[np.floating]) -> dict[str, Any]:
     """{"largest": a float, "codes": a list of small integers} for JSON."""
     x = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(x)

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAME, SIGNS = ("same", "other"), ("positive", "negative")
-PARTS = tuple(f"{t}_token_{q}_query_{s}" for t, q, s in product(SAME, SAME, SIGNS))
-FULL = 0.98  # quantile of |x| from which the colour is full
+PUSH_PARTS = tuple(f"{t}_token_{q}_query_{s}" for t, q, s in product(SAME, SAME, SIGNS))
+FULL_COLOUR_QUANTILE = 0.98  # quantile of |x| from which the colour is full
 
 
-class Quantity(NamedTuple):
+class TokenQuantity(NamedTuple):
     """A number of every token: the sum of `columns` of tokens/.
 
     Example:
-        Quantity("from_negative", "Pushes", "from negative rollouts", "...", columns=(...4 parts))
+        TokenQuantity("from_negative", "Pushes", "from negative rollouts", "...", columns=(...4 parts))
     """
 
     name: str  # what `poise look --by` calls it
@@ -39,7 +39,7 @@ class Quantity(NamedTuple):
 
 
 def _parts(word: str) -> tuple[str, ...]:
-    return tuple(part for part in PARTS if word in part)
+    return tuple(part for part in PUSH_PARTS if word in part)
 
 
 def _title(part: str) -> str:
@@ -49,25 +49,27 @@ def _title(part: str) -> str:
 
 
 QUANTITIES = (
-    Quantity(
+    TokenQuantity(
         "displacement",
         "Change",
         "displacement",
         "Change of the token's log-probability by the optimizer step it was in.",
         ("displacement",),
     ),
-    Quantity(
+    TokenQuantity(
         "push",
         "Pushes",
         "all pushes",
         "What the tokens of the step do to this one through the output layer, to first order and "
         "per unit of learning rate.",
-        ("own", *PARTS),
+        ("own", *PUSH_PARTS),
     ),
-    Quantity("own", "Pushes", "own", "The token's push on itself, by its own advantage.", ("own",)),
-    Quantity("others", "Pushes", "from others", "All pushes but the token's own.", PARTS),
+    TokenQuantity(
+        "own", "Pushes", "own", "The token's push on itself, by its own advantage.", ("own",)
+    ),
+    TokenQuantity("others", "Pushes", "from others", "All pushes but the token's own.", PUSH_PARTS),
     *(
-        Quantity(
+        TokenQuantity(
             f"{same}_token",
             "Pushes",
             f"from {'equal' if same == 'same' else 'different'} tokens",
@@ -77,7 +79,7 @@ QUANTITIES = (
         for same in SAME
     ),
     *(
-        Quantity(
+        TokenQuantity(
             f"{same}_query",
             "Pushes",
             "from the same prompt" if same == "same" else "from other prompts",
@@ -87,7 +89,7 @@ QUANTITIES = (
         for same in SAME
     ),
     *(
-        Quantity(
+        TokenQuantity(
             f"from_{sign}",
             "Pushes",
             f"from {sign} rollouts",
@@ -97,10 +99,12 @@ QUANTITIES = (
         for sign in SIGNS
     ),
     *(
-        Quantity(part, "Single parts of the push", _title(part), "One of the eight parts.", (part,))
-        for part in PARTS
+        TokenQuantity(
+            part, "Single parts of the push", _title(part), "One of the eight parts.", (part,)
+        )
+        for part in PUSH_PARTS
     ),
-    Quantity(
+    TokenQuantity(
         "entropy",
         "Policy",
         "entropy",
@@ -108,7 +112,7 @@ QUANTITIES = (
         ("entropy",),
         signed=False,
     ),
-    Quantity(
+    TokenQuantity(
         "logprob",
         "Policy",
         "log-probability",
@@ -116,10 +120,10 @@ QUANTITIES = (
         ("logprob",),
         signed=False,
     ),
-    Quantity(
+    TokenQuantity(
         "advantage", "Credit", "advantage", "What the loss multiplied the token by.", ("advantage",)
     ),
-    Quantity(
+    TokenQuantity(
         "value",
         "Credit",
         "value",
@@ -129,33 +133,35 @@ QUANTITIES = (
 )
 
 
-def available(columns: Collection[str]) -> list[Quantity]:
+def available_quantities(columns: Collection[str]) -> list[TokenQuantity]:
     """Those a table with these columns can show."""
     return [q for q in QUANTITIES if all(name in columns for name in q.columns)]
 
 
-def values_of(quantity: Quantity, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+def quantity_values(
+    quantity: TokenQuantity, columns: Mapping[str, NDArray[Any]]
+) -> NDArray[np.float64]:
     """[N]"""
     return np.sum([columns[name] for name in quantity.columns], axis=0, dtype=np.float64)
 
 
-def full_colour(values_N: NDArray[np.float64]) -> float:
+def full_colour_size(values_N: NDArray[np.float64]) -> float:
     """The |x| from which the colour is full; 0 when there is nothing but zeros."""
     sizes = np.abs(values_N[np.isfinite(values_N)])
     if not len(sizes):
         return 0.0
-    return float(np.quantile(sizes, FULL)) or float(sizes.max())
+    return float(np.quantile(sizes, FULL_COLOUR_QUANTILE)) or float(sizes.max())
 
 
-def strength(values: NDArray[np.float64], full: float) -> NDArray[np.float64]:
+def colour_strength(values: NDArray[np.float64], full: float) -> NDArray[np.float64]:
     """How much colour: 0 to 1."""
     if not full:
         return np.zeros_like(values)
     return np.sqrt(np.minimum(np.abs(np.nan_to_num(values)) / full, 1.0))
 
 
-def by_family(quantities: Iterable[Quantity]) -> dict[str, list[Quantity]]:
-    families: dict[str, list[Quantity]] = {}
+def group_by_family(quantities: Iterable[TokenQuantity]) -> dict[str, list[TokenQuantity]]:
+    families: dict[str, list[TokenQuantity]] = {}
     for quantity in quantities:
         families.setdefault(quantity.family, []).append(quantity)
     return families

@@ -20,12 +20,12 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(**values))
 
 
-def asset(name: str) -> Markup:
+def read_asset(name: str) -> Markup:
     """A .css or .js file of assets/, as it is."""
     return Markup((files("counterpoise.report") / "assets" / name).read_text(encoding="utf-8"))
 
 
-def embed(value: Any) -> Markup:
+def embed_json(value: Any) -> Markup:
     """JSON for a <script type="application/json">: no `<`, so nothing can close the element.
 
     Example:
@@ -35,12 +35,12 @@ def embed(value: Any) -> Markup:
     return Markup(_json(value).replace("<", "\\u003c"))
 
 
-def packed(value: Any) -> str:
+def pack_json(value: Any) -> str:
     """Large data for `poise.unpack`: JSON, deflated, in base64. A tenth of the size, or less."""
     return base64.b64encode(zlib.compress(_json(value).encode())).decode()
 
 
-def blanks(text: str, *, alone: bool = False) -> str:
+def show_blanks(text: str, *, alone: bool = False) -> str:
     """A token with its blanks as glyphs. In running text a word keeps the space before it; by
     itself (`alone`) it shows it, so that " The" is not taken for "The".
 
@@ -83,6 +83,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["count"] = "{:,}".format
-    environment.filters["blanks"] = lambda text: blanks(text, alone=True)
+    environment.filters["blanks"] = lambda text: show_blanks(text, alone=True)
     environment.filters["percent"] = lambda share, digits=1: f"{100 * share:.{digits}f}\u2009%"
     return environment

@@ -14,9 +14,9 @@ from typing import Any
 import altair as alt
 
 Records = Sequence[dict[str, Any]]
-Tip = tuple[str, str, str]  # field, title, format
-MANY = 60  # iterations from which points are no longer told apart
-PLAIN = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
+TooltipField = tuple[str, str, str]  # field, title, format
+MAX_DISTINCT_POINTS = 60  # iterations from which points are no longer told apart
+PLAIN_LABEL = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
 
 
 def x_axis(last: int, field: str = "iteration") -> alt.X:
@@ -32,23 +32,23 @@ def y_axis(
 ) -> alt.Y:
     """An empty format writes counts and small numbers plainly and thousands as 1k."""
     scale = alt.Scale(domain=domain, nice=False) if domain else alt.Scale(zero=zero, nice=True)
-    axis = alt.Axis(format=axis_format) if axis_format else alt.Axis(labelExpr=PLAIN)
+    axis = alt.Axis(format=axis_format) if axis_format else alt.Axis(labelExpr=PLAIN_LABEL)
     return alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
-def chart(records: Records) -> alt.Chart:
+def base_chart(records: Records) -> alt.Chart:
     """Marks are added to this; the data travels in the chart."""
     return alt.Chart({"values": list(records)})
 
 
-def tips(fields: Sequence[Tip]) -> list[alt.Tooltip]:
+def make_tooltips(fields: Sequence[TooltipField]) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{field}:Q", title=title, format=form) for field, title, form in fields]
 
 
-def over_iterations(
+def iteration_chart(
     below: Sequence[alt.Chart],
     records: Records,
-    tooltip: Sequence[Tip],
+    tooltip: Sequence[TooltipField],
     last: int,
     description: str,
     *,
@@ -57,19 +57,19 @@ def over_iterations(
 ) -> alt.LayerChart:
     """Marks below, then what reacts to the pointer, then marks with tooltips of their own."""
     cursor = (
-        chart(records)
+        base_chart(records)
         .transform_filter("datum.iteration === at")
         .mark_rule(style="muted", strokeWidth=1, aria=False)
         .encode(x=x_axis(last))
     )
     bands = (
-        chart(records)
+        base_chart(records)
         .transform_calculate(left="datum.iteration - 0.5", right="datum.iteration + 0.5")
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
             x=x_axis(last, "left"),
             x2="right:Q",
-            tooltip=tips([("iteration", "iteration", "d"), *tooltip]),
+            tooltip=make_tooltips([("iteration", "iteration", "d"), *tooltip]),
         )
     )
     return alt.LayerChart(
@@ -82,7 +82,7 @@ def over_iterations(
     )
 
 
-def line(
+def line_chart(
     points: Sequence[tuple[int, float | None]],
     last: int,
     title: str,
@@ -99,20 +99,20 @@ def line(
     if not records:
         return None
     x, y = x_axis(last), y_axis("value", axis, domain, zero=zero)
-    many = len(records) > MANY
+    many = len(records) > MAX_DISTINCT_POINTS
     width = 1.25 if many else 1.75
-    layers = [chart(records).mark_line(style="series", strokeWidth=width).encode(x=x, y=y)]
+    layers = [base_chart(records).mark_line(style="series", strokeWidth=width).encode(x=x, y=y)]
     if not many:
-        layers.append(chart(records).mark_point(style="series").encode(x=x, y=y))
+        layers.append(base_chart(records).mark_point(style="series").encode(x=x, y=y))
     if guide is not None:
-        dashed = chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
+        dashed = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
         layers.insert(0, dashed.encode(y=y))
     first, final = records[0], records[-1]
     told = (
         f"{title} over iterations: {first['value']:.3g} in iteration {first['iteration']}, "
         f"{final['value']:.3g} in iteration {final['iteration']}"
     )
-    return over_iterations(layers, records, [("value", title.lower(), number)], last, told)
+    return iteration_chart(layers, records, [("value", title.lower(), number)], last, told)
 
 
 def smoothed(values: Sequence[float]) -> tuple[list[float], int]:

@@ -20,7 +20,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-ser
 
 
 @cache
-def bundle() -> Markup:
+def javascript_bundle() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script, of the version Altair writes for."""
     import altair
     import vl_convert
@@ -29,7 +29,7 @@ def bundle() -> Markup:
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
 
 
-def specification(figure: Figure) -> dict[str, Any]:
+def vega_specification(figure: Figure) -> dict[str, Any]:
     """Vega-Lite without the address and the look Altair adds; the page has its own.
 
     Altair checked every part when it was made; checking the whole with its data takes seconds.
@@ -40,7 +40,7 @@ def specification(figure: Figure) -> dict[str, Any]:
     return spec
 
 
-def theme() -> dict[str, Any]:
+def vega_theme() -> dict[str, Any]:
     return {
         "background": None,
         "font": FONT,

@@ -8,22 +8,22 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting, by_setting
 from counterpoise.plugins import content
-from counterpoise.report.compare.run_names import Compared
+from counterpoise.report.compare.run_names import ComparedRun
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class HeldoutResults:
     """One way of sampling, and what it found of every run, in the order of training."""
 
     setting: Setting
-    only: bool  # there is no other one on the page, so it need not be named
+    only_setting: bool  # there is no other one on the page, so it need not be named
     evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not judged so
 
     @property
     def how(self) -> str:
-        return "" if self.only else f" at {self.setting}"
+        return "" if self.only_setting else f" at {self.setting}"
 
     def first(self, place: int) -> Evaluation | None:
         return next(iter(self.evaluations[place]), None)
@@ -33,7 +33,7 @@ class Judged:
         return self.evaluations[place][-1] if len(self.evaluations[place]) > 1 else None
 
 
-def settings(compared: Sequence[Compared]) -> list[Judged]:
+def heldout_by_setting(compared: Sequence[ComparedRun]) -> list[HeldoutResults]:
     """The first run's first setting first."""
     found: dict[Setting, dict[int, list[Evaluation]]] = {}
     for place, one in enumerate(compared):
@@ -42,7 +42,7 @@ def settings(compared: Sequence[Compared]) -> list[Judged]:
             key = setting or Setting(sample.temperature, sample.top_p)
             found.setdefault(key, {}).setdefault(place, []).extend(lines)
     return [
-        Judged(
+        HeldoutResults(
             setting,
             len(found) == 1,
             tuple(
@@ -54,7 +54,7 @@ def settings(compared: Sequence[Compared]) -> list[Judged]:
     ]
 
 
-def same_problems(compared: Sequence[Compared]) -> bool:
+def same_problems(compared: Sequence[ComparedRun]) -> bool:
     """Whether the runs that were judged were judged by the same problems, as far as options say."""
     sets = [
         (config.task, config.evaluate.prompts)
@@ -64,7 +64,7 @@ def same_problems(compared: Sequence[Compared]) -> bool:
     return all(one == sets[0] for one in sets)
 
 
-def same_reward(compared: Sequence[Compared]) -> bool:
+def same_reward(compared: Sequence[ComparedRun]) -> bool:
     """Whether one reward decided what success is; a function of the user's by its content.
 
     Held-out problems and training prompts are judged by it alike.

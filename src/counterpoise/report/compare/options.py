@@ -12,20 +12,20 @@ from counterpoise.config.load import options, own_functions
 from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.plugins import shown_all
 from counterpoise.report.charts.render import render
-from counterpoise.report.compare.run_names import Compared, listed
+from counterpoise.report.compare.run_names import ComparedRun, join_words
 from counterpoise.report.panels.panel import Panel
 from counterpoise.store.resume import differences
 
 
-class Option(NamedTuple):
-    """Example: Option("batch.composer", ['"grouped"', '"shuffled"', None], "which rollouts ...")"""
+class OptionDifference(NamedTuple):
+    """Example: OptionDifference("batch.composer", ['"grouped"', '"shuffled"', None], "which rollouts ...")"""
 
     name: str
     values: list[str | None]  # of every run; None: not known
     meaning: str
 
 
-def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
+def find_option_differences(compared: Sequence[ComparedRun]) -> list[OptionDifference]:
     """In the order of the run file; the engine, which is no option of it, comes first."""
     known = [one for one in compared if one.config]
     if len(known) < 2:
@@ -34,17 +34,17 @@ def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
     configs = [one.run.config for one in known]
     differ = {name for other in configs[1:] for name, _, _ in differences(configs[0], other)}
     found = [
-        Option(name, _values(compared, name), meaning)
+        OptionDifference(name, _values(compared, name), meaning)
         for name, meaning in documented.items()
         if name in differ
     ]
     engines = [stored_engine(one.run.path) if one.config else None for one in compared]
     if len({engine for engine in engines if engine}) > 1:
-        found.insert(0, Option("--engine", engines, "what trained it"))
+        found.insert(0, OptionDifference("--engine", engines, "what trained it"))
     return found
 
 
-def _values(compared: Sequence[Compared], name: str) -> list[str | None]:
+def _values(compared: Sequence[ComparedRun], name: str) -> list[str | None]:
     """Functions of the user's by their file's name; where that is the same, pinned, as stored."""
     section, _, option = name.partition(".")
     values: list[str | None] = []
@@ -60,9 +60,11 @@ def _values(compared: Sequence[Compared], name: str) -> list[str | None]:
     return short if len(set(short)) == len(set(values)) else values
 
 
-def options_panel(compared: Sequence[Compared], differ: Sequence[Option]) -> Panel:
+def options_panel(compared: Sequence[ComparedRun], differ: Sequence[OptionDifference]) -> Panel:
     unknown = [one.name for one in compared if one.config is None]
-    told = f"What the trainer of {listed(unknown)} was told is not known here" if unknown else ""
+    told = (
+        f"What the trainer of {join_words(unknown)} was told is not known here" if unknown else ""
+    )
     if len(compared) - len(unknown) < 2:
         return Panel("Options", f"{told}: there is nothing to compare.", Markup())
     said = "Those in which the runs differ; all others are equal."

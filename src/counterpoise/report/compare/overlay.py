@@ -15,30 +15,36 @@ from typing import Any
 
 import altair as alt
 
-from counterpoise.report.charts.series import MANY, PLAIN, chart, smoothed, y_axis
-from counterpoise.report.compare.run_names import Compared
+from counterpoise.report.charts.series import (
+    MAX_DISTINCT_POINTS,
+    PLAIN_LABEL,
+    base_chart,
+    smoothed,
+    y_axis,
+)
+from counterpoise.report.compare.run_names import ComparedRun
 
-Line = list[dict[str, Any]]  # {"iteration", "rollouts", "steps", "value"}, in order
-ALONG = {
+RunPoints = list[dict[str, Any]]  # {"iteration", "rollouts", "steps", "value"}, in order
+X_AXES = {
     "rollouts": "rollouts sampled",
     "steps": "optimizer steps",
     "iteration": "iterations",
 }
-SMOOTH = 24  # points from which a line is drawn as its moving average, and itself faintly
+SMOOTH_FROM = 24  # points from which a line is drawn as its moving average, and itself faintly
 DODGE = 4  # pixels between the intervals of two runs
 FAINT = 0.08
 
 
-def ends(compared: Sequence[Compared]) -> dict[str, int]:
+def axis_ends(compared: Sequence[ComparedRun]) -> dict[str, int]:
     """The last value along each cost that some run tells; one nobody tells is left out."""
     costs = [cost for one in compared for cost in one.costs.values()]
-    found = {name: [at for cost in costs if (at := cost[name]) is not None] for name in ALONG}
+    found = {name: [at for cost in costs if (at := cost[name]) is not None] for name in X_AXES}
     return {name: max(1, *values) for name, values in found.items() if values}
 
 
-def overlay(
-    compared: Sequence[Compared],
-    lines: Sequence[Line],
+def overlay_chart(
+    compared: Sequence[ComparedRun],
+    lines: Sequence[RunPoints],
     last: Mapping[str, int],
     title: str,
     number: str,
@@ -57,7 +63,7 @@ def overlay(
         ]
     y = y_axis("value", axis, zero=zero)
     looks = _looks(compared)
-    if longest > SMOOTH:
+    if longest > SMOOTH_FROM:
         below = [
             alt.Chart()
             .mark_line(strokeWidth=1)
@@ -68,16 +74,16 @@ def overlay(
         ]
     else:
         below = [alt.Chart().mark_line().encode(x=_x(), y=y, opacity=_shown(), **looks)]
-    if longest <= min(MANY, SMOOTH):
+    if longest <= min(MAX_DISTINCT_POINTS, SMOOTH_FROM):
         below.append(_points(compared, 36).encode(x=_x(), y=y, opacity=_shown()))
     known = [place for place, line in enumerate(lines) if line]
     layers = [*below, _cursor(), _told(compared, known, number), _axis_title()]
     return _layered(records, layers, compared, last, _described(compared, lines, title), height)
 
 
-def intervals(
-    compared: Sequence[Compared],
-    lines: Sequence[Line],
+def interval_chart(
+    compared: Sequence[ComparedRun],
+    lines: Sequence[RunPoints],
     last: Mapping[str, int],
     title: str,
     *,
@@ -127,7 +133,7 @@ BOUNDS = "format(datum.low, '.1%') + ' to ' + format(datum.high, '.1%')"
 def _layered(
     records: Sequence[dict[str, Any]],
     layers: Sequence[alt.Chart],
-    compared: Sequence[Compared],
+    compared: Sequence[ComparedRun],
     last: Mapping[str, int],
     description: str,
     height: int,
@@ -137,7 +143,7 @@ def _layered(
         "along": next(iter(last)),
         "shown": [True] * len(compared),
         "ends": dict(last),
-        "costs": ALONG,
+        "costs": X_AXES,
     }
     return alt.LayerChart(
         data={"values": list(records)},
@@ -156,10 +162,10 @@ def _layered(
 
 def _x(field: str = "at") -> alt.X:
     scale = alt.Scale(domainMin=0, domainMax=alt.expr("ends[along]"), padding=14, nice=False)
-    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(labelExpr=PLAIN, tickCount=5))
+    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(labelExpr=PLAIN_LABEL, tickCount=5))
 
 
-def _looks(compared: Sequence[Compared]) -> dict[str, Any]:
+def _looks(compared: Sequence[ComparedRun]) -> dict[str, Any]:
     """Colour and dash by run."""
     places = list(range(len(compared)))
     colours = [f"var(--{one.look.colour})" for one in compared]
@@ -172,7 +178,7 @@ def _looks(compared: Sequence[Compared]) -> dict[str, Any]:
     }
 
 
-def _points(compared: Sequence[Compared], size: int) -> alt.Chart:
+def _points(compared: Sequence[ComparedRun], size: int) -> alt.Chart:
     places = list(range(len(compared)))
     shapes = alt.Scale(domain=places, range=[one.look.shape for one in compared])
     return (
@@ -190,14 +196,14 @@ def _shown(opacity: float = 1.0) -> Any:
 
 def _cursor() -> alt.Chart:
     return (
-        chart([{}])
+        base_chart([{}])
         .transform_calculate(where="max(at, 0)")
         .mark_rule(style="muted", strokeWidth=1, opacity=alt.expr("at < 0 ? 0 : 1"), aria=False)
         .encode(x=_x("where"))
     )
 
 
-def _told(compared: Sequence[Compared], known: Sequence[int], number: str) -> alt.Chart:
+def _told(compared: Sequence[ComparedRun], known: Sequence[int], number: str) -> alt.Chart:
     """A band around every place that has a point, with the numbers of all runs there.
 
     Of iterations at one place (they made no optimizer step) the last is told.
@@ -233,7 +239,7 @@ def _told(compared: Sequence[Compared], known: Sequence[int], number: str) -> al
 
 def _axis_title() -> alt.Chart:
     """What lies along x; an axis of Vega-Lite cannot change its own title."""
-    words = chart([{}]).mark_text(
+    words = base_chart([{}]).mark_text(
         style="muted", align="right", baseline="top", fontSize=11, aria=False
     )
     return words.encode(
@@ -243,7 +249,7 @@ def _axis_title() -> alt.Chart:
     )
 
 
-def _described(compared: Sequence[Compared], lines: Sequence[Line], title: str) -> str:
+def _described(compared: Sequence[ComparedRun], lines: Sequence[RunPoints], title: str) -> str:
     told = [
         f"{one.name} {line[0]['value']:.3g} to {line[-1]['value']:.3g}"
         for one, line in zip(compared, lines, strict=True)

@@ -18,11 +18,11 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.store.folder import is_imported, is_run
 
 
-class Look(NamedTuple):
+class RunStyle(NamedTuple):
     colour: str  # of page.css
     dash: list[int]
     shape: str  # of points: an SVG path from -1 to 1
@@ -30,22 +30,22 @@ class Look(NamedTuple):
 
 SOLID, DASHED = [1, 0], [5, 3]
 # Colours of one dash differ for every kind of colour blindness; those that do not have another.
-LOOKS = (
-    Look("positive", SOLID, "M-.8,0A.8,.8,0,1,1,.8,0A.8,.8,0,1,1,-.8,0Z"),
-    Look("negative", SOLID, "M-.7,-.7L.7,-.7L.7,.7L-.7,.7Z"),
-    Look("ink", SOLID, "M0,-.9L.9,.7L-.9,.7Z"),
-    Look("green", DASHED, "M0,-1L1,0L0,1L-1,0Z"),
-    Look("violet", DASHED, "M0,.9L.9,-.7L-.9,-.7Z"),
-    Look("gold", DASHED, "M-.3,-1H.3V-.3H1V.3H.3V1H-.3V.3H-1V-.3H-.3Z"),
+RUN_STYLES = (
+    RunStyle("positive", SOLID, "M-.8,0A.8,.8,0,1,1,.8,0A.8,.8,0,1,1,-.8,0Z"),
+    RunStyle("negative", SOLID, "M-.7,-.7L.7,-.7L.7,.7L-.7,.7Z"),
+    RunStyle("ink", SOLID, "M0,-.9L.9,.7L-.9,.7Z"),
+    RunStyle("green", DASHED, "M0,-1L1,0L0,1L-1,0Z"),
+    RunStyle("violet", DASHED, "M0,.9L.9,-.7L-.9,-.7Z"),
+    RunStyle("gold", DASHED, "M-.3,-1H.3V-.3H1V.3H.3V1H-.3V.3H-1V-.3H-.3Z"),
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
+class ComparedRun:
     """Example: read_compared([Path("out/qb"), Path("out/shuffled")])[1].name == "shuffled" """
 
     name: str
-    look: Look
+    look: RunStyle
     run: RunData
     source: str = ""  # of another trainer's run: who wrote it
 
@@ -55,7 +55,7 @@ class Compared:
         return None if self.source else self.run.config
 
     @property
-    def tells_steps(self) -> bool:
+    def knows_steps(self) -> bool:
         """Rollouts that were imported do not; a run that our adapter planned does."""
         return not self.source or bool(self.run.plans)
 
@@ -64,7 +64,7 @@ class Compared:
         """By iteration: {"iteration": 2, "rollouts": 256, "steps": 8}."""
         metrics = self.run.metrics
         rollouts = accumulate((record["rollouts"] for record in metrics), initial=0)
-        told = all("steps" in record for record in metrics) and self.tells_steps
+        told = all("steps" in record for record in metrics) and self.knows_steps
         steps = accumulate((record.get("steps", 0) for record in metrics), initial=0)
         iterations = [0, *(record["iteration"] for record in metrics)]
         return {
@@ -72,17 +72,17 @@ class Compared:
             for i, r, s in zip(iterations, rollouts, steps, strict=True)
         }
 
-    def placed(self, points: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+    def with_costs(self, points: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
         """(iteration, value) -> records with their costs."""
         costs = self.costs
         return [{**costs[i], "value": value} for i, value in points if i in costs]
 
 
-def read_compared(folders: Sequence[Path]) -> list[Compared]:
+def read_compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """In the order given, each with a look of its own."""
-    if len(folders) > len(LOOKS):
+    if len(folders) > len(RUN_STYLES):
         raise PoiseError(
-            f"{len(folders)} runs are too many for one page: name at most {len(LOOKS)}; "
+            f"{len(folders)} runs are too many for one page: name at most {len(RUN_STYLES)}; "
             "poise experiment compares arms over many seeds"
         )
     seen: dict[Path, Path] = {}
@@ -93,8 +93,10 @@ def read_compared(folders: Sequence[Path]) -> list[Compared]:
         seen[folder.resolve()] = folder
     read = [_read(folder) for folder in folders]
     return [
-        Compared(name, look, run, source)
-        for name, look, (run, source) in zip(names(list(seen)), LOOKS, read, strict=False)
+        ComparedRun(name, look, run, source)
+        for name, look, (run, source) in zip(
+            distinct_names(list(seen)), RUN_STYLES, read, strict=False
+        )
     ]
 
 
@@ -110,7 +112,7 @@ def _read(folder: Path) -> tuple[RunData, str]:
     return RunData.read(folder), ""
 
 
-def names(paths: Sequence[Path]) -> list[str]:
+def distinct_names(paths: Sequence[Path]) -> list[str]:
     """Of the folders; equal ones with as much of the path before them as tells them apart.
 
     Example:
@@ -119,7 +121,9 @@ def names(paths: Sequence[Path]) -> list[str]:
     """
     depth = [1] * len(paths)
     while True:
-        found = [visible("/".join(path.parts[-d:])) for path, d in zip(paths, depth, strict=True)]
+        found = [
+            make_visible("/".join(path.parts[-d:])) for path, d in zip(paths, depth, strict=True)
+        ]
         equal = [
             i
             for i, path in enumerate(paths)
@@ -131,7 +135,7 @@ def names(paths: Sequence[Path]) -> list[str]:
             depth[i] += 1
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """
     Example:
         >>> listed(["a"]), listed(["a", "b", "c"])

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import replacing
-from counterpoise.report.charts.render import asset, embed, render
-from counterpoise.report.charts.vega import bundle, specification, theme
+from counterpoise.report.charts.render import embed_json, read_asset, render
+from counterpoise.report.charts.vega import javascript_bundle, vega_specification, vega_theme
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 
 def write_page(target: Path, page: str) -> Path:
@@ -28,7 +28,7 @@ def write_page(target: Path, page: str) -> Path:
     return target
 
 
-def whole_page(
+def assemble_page(
     kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
 ) -> str:
     """The panels that have something to show, in order, with their files and data; `bar` stays in
@@ -38,30 +38,30 @@ def whole_page(
         if panel is None:
             continue
         html, figures = split_body(panel)
-        specs = [embed(specification(figure)) for figure in figures]
+        specs = [embed_json(vega_specification(figure)) for figure in figures]
         sections.append(
             {
                 "name": name,
                 "panel": panel,
                 "html": html,
                 "figures": list(zip(figures, specs, strict=True)),
-                "data": None if panel.data is None else embed(panel.data),
+                "data": None if panel.data is None else embed_json(panel.data),
             }
         )
     names = list(dict.fromkeys(file for s in sections for file in s["panel"].assets))
     charts = any(section["figures"] for section in sections)
-    scripts = [asset(name) for name in ("page.js", *names) if name.endswith(".js")]
-    scripts = [bundle(), *scripts] if charts else scripts
+    scripts = [read_asset(name) for name in ("page.js", *names) if name.endswith(".js")]
+    scripts = [javascript_bundle(), *scripts] if charts else scripts
     return render(
         "page.html",
         kind=kind,
-        title=visible(title),
+        title=make_visible(title),
         bar=bar or "",
         sections=sections,
-        styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
+        styles=[read_asset(name) for name in ("page.css", *names) if name.endswith(".css")],
         scripts=scripts,
         policy=content_policy(scripts),
-        theme=embed(theme()),
+        theme=embed_json(vega_theme()),
     )
 
 

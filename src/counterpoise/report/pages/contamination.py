@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.task.contamination.copy_rules import KINDS
 from counterpoise.task.contamination.shared_spans import shared_spans
 from counterpoise.task.contamination.training_overlap import FILE, read_contamination
 
 Data = dict[str, Any]  # what task/contamination/search.py's to_data gives
-MOST = 400  # pairs of one benchmark that are shown
-IN_A_RUN = 20  # in the report of a run
+MAX_PAIRS = 400  # pairs of one benchmark that are shown
+MAX_PAIRS_IN_RUN = 20  # in the report of a run
 ASSETS = ("contamination.css",)
 MEANING = {
     "exact": "the same letters and digits",
@@ -27,14 +27,14 @@ MEANING = {
 }
 
 
-def write_contamination(data: Data, title: str, out: Path) -> Path:
+def write_contamination_page(data: Data, title: str, out: Path) -> Path:
     """The page of `poise contamination`."""
-    panels = {"overview": overview("", data)}
+    panels = {"overview": overview_panel("", data)}
     for bench in data["benchmarks"]:
         pairs = [match for match in data["matches"] if match["benchmark"] == bench["name"]]
         if pairs:
             panels[f"benchmark-{bench['name']}"] = _pairs(bench, pairs)
-    return write_page(out, whole_page("Contamination", title, panels))
+    return write_page(out, assemble_page("Contamination", title, panels))
 
 
 def panel(run: RunData) -> Panel | None:
@@ -45,8 +45,8 @@ def panel(run: RunData) -> Panel | None:
     data = read_contamination(file)
     if not data["matches"]:
         return None
-    shown = sorted(data["matches"], key=lambda match: KINDS.index(match["kind"]))[:IN_A_RUN]
-    head = overview("Benchmarks in the training set", data)
+    shown = sorted(data["matches"], key=lambda match: KINDS.index(match["kind"]))[:MAX_PAIRS_IN_RUN]
+    head = overview_panel("Benchmarks in the training set", data)
     return Panel(
         head.title,
         head.caption,
@@ -57,7 +57,7 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def overview(title: str, data: Data) -> Panel:
+def overview_panel(title: str, data: Data) -> Panel:
     return Panel(
         title,
         f"{data['train_copies']:,} of {data['train']:,} training prompts are copies of benchmark "
@@ -68,16 +68,16 @@ def overview(title: str, data: Data) -> Panel:
 
 
 def _pairs(bench: Data, pairs: list[Data]) -> Panel:
-    sides = [_sides(match) for match in pairs[:MOST]]
+    sides = [_sides(match) for match in pairs[:MAX_PAIRS]]
     return Panel(
         bench["name"],
         f"{bench['copied']} of {bench['items']} problems are in the training set.",
-        render("contamination_pairs.html", pairs=sides, more=max(0, len(pairs) - MOST)),
+        render("contamination_pairs.html", pairs=sides, more=max(0, len(pairs) - MAX_PAIRS)),
         assets=ASSETS,
     )
 
 
 def _sides(match: Data) -> Data:
     item, train = match["item"], match["train"]
-    left, right = shared_spans(visible(item["problem"]), visible(train["problem"]))
+    left, right = shared_spans(make_visible(item["problem"]), make_visible(train["problem"]))
     return {**match, "sides": (("benchmark", item, left), ("training", train, right))}

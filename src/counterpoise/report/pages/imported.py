@@ -15,19 +15,19 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels import learning, rollouts
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.store.folder import IMPORTED, RunFolder
 from counterpoise.variants import PANELS
 
-SUCCESS = (
+SUCCESS_CAPTION = (
     "A rollout counts as a success when its reward is above 0. Success is measured on the prompts "
     "a step samples, so it varies with their difficulty."
 )
-PLANNED = ("mosaic", "tokens", "monitor", "buffer", "plans")  # panels of what plans tell
+PLAN_PANELS = ("mosaic", "tokens", "monitor", "buffer", "plans")  # panels of what plans tell
 
 
 def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
@@ -50,20 +50,20 @@ def _known(options: dict[str, dict[str, Any]]) -> RunConfig:
     return replace(default, **told)
 
 
-def write_imported(folder: Path, out: Path) -> Path:
+def write_imported_page(folder: Path, out: Path) -> Path:
     run, source, notes = read_imported(folder)
     curves = learning.panel(run)
-    of_plans = {name: PANELS.load(name)(run) for name in PLANNED} if run.plans else {}
+    of_plans = {name: PANELS.load(name)(run) for name in PLAN_PANELS} if run.plans else {}
     panels = {
-        "summary": summary(source, notes, run.metrics, planned=bool(run.plans)),
-        "learning": curves and replace(curves, caption=SUCCESS),
+        "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
+        "learning": curves and replace(curves, caption=SUCCESS_CAPTION),
         **of_plans,
         "rollouts": rollouts.panel(run),
     }
-    return write_page(out, whole_page("Imported run", run.name, panels))
+    return write_page(out, assemble_page("Imported run", run.name, panels))
 
 
-def summary(
+def summary_panel(
     source: str, notes: list[str], metrics: list[dict[str, Any]], planned: bool = False
 ) -> Panel:
     """Of an import a line is a training step; of a run that was planned, a generation."""
@@ -80,7 +80,7 @@ def summary(
         render(
             "imported.html",
             source=source,
-            notes=[visible(note) for note in notes],
+            notes=[make_visible(note) for note in notes],
             facts=counted,
             planned=planned,
         ),

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import altair as alt
 
-from counterpoise.report.charts.series import Records, chart, over_iterations, x_axis, y_axis
+from counterpoise.report.charts.series import Records, base_chart, iteration_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
@@ -51,20 +51,20 @@ def _waiting(run: RunData) -> Figure:
         }
         for record in run.metrics
     ]
-    x = x_axis(run.last)
+    x = x_axis(run.last_iteration)
     counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
     layers = [
-        chart(records)
+        base_chart(records)
         .mark_area(style="positive", interpolate="step", opacity=0.85)
         .encode(x=x, y=alt.Y("positive:Q", axis=counts)),
-        chart(records)
+        base_chart(records)
         .mark_area(style="negative", interpolate="step", opacity=0.85)
         .encode(x=x, y="below:Q"),
-        chart([r for r in records if r["used"]])
+        base_chart([r for r in records if r["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
         .encode(x=x, y=alt.datum(0)),
     ]
-    drawn = over_iterations(
+    drawn = iteration_chart(
         layers,
         records,
         [
@@ -72,7 +72,7 @@ def _waiting(run: RunData) -> Figure:
             ("negative", "waiting, negative", "d"),
             ("used", "used in this iteration", "d"),
         ],
-        run.last,
+        run.last_iteration,
         "Rollouts waiting in the buffer after each iteration, positive above, negative below",
         height=190,
     )
@@ -84,7 +84,7 @@ def _waiting(run: RunData) -> Figure:
     )
 
 
-def fates(run: RunData) -> Records:
+def count_fates(run: RunData) -> Records:
     """What became of every rollout sampled so far, iteration by iteration; the parts add up."""
     waits = run.config.balance.tau > 0  # else rows without signal are in the batch, and used
     used = accumulate(record["batch_rows"] for record in run.metrics)
@@ -106,7 +106,7 @@ def fates(run: RunData) -> Records:
     ]
 
 
-def wasted(run: RunData) -> list[tuple[int, float]]:
+def wasted_shares(run: RunData) -> list[tuple[int, float]]:
     """Of the rollouts sampled so far, the share that no update learns from: (no signal + surplus
     + too old + replaced) / sampled. Empty where a run does not tell."""
     if any("rows_without_signal" not in record for record in run.metrics):
@@ -115,12 +115,12 @@ def wasted(run: RunData) -> list[tuple[int, float]]:
     silent = accumulate(record["rows_without_signal"] for record in run.metrics)
     return [
         (fate["iteration"], (without + sum(fate[k] for k in ("surplus", "aged", "replaced"))) / n)
-        for fate, without, n in zip(fates(run), silent, sampled, strict=True)
+        for fate, without, n in zip(count_fates(run), silent, sampled, strict=True)
     ]
 
 
 def _fates(run: RunData) -> Figure:
-    records = fates(run)
+    records = count_fates(run)
     off = set() if run.config.sample.refills else {"replaced"}
     if run.config.balance.tau == 0:
         off |= {"waiting", "surplus", "aged", "without"}
@@ -134,18 +134,18 @@ def _fates(run: RunData) -> Figure:
                 {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
             )
             floor = top
-    x = x_axis(run.last)
+    x = x_axis(run.last_iteration)
     layers = [
-        chart([row for row in stacked if row["fate"] == field])
+        base_chart([row for row in stacked if row["fate"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
         .encode(x=x, y=y_axis("floor"), y2="top:Q")
         for field, _, colour in shown
     ]
-    drawn = over_iterations(
+    drawn = iteration_chart(
         layers,
         records,
         [(field, meaning, "d") for field, meaning, _ in shown],
-        run.last,
+        run.last_iteration,
         "What became of the rollouts sampled so far, as stacked areas",
         height=190,
     )

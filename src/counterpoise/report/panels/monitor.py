@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import (
-    MANY,
+    MAX_DISTINCT_POINTS,
     Records,
-    chart,
-    line,
-    over_iterations,
+    base_chart,
+    iteration_chart,
+    line_chart,
     x_axis,
     y_axis,
 )
@@ -22,14 +22,14 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_vocabulary
 
 # field, what became of the token, colour; drawn from the bottom up
-CLASSES = (
+MOVEMENT_CLASSES = (
     ("boosted", "boosted", "positive"),
     ("stable", "stable", "soft"),
     ("suppressed", "suppressed", "negative"),
 )
 ROUNDING = 1e-6
 # metric, title, note
-SHARES = (
+SHARE_METRICS = (
     (
         "flipped",
         "Moved against their sign",
@@ -67,7 +67,7 @@ SHARES = (
         "On shared prefixes: what is left of the advantages over their size; 0: they cancel.",
     ),
 )
-SIZES = (
+SIZE_METRICS = (
     (
         "learning_tax",
         "Learning tax",
@@ -89,8 +89,8 @@ def panel(run: RunData) -> Panel | None:
         _classes(run, looked_at, "positive", "Tokens of positive rollouts"),
         _classes(run, looked_at, "negative", "Tokens of negative rollouts"),
         _moved(run, looked_at),
-        *(_share(run, *of) for of in SHARES),
-        *(_size(run, *of) for of in SIZES),
+        *(_share(run, *of) for of in SHARE_METRICS),
+        *(_size(run, *of) for of in SIZE_METRICS),
     )
     return Panel(
         "Cancellation",
@@ -108,40 +108,43 @@ def _classes(run: RunData, looked_at: Records, sign: str, title: str) -> Figure 
     for record in looked_at:
         if record.get(f"boosted_{sign}") is None:  # no tokens of this sign
             continue
-        values = {name: record[f"{name}_{sign}"] for name, _, _ in CLASSES}
+        values = {name: record[f"{name}_{sign}"] for name, _, _ in MOVEMENT_CLASSES}
         at = {"iteration": record["iteration"]}
         records.append({**at, **values})
         floor = 0.0
-        for name, _, _ in CLASSES:
+        for name, _, _ in MOVEMENT_CLASSES:
             bands.append({**at, "kind": name, "floor": floor, "top": floor + values[name]})
             floor += values[name]
     if not records:
         return None
-    x, y = x_axis(run.last), y_axis("floor", "%", [0.0, 1.0])
+    x, y = x_axis(run.last_iteration), y_axis("floor", "%", [0.0, 1.0])
     layers = [
-        _band([b for b in bands if b["kind"] == name], colour, x, y) for name, _, colour in CLASSES
+        _band([b for b in bands if b["kind"] == name], colour, x, y)
+        for name, _, colour in MOVEMENT_CLASSES
     ]
-    drawn = over_iterations(
+    drawn = iteration_chart(
         layers,
         records,
-        [(name, meaning, ".1%") for name, meaning, _ in CLASSES],
-        run.last,
+        [(name, meaning, ".1%") for name, meaning, _ in MOVEMENT_CLASSES],
+        run.last_iteration,
         f"{title}: {100 * records[-1]['boosted']:.0f} percent boosted and "
         f"{100 * records[-1]['suppressed']:.0f} percent suppressed in the last update",
         height=170,
     )
-    return Figure(drawn, title, keys=tuple((colour, meaning) for _, meaning, colour in CLASSES))
+    return Figure(
+        drawn, title, keys=tuple((colour, meaning) for _, meaning, colour in MOVEMENT_CLASSES)
+    )
 
 
 def _band(records: Records, colour: str, x: Any, y: Any) -> Any:
     """An area; a single iteration is a bar, for an area would have no width."""
     if len(records) == 1:
         return (
-            chart(records)
+            base_chart(records)
             .mark_bar(style=colour, opacity=0.85, size=14)
             .encode(x=x, y=y, y2="top:Q")
         )
-    return chart(records).mark_area(style=colour, opacity=0.85).encode(x=x, y=y, y2="top:Q")
+    return base_chart(records).mark_area(style=colour, opacity=0.85).encode(x=x, y=y, y2="top:Q")
 
 
 def _moved(run: RunData, looked_at: Records) -> Figure | None:
@@ -153,18 +156,18 @@ def _moved(run: RunData, looked_at: Records) -> Figure | None:
     ]
     if not records:
         return None
-    x = x_axis(run.last)
+    x = x_axis(run.last_iteration)
     layers = []
     for name in fields:
         style, y = name.removeprefix("moved_"), y_axis(name)
-        layers.append(chart(records).mark_line(style=style).encode(x=x, y=y))
-        if len(records) <= MANY:
-            layers.append(chart(records).mark_point(style=style).encode(x=x, y=y))
-    drawn = over_iterations(
+        layers.append(base_chart(records).mark_line(style=style).encode(x=x, y=y))
+        if len(records) <= MAX_DISTINCT_POINTS:
+            layers.append(base_chart(records).mark_point(style=style).encode(x=x, y=y))
+    drawn = iteration_chart(
         layers,
         records,
         [("moved_positive", "positive", ".3~g"), ("moved_negative", "negative", ".3~g")],
-        run.last,
+        run.last_iteration,
         "Mean change of log-probability in size, for positive and for negative rollouts",
         height=170,
     )
@@ -173,13 +176,13 @@ def _moved(run: RunData, looked_at: Records) -> Figure | None:
 
 
 def _share(run: RunData, metric: str, title: str, note: str) -> Figure | None:
-    points = unrounded(run, metric)
-    number, axis, domain = share_axis(value for _, value in points)
-    drawn = line(points, run.last, title, number, axis=axis, domain=domain)
+    points = metric_points(run, metric)
+    number, axis, domain = choose_share_axis(value for _, value in points)
+    drawn = line_chart(points, run.last_iteration, title, number, axis=axis, domain=domain)
     return Figure(drawn, title, note) if drawn else None
 
 
-def unrounded(run: RunData, metric: str) -> list[tuple[int, float | None]]:
+def metric_points(run: RunData, metric: str) -> list[tuple[int, float | None]]:
     """(iteration, value); what is left of rounding is shown as 0."""
     return [
         (record["iteration"], value if value is None or abs(value) > ROUNDING else 0.0)
@@ -188,7 +191,7 @@ def unrounded(run: RunData, metric: str) -> list[tuple[int, float | None]]:
     ]
 
 
-def share_axis(values: Iterable[float | None]) -> tuple[str, str, list[float] | None]:
+def choose_share_axis(values: Iterable[float | None]) -> tuple[str, str, list[float] | None]:
     """(format of a number, of the axis, its domain): one to 100 % would flatten small shares."""
     small = 0 < max((value for value in values if value is not None), default=0.0) < 0.1
     return (".2~%", "~%", None) if small else (".1%", "%", [0.0, 1.0])
@@ -196,7 +199,7 @@ def share_axis(values: Iterable[float | None]) -> tuple[str, str, list[float] | 
 
 def _size(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     points = [(record["iteration"], record.get(metric)) for record in run.metrics]
-    drawn = line(points, run.last, title, ".3~g")
+    drawn = line_chart(points, run.last_iteration, title, ".3~g")
     return Figure(drawn, title, note) if drawn else None
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.plugins import shown
-from counterpoise.report.charts.render import packed, render
+from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import stored_iterations
 
 EXCERPT = 160  # characters of a prompt or a response
@@ -23,12 +23,12 @@ TEXT_BYTES = 1_500_000  # of all excerpts, deflated
 def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
-    texts = excerpts(run)
+    texts = pack_excerpts(run)
     plans = {plan["iteration"]: plan for plan in run.plans}
     iterations = [
         {
             "iteration": record["iteration"],
-            "plan": packed(compact(plans[record["iteration"]])),
+            "plan": pack_json(compact_plan(plans[record["iteration"]])),
             "texts": texts.get(record["iteration"]),
         }
         if record["iteration"] in plans
@@ -57,7 +57,7 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def compact(plan: dict[str, Any]) -> dict[str, Any]:
+def compact_plan(plan: dict[str, Any]) -> dict[str, Any]:
     """A plan as parallel lists over its rows, which deflate well; `step` replaces the steps."""
     step_R = [0] * len(plan["group"])
     for number, step in enumerate(plan["steps"]):
@@ -67,7 +67,7 @@ def compact(plan: dict[str, Any]) -> dict[str, Any]:
         "rule": shown(plan["rule"]),
         "steps": len(plan["steps"]),
         "step": step_R,
-        "groups": [visible(name, EXCERPT) for name in plan["groups"]],
+        "groups": [make_visible(name, EXCERPT) for name in plan["groups"]],
         "group": plan["group"],
         "index": plan["index"],
         "advantage": [round(A, 3) for A in plan["advantage"]],
@@ -80,7 +80,7 @@ def compact(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def excerpts(run: RunData) -> dict[int, str]:
+def pack_excerpts(run: RunData) -> dict[int, str]:
     """Packed texts of the last updates, newest first, until there is no more room."""
     kept: dict[int, str] = {}
     room = TEXT_BYTES
@@ -88,7 +88,7 @@ def excerpts(run: RunData) -> dict[int, str]:
         found = _texts_of(run, plan)
         if not found["responses"]:
             continue
-        text = packed(found)
+        text = pack_json(found)
         room -= len(text)
         if room < 0:
             break
@@ -97,9 +97,9 @@ def excerpts(run: RunData) -> dict[int, str]:
 
 
 def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
-    rows = run.texts_of(plan)
+    rows = run.texts_of_plan(plan)
     prompts: dict[int, str] = {
-        group: visible(text.prompt, EXCERPT)
+        group: make_visible(text.prompt, EXCERPT)
         for group, text in zip(plan["group"], rows, strict=True)
         if text
     }
@@ -107,7 +107,7 @@ def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
         return {"prompts": [], "responses": [], "rewards": []}
     return {
         "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
-        "responses": [text and visible(text.response, EXCERPT) for text in rows],
+        "responses": [text and make_visible(text.response, EXCERPT) for text in rows],
         "rewards": [text and text.reward for text in rows],
     }
 

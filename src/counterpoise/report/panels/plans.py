@@ -7,7 +7,14 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoise.plugins import shown
-from counterpoise.report.charts.series import MANY, chart, line, over_iterations, x_axis, y_axis
+from counterpoise.report.charts.series import (
+    MAX_DISTINCT_POINTS,
+    base_chart,
+    iteration_chart,
+    line_chart,
+    x_axis,
+    y_axis,
+)
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
@@ -40,30 +47,36 @@ def _top(points: list[tuple[int, float | None]], least: float) -> float:
 
 def _split(run: RunData) -> Figure | None:
     points = _points(run, "split_share")
-    drawn = line(points, run.last, "Split groups", ".1%", axis="%", domain=[0.0, 1.0])
+    drawn = line_chart(
+        points, run.last_iteration, "Split groups", ".1%", axis="%", domain=[0.0, 1.0]
+    )
     note = "Share of prompts whose rollouts are spread over more than one optimizer step."
     return Figure(drawn, "Split groups", note) if drawn else None
 
 
 def _sums(run: RunData) -> Figure | None:
     points = _points(run, "max_abs_group_advantage_sum")
-    drawn = line(points, run.last, "Largest |S_B|", ".3f", domain=[0.0, _top(points, 1.0)])
+    drawn = line_chart(
+        points, run.last_iteration, "Largest |S_B|", ".3f", domain=[0.0, _top(points, 1.0)]
+    )
     note = Markup(
         "S<sub>B</sub> sums the advantages of the part of a group that shares a step: 0 if whole."
     )
     return Figure(drawn, Markup("Largest |S<sub>B</sub>|"), note) if drawn else None
 
 
-def cancellation(plan: dict[str, Any]) -> float | None:
+def cross_term(plan: dict[str, Any]) -> float | None:
     """sum_B sum_{i != j in B} A_i A_j / sum_i A_i^2 (eq. 14): -1 exactly when every S_B is 0."""
     squares = sum(A * A for A in plan["advantage"])
     return sum(plan["describe"]["cross_advantage_sum"]) / squares if squares else None
 
 
 def _cross(run: RunData) -> Figure | None:
-    points = [(plan["iteration"], cancellation(plan)) for plan in run.plans]
+    points = [(plan["iteration"], cross_term(plan)) for plan in run.plans]
     top = _top(points, 0.25)
-    drawn = line(points, run.last, "Cross term", ".3f", domain=[-1.1, top], guide=-1.0)
+    drawn = line_chart(
+        points, run.last_iteration, "Cross term", ".3f", domain=[-1.1, top], guide=-1.0
+    )
     note = (
         "Products of advantages within steps over their squares: −1 (dashed) cancels what is "
         "shared, above 0 one sign adds up."
@@ -85,24 +98,26 @@ def _signs(run: RunData) -> Figure | None:
         for i, share in _points(run, "positive_share")
         if share is not None and (shares := [r["share"] for r in records if r["iteration"] == i])
     ]
-    x, y = x_axis(run.last), y_axis("share", "%", [0.0, 1.0])
-    if len(whole) > MANY:
+    x, y = x_axis(run.last_iteration), y_axis("share", "%", [0.0, 1.0])
+    if len(whole) > MAX_DISTINCT_POINTS:
         note = "Of the rollouts with signal: the band spans the steps, the line is the whole batch."
         steps = [
-            chart(whole).mark_area(style="soft", opacity=0.6).encode(x=x, y="low:Q", y2="high:Q")
+            base_chart(whole)
+            .mark_area(style="soft", opacity=0.6)
+            .encode(x=x, y="low:Q", y2="high:Q")
         ]
     else:
         note = "Of the rollouts with signal: a dot for each step, the line for the whole batch."
         steps = [
-            chart(whole).mark_rule(style="soft").encode(x=x, y="low:Q", y2="high:Q"),
-            chart(records).mark_point(style="soft", size=18).encode(x=x, y=y),
+            base_chart(whole).mark_rule(style="soft").encode(x=x, y="low:Q", y2="high:Q"),
+            base_chart(records).mark_point(style="soft", size=18).encode(x=x, y=y),
         ]
     layers = [
-        chart([{"share": 0.5}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y),
+        base_chart([{"share": 0.5}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y),
         *steps,
-        chart(whole).mark_line(style="series").encode(x=x, y=y),
+        base_chart(whole).mark_line(style="series").encode(x=x, y=y),
     ]
-    drawn = over_iterations(
+    drawn = iteration_chart(
         layers,
         whole,
         [
@@ -110,7 +125,7 @@ def _signs(run: RunData) -> Figure | None:
             ("low", "lowest step", ".1%"),
             ("high", "highest step", ".1%"),
         ],
-        run.last,
+        run.last_iteration,
         "Positive share of the rows with signal, per step and for the whole batch",
     )
     return Figure(drawn, "Positive share", note)
@@ -119,14 +134,16 @@ def _signs(run: RunData) -> Figure | None:
 def _load(run: RunData) -> Figure | None:
     points = _points(run, "token_imbalance")
     top = _top(points, 1.5)
-    drawn = line(points, run.last, "Token imbalance", ".3f", domain=[1.0, top])
+    drawn = line_chart(points, run.last_iteration, "Token imbalance", ".3f", domain=[1.0, top])
     note = "Tokens of the heaviest step over the mean of the steps; 1 is even."
     return Figure(drawn, "Token imbalance", note) if drawn else None
 
 
 def _shared(run: RunData) -> Figure | None:
     points = _points(run, "shared_token_share")
-    drawn = line(points, run.last, "Shared tokens", ".1%", axis="%", domain=[0.0, 1.0])
+    drawn = line_chart(
+        points, run.last_iteration, "Shared tokens", ".1%", axis="%", domain=[0.0, 1.0]
+    )
     note = (
         "Of the token types in a step's positive rollouts, the share its negative ones have too: "
         "what there is to cancel."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from counterpoise.plugins import is_own, shown
 from counterpoise.report.charts.render import render
-from counterpoise.report.panels.buffer import fates
+from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
@@ -23,18 +23,18 @@ def panel(run: RunData) -> Panel:
             config=run.config,
             rule=shown(run.config.batch.composer),
             reward=shown(run.config.verify.name) if is_own(run.config.verify.name) else "",
-            last=run.last,
+            last=run.last_iteration,
             before=ordered[0] if ordered else None,
             after=ordered[-1] if len(ordered) > 1 else None,
-            facts=facts(run) if run.metrics else [],
+            facts=list_facts(run) if run.metrics else [],
         ),
         assets=("summary.css",),
     )
 
 
-def facts(run: RunData) -> list[Fact]:
+def list_facts(run: RunData) -> list[Fact]:
     balanced = run.config.balance.tau > 0
-    end = fates(run)[-1]
+    end = count_fates(run)[-1]
     sampled = sum(record["rollouts"] for record in run.metrics)
     updates = sum(record["steps"] > 0 for record in run.metrics)
     skipped = sum(record["skipped_steps"] for record in run.metrics)
@@ -57,7 +57,7 @@ def facts(run: RunData) -> list[Fact]:
         (_count(steps), "optimizer steps" + (f", {skipped} skipped" if skipped else "")),
         (f"{updates}\u2009/\u2009{len(run.metrics)}", "iterations with an update"),
         (_count(sum(record["rollout_tokens"] for record in run.metrics)), "tokens sampled"),
-        (duration(wall_seconds(run)), "wall time"),
+        (format_duration(wall_seconds(run)), "wall time"),
     ]
 
 
@@ -67,7 +67,7 @@ def wall_seconds(run: RunData) -> float:
     return float(iterations + sum(e.get("evaluate_seconds", 0.0) for e in run.evaluations))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """
     Example:
         >>> duration(8.2), duration(75), duration(9000)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import altair as alt
 import numpy as np
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -36,13 +36,13 @@ def _similarity(sampled: Records) -> Figure:
     edges = np.linspace(min(map(min, values.values())), 1.0, 51)
     x = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
-    layers = [chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
+    layers = [base_chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
     for kind, style in (("different", "soft"), ("equal", "series")):
         share = np.histogram(values[kind], edges)[0] / len(values[kind])
         steps = [
             {"x": float(x), "share": float(s)} for x, s in zip(edges, [*share, 0.0], strict=True)
         ]
-        drawn = chart(steps)
+        drawn = base_chart(steps)
         layers += [
             drawn.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(x=x, y=y),
             drawn.mark_line(style=style, interpolate="step-after").encode(x=x, y=y),
@@ -64,7 +64,7 @@ def _phi(sampled: Records) -> Figure:
         share = 1 - np.searchsorted(sizes, grid) / len(sizes)
         line = [{"x": float(x), "share": float(s)} for x, s in zip(grid, share, strict=True)]
         layers.append(
-            chart(line)
+            base_chart(line)
             .mark_line(style=style)
             .encode(
                 x=alt.X(
@@ -100,7 +100,7 @@ def _entropy(cells: Records) -> Figure:
     top = max(v["mean"] for v in values)
     shown = [{**v, "shade": float(max(0.0, 1 + np.log10(v["mean"] / top) / 6))} for v in values]
     heat = (
-        chart(shown)
+        base_chart(shown)
         .mark_rect(style="series")
         .encode(
             x=alt.X("k:O", axis=alt.Axis(title="entropy of the token that pushes", labelAngle=0)),
@@ -134,7 +134,7 @@ def _concentration(cells: Records) -> Figure:
         axis = alt.Axis(
             format="%", tickCount=5, tickMinStep=0, grid=True, domain=False, title="share"
         )
-        drawn = chart(bars).mark_bar(style=style, size=9, yOffset=offset)
+        drawn = base_chart(bars).mark_bar(style=style, size=9, yOffset=offset)
         layers.append(drawn.encode(x=alt.X("share:Q", axis=axis), y=y))
     return Figure(
         alt.LayerChart(
@@ -166,7 +166,7 @@ def _left_out(sampled: Records) -> Figure:
         axis=alt.Axis(title="larger probability of the two", labelAngle=-35),
     )
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    drawn = chart(points)
+    drawn = base_chart(points)
     return Figure(
         _layered(
             [

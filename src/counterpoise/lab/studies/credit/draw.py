@@ -9,7 +9,7 @@ import altair as alt
 from counterpoise.lab.studies.credit.arms import BASELINE
 from counterpoise.lab.studies.credit.training import Trained, trained
 from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
-from counterpoise.report.charts.forest import Point, forest, point
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
@@ -41,7 +41,7 @@ def _credit(found: Sequence[Valued], tokens: Tokens) -> Figure:
     known = sorted((o for o in found if o.credit), key=_by("credit"), reverse=True)
     base = next(o for o in found if o.arm == BASELINE)
     drawn = _forest(
-        [point(o.arm, "A w", o.credit) for o in known if o.credit],
+        [forest_point(o.arm, "A w", o.credit) for o in known if o.credit],
         {"A w": "series"},
         "rank correlation with value",
         "Rank correlation of A w with the Monte Carlo value of a token",
@@ -57,7 +57,7 @@ def _credit(found: Sequence[Valued], tokens: Tokens) -> Figure:
 def _parts(found: Sequence[Valued]) -> Figure:
     shown = [o for o in found if o.right or o.wrong]
     points = [
-        point(o.arm, name, interval)
+        forest_point(o.arm, name, interval)
         for o in sorted(shown, key=_by("credit"), reverse=True)
         for name in PARTS
         if (interval := getattr(o, name))
@@ -81,7 +81,7 @@ def _moved(found: Sequence[Valued]) -> Figure:
     known = sorted((o for o in found if o.moved), key=_by("moved"), reverse=True)
     base = next(o for o in found if o.arm == BASELINE)
     drawn = _forest(
-        [point(o.arm, "moved", o.moved) for o in known if o.moved],
+        [forest_point(o.arm, "moved", o.moved) for o in known if o.moved],
         {"moved": "series"},
         "rank correlation with value",
         "Rank correlation of a token's movement in one iteration with its value",
@@ -95,13 +95,15 @@ def _moved(found: Sequence[Valued]) -> Figure:
 
 
 def _one(found: Sequence[Valued], name: str, title: str, note: str) -> Figure:
-    points = [point(o.arm, name, interval) for o in found if (interval := getattr(o, name))]
+    points = [forest_point(o.arm, name, interval) for o in found if (interval := getattr(o, name))]
     drawn = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
     return Figure(drawn, title, f"{note} The same batch in the demo's steps; 95 % over prompts.")
 
 
 def _overhead(found: Sequence[Valued]) -> Figure:
-    points = [point(o.arm, "cost", (o.overhead, None, None)) for o in found if o.arm != BASELINE]
+    points = [
+        forest_point(o.arm, "cost", (o.overhead, None, None)) for o in found if o.arm != BASELINE
+    ]
     drawn = _forest(
         points, {"cost": "series"}, "of an iteration", "Overhead by arm", zero=True, axis="%",
         number=".0%",
@@ -112,7 +114,7 @@ def _overhead(found: Sequence[Valued]) -> Figure:
 def _training(runs: Sequence[Trained]) -> Figure:
     several = len({one.rate for one in runs}) > 1
     points = [
-        point(f"{one.arm}, lr {one.rate:g}" if several else one.arm, series, _interval(mean))
+        forest_point(f"{one.arm}, lr {one.rate:g}" if several else one.arm, series, _interval(mean))
         for one in runs
         for series, mean in (("equal rollouts", one.rollouts), ("equal seconds", one.seconds))
         if mean
@@ -131,7 +133,7 @@ def _training(runs: Sequence[Trained]) -> Figure:
 
 
 def _forest(
-    points: Sequence[Point],
+    points: Sequence[ForestPoint],
     styles: Mapping[str, str],
     title: str,
     description: str,
@@ -141,7 +143,7 @@ def _forest(
     zero: bool = False,
     guide: float | None = None,
 ) -> alt.LayerChart:
-    return forest(
+    return forest_chart(
         points, styles, title, description, axis=axis, number=number, zero=zero, guide=guide,
         labels=LABELS,
     )  # fmt: skip

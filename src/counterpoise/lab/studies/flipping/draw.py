@@ -7,8 +7,8 @@ from functools import partial
 import altair as alt
 
 from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, Moved
-from counterpoise.report.charts.forest import forest, point
-from counterpoise.report.charts.series import chart, x_axis, y_axis
+from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -58,7 +58,7 @@ def _line(points: list[Record], colour: str, form: str = "") -> list[alt.Chart]:
     x = x_axis(max((p["iteration"] for p in points), default=1))
     y = y_axis("value", form, [0.0, 1.0] if form == "%" else None)
     tip = [alt.Tooltip("iteration:Q"), alt.Tooltip("value:Q", format=".1%" if form else ".4f")]
-    drawn = chart(points)
+    drawn = base_chart(points)
     return [
         drawn.mark_line(style=colour).encode(x=x, y=y),
         drawn.mark_point(style=colour).encode(x=x, y=y, tooltip=tip),
@@ -78,8 +78,8 @@ def _steps(records: Records) -> Figure:
                 line = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
                 for name in ("boosted", "suppressed"):
                     found = moved.interval(partial(moved.share, name, sign))
-                    points.append(point(line, name, found))
-    drawn = forest(
+                    points.append(forest_point(line, name, found))
+    drawn = forest_chart(
         points,
         {name: CLASSES[name] for name in ("boosted", "suppressed")},
         "share of tokens",

@@ -17,8 +17,8 @@ from counterpoise.lab.studies.masking.judge import (
     mean_boost,
     rate,
 )
-from counterpoise.report.charts.forest import Point, forest, point
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -49,7 +49,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
 def _table(records: Records, layer: str) -> Figure:
     table = matching(records, panel="table", layer=layer, how="update", rate=ETA)
     points = [
-        point(
+        forest_point(
             label,
             source,
             rate(matching(table, condition=condition, source=source)),
@@ -70,7 +70,7 @@ def _table(records: Records, layer: str) -> Figure:
 def _by_candidate(records: Records) -> Figure:
     both = matching(records, panel="table", layer="head", how="update", condition="both")
     points = [
-        point(f"{sign} candidate", source, rate(matching(both, sign=sign, source=source)))
+        forest_point(f"{sign} candidate", source, rate(matching(both, sign=sign, source=source)))
         for sign in ("positive", "negative")
         for source in STYLES
     ]
@@ -83,8 +83,8 @@ def _by_candidate(records: Records) -> Figure:
     )
 
 
-def _forest(points: Sequence[Point]) -> alt.LayerChart:
-    return forest(
+def _forest(points: Sequence[ForestPoint]) -> alt.LayerChart:
+    return forest_chart(
         [p for p in points if not np.isnan(p["value"])],
         STYLES,
         "Boost Rate",
@@ -118,12 +118,14 @@ def _effects(records: Records) -> Figure:
         ),
     )
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
-    layers = [chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
+    layers = [base_chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
     for style, members in chosen.values():
         values = np.sort([r["effect"] for r in members])
         steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), 200)).astype(int))
         line = [{"effect": float(values[i]), "share": (i + 1) / len(values)} for i in steps]
-        layers.append(chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y))
+        layers.append(
+            base_chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y)
+        )
     return Figure(
         alt.LayerChart(
             layer=layers, width="container", height=200, description="Masking effects, cumulative"
@@ -219,12 +221,14 @@ def _lines(
     axis = alt.Axis(format="%") if share else alt.Axis(format="~g")
     scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(nice=True)
     y = alt.Y("value:Q", scale=scale, axis=axis)
-    middle = chart([{"value": 0.5 if share else 0.0}])
+    middle = base_chart([{"value": 0.5 if share else 0.0}])
     layers = [middle.mark_rule(style="line").encode(y=y)]
-    layers += [chart([g]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y) for g in guides]
+    layers += [
+        base_chart([g]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y) for g in guides
+    ]
     for source, style in STYLES.items():
         for layer, dash in (("head", [1, 0]), ("full", [5, 4])):
-            mine = chart(matching(points, source=source, layer=layer))
+            mine = base_chart(matching(points, source=source, layer=layer))
             if layer == "head":
                 band = mine.mark_area(style=style, opacity=0.14).encode(x=x, y="low:Q", y2="high:Q")
                 layers.append(band)

@@ -14,7 +14,7 @@ from counterpoise.lab.studies.value_gap import (
     verdict_of,
 )
 from counterpoise.lab.studies.value_gap_charts import along, at
-from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, interval, mean_interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records
@@ -162,15 +162,15 @@ def _over_entropy(everything: Records) -> Figure:
 def _checks(cells: Records, everything: Records) -> Figure:
     matched, control, _ = _controls(everything)
     checks = [
-        point(f"{sign}, {name}", "gap", gap(_of(cells, sign), field))
+        forest_point(f"{sign}, {name}", "gap", gap(_of(cells, sign), field))
         for field, name in ESTIMATORS.items()
         for sign in SIGNS
     ]
     checks += [
-        point("like probability", "gap", matched),
-        point("advantages shuffled", "gap", control),
+        forest_point("like probability", "gap", matched),
+        forest_point("advantages shuffled", "gap", control),
     ]
-    drawn = forest(
+    drawn = forest_chart(
         checks,
         {"gap": "series"},
         "value gap",

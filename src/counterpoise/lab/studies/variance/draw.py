@@ -6,7 +6,7 @@ import numpy as np
 
 from counterpoise.lab.studies.variance.judge import COMPOSERS, Measured, cross_term, signals
 from counterpoise.microscope.variance import CUTS
-from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 
@@ -25,8 +25,8 @@ def _noise_figure(records: Records) -> Figure:
             all_once = np.ones(len(one.prompts))
             line = f"{cut}, C = {one.C(all_once):+.2f}"
             found, expected = one.interval(one.factor), one.predicted(all_once)
-            points.append(point(line, direction, found, expected))
-    drawn = forest(
+            points.append(forest_point(line, direction, found, expected))
+    drawn = forest_chart(
         points,
         COLOURS,
         "variance of the update over that of independent rollouts",
@@ -49,9 +49,11 @@ def _noise_figure(records: Records) -> Figure:
 
 def _plan_figure(records: Records) -> Figure:
     steps = [r for r in records if r["panel"] == "plan" and r["squares"]]
-    points = [point(rule, "mean", cross_term(records, rule)) for rule in COMPOSERS]
-    points += [point(r["cut"], "step", (r["cross"] / r["squares"], None, None)) for r in steps]
-    drawn = forest(
+    points = [forest_point(rule, "mean", cross_term(records, rule)) for rule in COMPOSERS]
+    points += [
+        forest_point(r["cut"], "step", (r["cross"] / r["squares"], None, None)) for r in steps
+    ]
+    drawn = forest_chart(
         points,
         {"mean": "ink", "step": "soft"},
         "cross-advantage term over sum of squares",
@@ -71,8 +73,8 @@ def _filter_figure(records: Records) -> Figure:
     points = []
     for number in signals(records):
         _, direction, label = number.name.split(", ")
-        points.append(point(direction, label, (number.value, number.low, number.high)))
-    drawn = forest(
+        points.append(forest_point(direction, label, (number.value, number.low, number.high)))
+    drawn = forest_chart(
         points,
         {"joint": "ink", "right only": "positive"},
         "mean update over its root mean square",
