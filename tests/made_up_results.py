@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile, ResultHeader, write_order
+from counterpoise.lab.evaluate.result_files import (
+    JudgedProblem,
+    ResultFile,
+    ResultHeader,
+    write_order,
+)
 
 HEADER = ResultHeader(
     model="a", name="out/a/model", weights="0", benchmark="aime24", title="AIME24", problems=2,

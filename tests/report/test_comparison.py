@@ -19,17 +19,17 @@ from counterpoise.cli import main
 from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.report.charts.render import read_asset
-from counterpoise.report.compare.curves import batches_panel, cancellation_panel, learning_panel
-from counterpoise.report.compare.numbers import TableCell, table_lines
-from counterpoise.report.compare.options import find_option_differences
-from counterpoise.report.compare.overlay import axis_ends
-from counterpoise.report.compare.page import write_comparison_page
-from counterpoise.report.compare.run_names import (
+from counterpoise.report.compare.compared_runs import (
     RUN_STYLES,
     distinct_names,
     join_words,
     read_compared_runs,
 )
+from counterpoise.report.compare.curves import batches_panel, cancellation_panel, learning_panel
+from counterpoise.report.compare.numbers import TableCell, table_lines
+from counterpoise.report.compare.options import find_option_differences
+from counterpoise.report.compare.overlay import axis_ends
+from counterpoise.report.compare.page import write_comparison_page
 from counterpoise.report.pages.assemble import split_body
 from counterpoise.report.panels.buffer import wasted_shares
 from counterpoise.report.run_data import RunData

@@ -113,8 +113,8 @@ def evaluate(
 def judge(options: EvaluationOptions, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
 
+    from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
     from counterpoise.lab.evaluate.run import evaluate as run
-    from counterpoise.lab.evaluate.watch import LiveEvaluationProgress
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(stderr=as_json)

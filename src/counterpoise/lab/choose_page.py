@@ -7,8 +7,8 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.hosts.importing.formats import wrote
-from counterpoise.lab.evaluate.cells import is_evaluation
 from counterpoise.lab.evaluate.page import write_evaluation_page
+from counterpoise.lab.evaluate.result_files import is_evaluation
 from counterpoise.lab.studies.page import found_in, write_studies
 from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.pages.imported import write_imported_page

@@ -16,7 +16,7 @@ from hosts.trl.trl_compare import launch, needs_trl
 from counterpoise.cli import token_view
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.report.compare.run_names import read_compared_runs
+from counterpoise.report.compare.compared_runs import read_compared_runs
 from counterpoise.types import Rollout, Row
 
 RB: dict[str, Any] = {"tau": 0.4, "modulus": 3, "max_refills": 20}

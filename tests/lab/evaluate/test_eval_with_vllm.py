@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.cells import read_result_files
 from counterpoise.lab.evaluate.plan import EvaluationOptions
+from counterpoise.lab.evaluate.result_files import read_result_files
 from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.sample import vllm_host
 from counterpoise.task.word_problems import load

@@ -20,10 +20,10 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.evaluate import run
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile, read_result_files
 from counterpoise.lab.evaluate.plan import EvaluationOptions, plan_jobs
+from counterpoise.lab.evaluate.progress import EvaluationProgress
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, read_result_files
 from counterpoise.lab.evaluate.run import evaluate
-from counterpoise.lab.evaluate.watch import EvaluationProgress
 from counterpoise.model.load import EMBEDDED, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import share

@@ -14,13 +14,13 @@ from made_up_results import HEADER, cell, evaluation, judged
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.lab.evaluate import page
-from counterpoise.lab.evaluate.cells import ResultFile, read_result_files
 from counterpoise.lab.evaluate.page import (
     benchmark_map,
     choose_response_limits,
     choose_responses,
     write_evaluation_page,
 )
+from counterpoise.lab.evaluate.result_files import ResultFile, read_result_files
 from counterpoise.lab.evaluate.summary import summarise
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from made_up_results import HEADER, judged
 
 from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import ResultFile
+from counterpoise.lab.evaluate.result_files import ResultFile
 from counterpoise.lab.evaluate.summary import summarise
 from counterpoise.lab.evaluate.sweep import TEMPERATURES, TOP_PS
 

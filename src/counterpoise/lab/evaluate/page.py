@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile, read_result_files
 from counterpoise.lab.evaluate.pass_curves import pass_curves_panel
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, read_result_files
 from counterpoise.lab.evaluate.score import count_right
 from counterpoise.lab.evaluate.summary import EvaluationSummary, summarise
 from counterpoise.report.charts.render import pack_json, render

@@ -18,8 +18,8 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.evaluate import PAPER, benchmarks, models
 from counterpoise.lab.evaluate.benchmarks import Benchmark
-from counterpoise.lab.evaluate.cells import ResultFile, ResultHeader
 from counterpoise.lab.evaluate.models import ModelSource
+from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.plugins import is_own

@@ -23,7 +23,6 @@ from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.evaluate import models
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultHeader, write_order
 from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.lab.evaluate.plan import (
     MAX_NEW_TOKENS,
@@ -31,8 +30,9 @@ from counterpoise.lab.evaluate.plan import (
     EvaluationOptions,
     plan_jobs,
 )
+from counterpoise.lab.evaluate.progress import EvaluationProgress
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultHeader, write_order
 from counterpoise.lab.evaluate.summary import EvaluationSummary, write_summary
-from counterpoise.lab.evaluate.watch import EvaluationProgress
 from counterpoise.model.fit_memory import explained
 from counterpoise.model.load import Policy
 from counterpoise.plugins import is_own, pinned

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile, ResultHeader
 from counterpoise.lab.evaluate.majority import maj_at_k
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, ResultHeader
 from counterpoise.statistics.pass_at_k import pass_at_k
 from counterpoise.statistics.prompt_intervals import Estimate, share
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.cells import SCHEMA, ResultFile, read_result_files, write_json
+from counterpoise.lab.evaluate.result_files import SCHEMA, ResultFile, read_result_files, write_json
 from counterpoise.lab.evaluate.score import BenchmarkScore, score_benchmark, solved_any
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_difference
 from counterpoise.statistics.prompt_intervals import Estimate, average

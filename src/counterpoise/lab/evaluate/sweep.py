@@ -14,7 +14,7 @@ from itertools import product
 
 from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import JudgedProblem, ResultFile
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile
 from counterpoise.lab.evaluate.score import solved_shares
 from counterpoise.statistics.prompt_intervals import Estimate, average, difference
 

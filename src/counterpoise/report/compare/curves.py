@@ -9,6 +9,7 @@ from functools import partial
 from markupsafe import Markup
 
 from counterpoise.report.charts.render import render
+from counterpoise.report.compare.compared_runs import ComparedRun, join_words
 from counterpoise.report.compare.heldout import (
     HeldoutResults,
     heldout_by_setting,
@@ -21,7 +22,6 @@ from counterpoise.report.compare.overlay import (
     interval_chart,
     overlay_chart,
 )
-from counterpoise.report.compare.run_names import ComparedRun, join_words
 from counterpoise.report.panels.buffer import wasted_shares
 from counterpoise.report.panels.learning import SMALL_CHARTS, MetricChart, is_uninformative
 from counterpoise.report.panels.monitor import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting, by_setting
 from counterpoise.plugins import content
-from counterpoise.report.compare.run_names import ComparedRun
+from counterpoise.report.compare.compared_runs import ComparedRun
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from counterpoise.report.compare.compared_runs import ComparedRun
 from counterpoise.report.compare.heldout import Evaluation, heldout_by_setting
-from counterpoise.report.compare.run_names import ComparedRun
 from counterpoise.report.panels.buffer import wasted_shares
 from counterpoise.report.panels.summary import format_duration, wall_seconds
 

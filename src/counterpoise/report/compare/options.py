@@ -12,7 +12,7 @@ from counterpoise.config.load import options, own_functions
 from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.plugins import shown_all
 from counterpoise.report.charts.render import render
-from counterpoise.report.compare.run_names import ComparedRun, join_words
+from counterpoise.report.compare.compared_runs import ComparedRun, join_words
 from counterpoise.report.panels.panel import Panel
 from counterpoise.store.resume import differences
 

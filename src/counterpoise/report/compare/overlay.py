@@ -22,7 +22,7 @@ from counterpoise.report.charts.series import (
     smoothed,
     y_axis,
 )
-from counterpoise.report.compare.run_names import ComparedRun
+from counterpoise.report.compare.compared_runs import ComparedRun
 
 RunPoints = list[dict[str, Any]]  # {"iteration", "rollouts", "steps", "value"}, in order
 X_AXES = {

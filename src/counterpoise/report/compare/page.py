@@ -11,6 +11,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import explain_damage
 from counterpoise.report.charts.render import render
+from counterpoise.report.compare.compared_runs import ComparedRun, join_words, read_compared_runs
 from counterpoise.report.compare.curves import batches_panel, cancellation_panel, learning_panel
 from counterpoise.report.compare.heldout import heldout_by_setting, same_problems, same_reward
 from counterpoise.report.compare.numbers import table_lines
@@ -20,7 +21,6 @@ from counterpoise.report.compare.options import (
     options_panel,
 )
 from counterpoise.report.compare.overlay import X_AXES, axis_ends
-from counterpoise.report.compare.run_names import ComparedRun, join_words, read_compared_runs
 from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Panel
 

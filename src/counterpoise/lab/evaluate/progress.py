@@ -11,7 +11,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from counterpoise.lab.evaluate.cells import ResultFile
+from counterpoise.lab.evaluate.result_files import ResultFile
 from counterpoise.terminal import one_line
 
 QUIET_SECONDS = 10.0  # between lines where there is no terminal

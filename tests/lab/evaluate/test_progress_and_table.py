@@ -9,10 +9,10 @@ import pytest
 from made_up_results import cell
 from rich.console import Console
 
-from counterpoise.lab.evaluate import watch as watching
+from counterpoise.lab.evaluate import progress as watching
+from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
 from counterpoise.lab.evaluate.summary import summarise
 from counterpoise.lab.evaluate.table import print_summary
-from counterpoise.lab.evaluate.watch import LiveEvaluationProgress
 
 
 def console(width: int = 80) -> Console:

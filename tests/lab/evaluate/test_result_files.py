@@ -10,7 +10,7 @@ import pytest
 from made_up_results import HEADER, cell, evaluation, judged
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import (
+from counterpoise.lab.evaluate.result_files import (
     ResultFile,
     read_order,
     read_result_file,
@@ -82,7 +82,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("counterpoise.lab.evaluate.cells.append_line", full)
+    monkeypatch.setattr("counterpoise.lab.evaluate.result_files.append_line", full)
     with pytest.raises(PoiseError, match=r"No space left.*the same command again"):
         made.write(judged("p2", [1, 1]))
     assert made.path.read_bytes() == content
