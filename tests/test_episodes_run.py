@@ -82,15 +82,22 @@ def test_traces_hold_the_policys_tokens_alone(finished: Path) -> None:
         text = run.texts_of_plan(plan)[row]
         assert text is not None
         assert count == plan["tokens"][row] == text.tokens
-    told = [r for r in rows if run.texts_of_plan(plan)[r].told]
+    told = [r for r in rows if run.texts_of_plan(plan)[r].environment_tokens]
     shown = pack_iteration(run, plan)
     assert shown.rows_shown == len(rows)
     said = {
-        token for r in told for _, tokens in run.texts_of_plan(plan)[r].told for token in tokens
+        token
+        for r in told
+        for _, tokens in run.texts_of_plan(plan)[r].environment_tokens
+        for token in tokens
     }
     assert said <= shown.token_ids
     if told:
-        assert find(finished, plan["iteration"], int(told[0]), None, None).texts[told[0]].told
+        assert (
+            find(finished, plan["iteration"], int(told[0]), None, None)
+            .texts[told[0]]
+            .environment_tokens
+        )
 
 
 def test_numbers_of_turns() -> None:

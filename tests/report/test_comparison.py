@@ -164,14 +164,17 @@ def test_the_quantities_of_a_run_s_own_panels_are_laid_over_each_other(
     page = Page(write_comparison_page(runs, tmp_path / "page.html"))
     assert [*charts(page)] == [
         "Held-out success", "Training success", "Mixed groups", "Entropy", "Response length",
-        "Gradient norm", "Clipped tokens", "Importance ratio", "Sampler and trainer",
-        "Positive share", "Wasted rollouts", "Time of an iteration", "Moved against their sign",
-        "Cancellation index", "Own share", "Same-token share", "Output layer against all",
-        "Shared prefix", "Exchangeability residual", "Learning tax", "Drift between right answers",
+        "Gradient norm", "Clipped tokens", "Importance ratio", "Sampler mismatch",
+        "Positive share", "Wasted rollouts", "Time of an iteration",
+        "Moved against their advantage",
+        "Cancelled push", "Push from the token itself", "Push from equal tokens",
+        "Output layer predicts the direction",
+        "Tokens in shared prefixes", "Advantage left on shared prefixes",
+        "Side effect on shared contexts", "Drift between right answers",
     ]  # fmt: skip
     assert page.sections == ["options", "learning", "batches", "cancellation"]
     assert "Missing" not in page.text
-    residual = records(charts(page)["Exchangeability residual"])
+    residual = records(charts(page)["Advantage left on shared prefixes"])
     assert {r["value"] for r in residual} == {0.0}  # 1e-9 is what rounding left
 
 
@@ -199,7 +202,7 @@ def test_only_options_that_differ_are_shown(runs: list[Path], tmp_path: Path):
     ]
     text = " ".join(Page(write_comparison_page(runs, tmp_path / "page.html")).text.split())
     assert "They differ in balance.tau and batch.composer." in text
-    assert "Those in which the runs differ; all others are equal." in text
+    assert "Options in which the runs differ; all others are equal." in text
 
 
 def test_functions_of_the_users_are_told_apart(runs: list[Path], tmp_path: Path):
@@ -222,8 +225,8 @@ def test_runs_of_one_design_are_not_averaged(runs: list[Path], tmp_path: Path):
     other = with_options(runs[0], tmp_path / "other", loop={"seed": 7})
     page = Page(write_comparison_page([runs[0], other], tmp_path / "page.html"))
     text = " ".join(page.text.split())
-    assert "They differ in their seed alone, and are drawn one by one, not averaged." in text
-    assert "poise experiment trains arms over seeds" in text
+    assert "They differ only in their seed; they are drawn one by one, not averaged." in text
+    assert "poise experiment trains each configuration with several seeds" in text
     assert {r["run"] for r in records(charts(page)["Entropy"])} == {0, 1}
 
 
@@ -231,7 +234,7 @@ def test_equal_options_and_another_engine(runs: list[Path], tmp_path: Path):
     same = tmp_path / "same"
     shutil.copytree(runs[0], same)
     text = Page(write_comparison_page([runs[0], same], tmp_path / "page.html")).text
-    assert text.count("Every option is the same.") == 2
+    assert text.count("All options are equal.") == 2
     (same / "engine.json").write_text('{"schema": 1, "engine": "trl", "version": "1.16.0"}')
     (engine,) = find_option_differences(read_compared_runs([runs[0], same]))
     assert (engine.name, engine.values) == ("--engine", ["native", "trl"])
@@ -261,7 +264,7 @@ def test_success_is_compared_where_it_was_sampled_alike(tmp_path: Path):
 
 
 def test_other_problems_are_said_to_be_others(runs: list[Path], tmp_path: Path):
-    said = "Not all were judged by the same problems"
+    said = "Not all runs were evaluated on the same problems"
     assert said not in Page(write_comparison_page(runs, tmp_path / "page.html")).text
     fewer = with_options(runs[0], tmp_path / "fewer", evaluate={"prompts": 3})
     assert said in Page(write_comparison_page([runs[0], fewer], tmp_path / "page.html")).text
@@ -288,10 +291,10 @@ def test_another_reward_is_said_to_be_another(
         for run, name in zip("ab", names, strict=True)
     ]
     text = " ".join(Page(write_comparison_page(told, tmp_path / "page.html")).text.split())
-    said = "They were not judged by the same reward (verify.name): the success of one cannot be "
-    assert text.count(said + "held against another's.") == (not same)
-    assert text.count("with 95 % intervals, not all by the same reward") == (not same)
-    under = "Not all were judged by the same reward: verify.name differs."
+    said = "They were not evaluated with the same reward function (verify.name), so their success "
+    assert text.count(said + "rates cannot be compared.") == (not same)
+    assert text.count("with 95 % intervals, not all with the same reward function") == (not same)
+    under = "Not all runs were evaluated with the same reward function: verify.name differs."
     assert text.count(under) == (0 if same else 2)
 
 
@@ -313,10 +316,10 @@ def test_an_imported_run_is_drawn_as_far_as_it_tells(runs: list[Path], tmp_path:
         (10, 32, None, 0.1), (20, 64, None, 0.2),
     ]  # fmt: skip
     assert {r["run"] for r in records(drawn["Entropy"])} == {0}
-    assert "2 runs, of which theirs is another trainer's." in text
+    assert "2 runs; theirs was imported from another trainer." in text
     assert "Mean over the trained tokens, in nats. Missing in theirs." in text
-    assert "Along optimizer steps there is nothing of theirs." in text
-    assert "What the trainer of theirs was told is not known here: there is nothing" in text
+    assert "Optimizer steps are not known for theirs." in text
+    assert "The options of theirs are unknown: there is nothing" in text
 
 
 def test_a_run_that_the_adapter_planned_tells_its_steps(tmp_path: Path):
@@ -330,7 +333,7 @@ def test_a_run_that_the_adapter_planned_tells_its_steps(tmp_path: Path):
     compared = read_compared_runs([ours, theirs])
     assert compared[0].costs == compared[1].costs
     page = Page(write_comparison_page([ours, theirs], tmp_path / "page.html"))
-    assert "Along optimizer steps" not in page.text
+    assert "Optimizer steps are not known" not in page.text
 
 
 def test_two_imported_runs_have_no_axis_of_steps(tmp_path: Path):
@@ -338,8 +341,8 @@ def test_two_imported_runs_have_no_axis_of_steps(tmp_path: Path):
     assert axis_ends(read_compared_runs(runs)) == {"rollouts": 64, "iteration": 20}
     page = Page(write_comparison_page(runs))
     assert "optimizer steps" not in page.text.partition("Learning")[0]
-    assert "No run has numbers for this: positive share, wasted rollouts" in page.text
-    told = "Not drawn, for no run has the numbers: held-out success, entropy, gradient norm"
+    assert "No run has values for this: positive share, wasted rollouts" in page.text
+    told = "Not drawn, because no run has values: held-out success, entropy, gradient norm"
     assert told in page.text
 
 
@@ -361,7 +364,7 @@ def test_without_the_monitor_the_page_says_what_is_absent(tmp_path: Path):
     panel = cancellation_panel(compared := read_compared_runs(runs), axis_ends(compared))
     assert panel is not None
     assert panel.body == Markup()
-    assert panel.caption.startswith("No run has numbers for this: moved against their sign,")
+    assert panel.caption.startswith("No run has values for this: moved against their advantage,")
 
 
 # -- the page -------------------------------------------------------------------------------------
@@ -428,8 +431,8 @@ def test_faults_are_one_line_and_exit_code_2(
     (tmp_path / "evaluation.json").write_text("{}")
     seven = [runs[0], *(tmp_path / str(i) for i in range(6))]
     for words, said in (
-        ([runs[0], runs[0]], f"{runs[0]} is named twice: name each run once"),
-        ([runs[0], link], f"{link} is the same run as {runs[0]}: name each run once"),
+        ([runs[0], runs[0]], f"{runs[0]} is named twice: give each run once"),
+        ([runs[0], link], f"{link} is the same run as {runs[0]}: give each run once"),
         ([runs[0], tmp_path / "no"], f"{tmp_path / 'no'} does not exist: name the folder of a run"),
         (
             [runs[0].parent, runs[1]],
@@ -437,12 +440,12 @@ def test_faults_are_one_line_and_exit_code_2(
         ),
         (
             [runs[0], tmp_path],
-            f"{tmp_path} is no run, and only runs are compared: poise report {tmp_path} shows it "
-            "alone",
+            f"{tmp_path} is not a run, and only runs can be compared: poise report {tmp_path} "
+            "shows it by itself",
         ),
         (
             seven,
-            "7 runs are too many for one page: name at most 6; poise experiment compares arms over "
+            "7 runs are too many for one page: give at most 6; poise experiment compares arms over "
             "many seeds",
         ),
         (

@@ -187,7 +187,7 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
         inside = "node => node.parentElement.clientWidth - node.offsetWidth"
         assert page.locator(".tokens .parts").evaluate(inside) >= 0
         assert tokens.nth(2).get_attribute("aria-selected") == "true"
-        assert "Who pushed" in page.locator(".tokens .pushers h3").inner_text()
+        assert "Tokens that pushed" in page.locator(".tokens .pushers h3").inner_text()
         found = list(pushes.on_token(row, 2))
         assert page.locator(".tokens .pusher").count() == len(found)
         assert page.locator(".tokens .up .pusher").count() == sum(x > 0 for _, _, x in found)
@@ -385,7 +385,7 @@ def test_token_weights(browser: Browser, weighed: Path):
         assert rollouts.count() == len(mine)  # side by side
         assert page.locator(".credit .ticks i").all_inner_texts() == ["1.000"]  # uniform
         page.locator(".weighing select").select_option("1")
-        w_N = np.concatenate(found.weighed[0].weights)
+        w_N = np.concatenate(found.weightings[0].weights)
         ticks = [float(text) for text in page.locator(".credit .ticks i").all_inner_texts()]
         assert ticks[0] == pytest.approx(min(1.0, w_N.min()), rel=0.02)  # none below what there is
         assert ticks[-1] <= w_N.max() * 1.02
@@ -393,7 +393,7 @@ def test_token_weights(browser: Browser, weighed: Path):
         assert 1.0 in ticks
         for place, i in enumerate(mine):
             tokens = rollouts.nth(place).locator(".token")
-            w_T = found.weighed[0].weights[i]
+            w_T = found.weightings[0].weights[i]
             kinds = tokens.evaluate_all("nodes => nodes.map(node => node.classList[1])")
             strengths = tokens.evaluate_all(
                 "nodes => nodes.map(node => Number(node.style.getPropertyValue('--strength')))"
@@ -435,7 +435,9 @@ def test_without_the_monitor(browser: Browser, tmp_path: Path):
         assert options == ["entropy", "log-probability", "advantage"]
         assert strip(page)[0] == "⟨0⟩"
         page.locator(".tokens .strip .token").nth(2).click()
-        assert "did not store who pushed whom" in page.locator(".tokens .pushers").inner_text()
+        assert (
+            "did not store pushes between tokens" in page.locator(".tokens .pushers").inner_text()
+        )
         assert page.locator(".tokens .card table").count() == 0
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from report.synthetic import G, P, plan_of, write_run
 
 from counterpoise.report.charts.render import embed_json, pack_json, render
-from counterpoise.report.charts.series import line_chart, smoothed
+from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels import mosaic
 from counterpoise.report.panels.buffer import count_fates
@@ -38,7 +38,9 @@ def rows(*advantages: float) -> list[Row]:
 
 @pytest.mark.parametrize(("last", "wanted"), [(1, "01"), (2, "012"), (3, "0123")])
 def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
-    drawn = line_chart([(i, float(i)) for i in range(1, last + 1)], last, "Success", ".2f")
+    drawn = line_chart(
+        [(i, float(i)) for i in range(1, last + 1)], last, "Success", ValueAxis(".2f")
+    )
     assert drawn is not None
     spec = vega_specification(Figure(drawn, "Success")) | {"width": 400, "config": vega_theme()}
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
@@ -135,18 +137,20 @@ def test_rollouts_are_shown_in_pairs_where_there_are_both():
 
 
 def test_smoothing_keeps_a_constant_and_cuts_its_window_at_the_ends():
-    assert smoothed([2.0] * 10) == ([2.0] * 10, 3)
-    assert smoothed([0.0, 3.0, 6.0])[0] == [1.5, 3.0, 4.5]
-    assert smoothed([0.0] * 400)[1] == 25
+    assert moving_average([2.0] * 10) == ([2.0] * 10, 3)
+    assert moving_average([0.0, 3.0, 6.0])[0] == [1.5, 3.0, 4.5]
+    assert moving_average([0.0] * 400)[1] == 25
 
 
 def test_a_line_passes_over_iterations_without_a_number():
-    drawn = line_chart([(1, 0.5), (2, None), (3, 0.25), (4, math.nan)], 3, "Entropy", ".2f")
+    drawn = line_chart(
+        [(1, 0.5), (2, None), (3, 0.25), (4, math.nan)], 3, "Entropy", ValueAxis(".2f")
+    )
     assert drawn is not None
     (values,) = drawn.to_dict()["datasets"].values()
     assert values == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
     assert "0.5 in iteration 1, 0.25 in iteration 3" in drawn.description
-    assert line_chart([(1, None)], 1, "Entropy", ".2f") is None
+    assert line_chart([(1, None)], 1, "Entropy", ValueAxis(".2f")) is None
 
 
 def test_duration():

@@ -67,8 +67,8 @@ def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
     """Iteration 4 was drawn by the checkpoint after 3: A w is what the loss used, bit for bit."""
     found = compare_weightings("high_entropy", run)  # without settings: the run's own
     assert found.stored.iteration == 4
-    assert found.weighed[0].asked == WeightingChoice("high_entropy", ("share=0.3",))
-    assert found.read_by == "weights after iteration 3, which drew them"
+    assert found.weightings[0].choice == WeightingChoice("high_entropy", ("share=0.3",))
+    assert found.read_by == "weights after iteration 3, which sampled them"
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error < 1e-4
     plan = next(p for p in RunData.read(run).plans if p["iteration"] == 4)
@@ -78,7 +78,7 @@ def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
         for row, (group, index) in enumerate(zip(plan["group"], plan["index"], strict=True))
     }
     assert len(found.rows) == len(trace.row_spans) > 0
-    for row, w_T in zip(found.rows, found.weighed[0].weights, strict=True):
+    for row, w_T in zip(found.rows, found.weightings[0].weights, strict=True):
         trained = trace.row_columns(place[row.group, row.index])["advantage"]
         np.testing.assert_array_equal((row.advantage * w_T).astype(np.float32), trained)
 
@@ -86,26 +86,29 @@ def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
 def test_an_iteration_whose_weights_are_gone_is_read_by_the_nearest(run: Path) -> None:
     found = compare_weightings("high_entropy", run, iteration=2)  # wants 1; 0, 3 and 4 are there
     assert found.read_by is not None
-    assert found.read_by.startswith("weights before training, the nearest that are kept")
+    assert found.read_by.startswith("weights before training, the nearest that were kept")
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error > 1e-3
-    assert "log-probabilities are off by" in found.read_by
+    assert "log-probabilities differ from the sampler's by" in found.read_by
 
 
 def test_several_at_once_are_as_each_alone(run: Path) -> None:
     both = compare_weightings("cancellation,high_entropy:share=0.5,cancellation", run)
-    assert [one.asked.label for one in both.weighed] == ["cancellation", "high_entropy share=0.5"]
-    alone = compare_weightings("high_entropy", run, settings=("share=0.5",)).weighed[0]
-    assert alone.numbers == both.weighed[1].numbers
-    kept = alone.numbers.ones
+    assert [one.choice.label for one in both.weightings] == [
+        "cancellation",
+        "high_entropy share=0.5",
+    ]
+    alone = compare_weightings("high_entropy", run, settings=("share=0.5",)).weightings[0]
+    assert alone.statistics == both.weightings[1].statistics
+    kept = alone.statistics.ones
     assert kept == pytest.approx(0.5, abs=0.02)
-    assert alone.numbers.zeros == pytest.approx(1 - kept)
+    assert alone.statistics.zeros == pytest.approx(1 - kept)
 
 
 def test_another_model_may_read(run: Path) -> None:
     found = compare_weightings("high_entropy", run, model="embedded", iteration=4)
     assert found.read_by is not None
-    assert found.read_by.startswith("model that was named")
+    assert found.read_by.startswith("model given by --model")
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error > 1e-3  # four updates away
 
@@ -128,11 +131,11 @@ def test_what_needs_no_policy_loads_none(made_up: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("counterpoise.lab.credit_view.stored_iteration.load_policy", loading)
     found = compare_weightings(f"uniform,{NO_POLICY}", made_up, iteration=2)
     assert found.read_by is None
-    assert found.weighed[0].numbers == found.uniform
-    assert found.weighed[1].numbers.residual == pytest.approx(1)  # nothing shared cancels
+    assert found.weightings[0].statistics == found.uniform
+    assert found.weightings[1].statistics.residual == pytest.approx(1)  # nothing shared cancels
     view = View(found.rows)
     for i in view.groups[0]:
-        assert set(found.weighed[1].weights[i].tolist()) <= {0.0, 1.0, 2.0, 4.0}
+        assert set(found.weightings[1].weights[i].tolist()) <= {0.0, 1.0, 2.0, 4.0}
 
 
 def test_imported_runs(tmp_path: Path) -> None:
@@ -155,9 +158,11 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     write_lines(tmp_path / "theirs/token_exports/step_0/rank_0.jsonl", [right, wrong])
     import_run(tmp_path / "theirs", tmp_path / "out")
     found = compare_weightings("high_entropy", tmp_path / "out", model="embedded")
-    assert found.weighed[0].needed_policy
+    assert found.weightings[0].needed_policy
     assert found.read_by is not None
-    assert found.read_by.startswith("model that was named; log-probabilities are off by")
+    assert found.read_by.startswith(
+        "model given by --model; log-probabilities differ from the sampler's by"
+    )
     assert found.vocabulary.texts  # the model's
 
 
@@ -168,8 +173,8 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     ("names", "settings", "message"),
     [
         ("hihg_entropy", (), "did you mean 'high_entropy'"),
-        ("kl_cov", (), "rule of an optimizer step"),
-        (",", (), "name one of"),
+        ("kl_cov", (), "is a step rule"),
+        (",", (), "choose one of"),
         ("high_entropy:shear=1", (), "did you mean 'share'"),
         ("uniform", ("share=1",), "has no settings"),
         ("uniform,grail", ("which=both",), "goes with one name"),
@@ -252,17 +257,18 @@ def test_the_page(made_up: Path, tmp_path: Path) -> None:
 def test_the_page_of_a_real_run(run: Path, tmp_path: Path) -> None:
     page = Page(write_credit_page(compare_weightings("high_entropy", run), tmp_path / "page.html"))
     assert page.sections == ["histograms", "tokens", "kinds"]
-    assert "weights after iteration 3, which drew them" in page.text
+    assert "weights after iteration 3, which sampled them" in page.text
 
 
 def test_histograms_are_shares_of_either_sign(made_up: Path) -> None:
     found = compare_weightings(NO_POLICY, made_up)
-    records = histogram_bins(found.rows, found.weighed[0])
+    records = histogram_bins(found.rows, found.weightings[0])
     for sign in ("A > 0", "A < 0"):
         assert sum(r["share"] for r in records if r["sign"] == sign) == pytest.approx(1)
     assert all(r["height"] <= 0 for r in records if r["sign"] == "A < 0")
-    (one,) = [r for r in histogram_bins(found.rows, compare_weightings("uniform", made_up).weighed[0])
-              if r["share"] and r["sign"] == "A > 0"]  # fmt: skip
+    uniform = compare_weightings("uniform", made_up).weightings[0]
+    bins = histogram_bins(found.rows, uniform)
+    (one,) = [r for r in bins if r["share"] and r["sign"] == "A > 0"]
     assert one["left"] <= 1 <= one["right"]
 
 

@@ -75,7 +75,7 @@ def test_kinds_of_tokens() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([floats(1, 1)], "1 rows of 2"),
+        ([floats(1, 1)], "1 rows instead of 2"),
         ([floats(1, 1), floats(1, 1)], "1 tokens"),
         ([floats(1, np.nan), floats(1)], "not finite"),
     ],

@@ -75,7 +75,7 @@ def test_missing_wrong_and_empty(tmp_path: Path) -> None:
     write(tmp_path / "empty.jsonl")
     with pytest.raises(PoiseError, match=r"empty.jsonl: no records"):
         load_problems(find_benchmark("empty", tmp_path), tmp_path)
-    with pytest.raises(PoiseError, match=r"amc83 is on no hub: give --data"):
+    with pytest.raises(PoiseError, match=r"amc83 is not on the hub: give --data"):
         load_problems(find_benchmark("amc83", None), None)
 
 

@@ -128,7 +128,7 @@ def test_stopped_and_resumed_is_the_same(
     drawn: list[int] = []
 
     class Counting(EvaluationProgress):
-        def advanced(self, cell: ResultFile, responses: int, tokens: int) -> None:
+        def advance(self, cell: ResultFile, responses: int, tokens: int) -> None:
             drawn.append(responses)
 
     evaluate(options(data, out), Counting())
@@ -239,7 +239,7 @@ def test_several_models_and_a_run_s_folder(data: Path, whole: Path, tmp_path: Pa
     embedded, trained, other = summary.lines
     assert [line.model for line in summary.lines] == ["embedded", "trained", "changed"]
     assert trained.average == embedded.average
-    assert trained.against["words3"].mean == 0.0
+    assert trained.differences["words3"].mean == 0.0
     assert other.scores["words3"].header.weights != embedded.scores["words3"].header.weights
     with pytest.raises(PoiseError, match=r"was made with weights="):
         evaluate(replace_model(options(data, out), tmp_path, made))
@@ -280,7 +280,7 @@ def test_the_context_s_room_is_said(data: Path, tmp_path: Path) -> None:
     said: list[str] = []
 
     class Listening(EvaluationProgress):
-        def say(self, message: str) -> None:
+        def warn(self, message: str) -> None:
             said.append(message)
 
     few = {"max_new_tokens": None, "limit": 1, "benchmarks": ["words1"], "samples": {"": 1}}
@@ -312,7 +312,7 @@ def test_the_command(
     assert "3/3 problems" in said.err
     assert not (tmp_path / "out" / "report.html").exists()
     assert command(monkeypatch, *asked) == 0
-    assert "6 of 6 responses are there already" in capsys.readouterr().out
+    assert "6 of 6 responses exist already" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").is_file()
 
 

@@ -24,7 +24,7 @@ def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
     # maj@2: a pair of one right and one wrong sample is a tie
     assert {k: e.mean for k, e in found.maj_at.items()} == {1: 0.5, 2: 0.5, 4: 0.5}
     assert (found.truncated, found.unboxed, found.mean_tokens) == (0.5, 0.0, 25.0)
-    assert (found.measure, found.whole, found.problems) == ("avg@4", True, 4)
+    assert (found.measure, found.is_complete, found.problems) == ("avg@4", True, 4)
     assert found.pass_at[1] == found.average
 
 
@@ -47,7 +47,7 @@ def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
     found = score_benchmark(cell(tmp_path, {"p1": [1, 0]}, problems=30))
     assert found is not None
-    assert (found.whole, found.problems, found.header.problems) == (False, 1, 30)
+    assert (found.is_complete, found.problems, found.header.problems) == (False, 1, 30)
     assert score_benchmark(cell(tmp_path, {"p1": [1]}, model="b")) is not None
 
 
@@ -62,14 +62,14 @@ def test_averages_and_differences(tmp_path: Path) -> None:
     summary = summarise(cells)
     first, second = summary.lines
     assert first.average == average([share([0.5, 0, 1]), share([0, 1])])
-    assert (first.against, first.against_average) == ({}, None)
-    assert second.against["x"] == difference([1, 0.5, 1], [0.5, 0, 1])
-    assert second.against["x"].mean == pytest.approx(1 / 3)
-    assert second.against_average is not None
-    assert second.against_average.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
-    assert not summary.swept
+    assert (first.differences, first.average_difference) == ({}, None)
+    assert second.differences["x"] == difference([1, 0.5, 1], [0.5, 0, 1])
+    assert second.differences["x"].mean == pytest.approx(1 / 3)
+    assert second.average_difference is not None
+    assert second.average_difference.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert not summary.has_sweep
     # of x, a solved problems 1 and 3 at least once, b all three; y was asked once
-    assert second.against_pass == {"x": difference([1, 1, 1], [1, 0, 1])}
+    assert second.pass_differences == {"x": difference([1, 1, 1], [1, 0, 1])}
 
 
 def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
     assert (base.best, aligned.best) == (Setting(0.6, 0.7), Setting(0.6, 0.95))
     assert aligned.mean == 0.75
     assert aligned.indistinguishable() == [Setting(1.0, 0.95)]  # one problem of forty apart
-    assert "not told apart from 1/0.95" in str(aligned)
+    assert "not distinguishable from 1/0.95" in str(aligned)
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert told == json.loads(json.dumps(summary.to_json()))
     assert told["sweep"][-1]["not_told_apart"] == [{"temperature": 1.0, "top_p": 0.95}]

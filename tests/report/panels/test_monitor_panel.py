@@ -42,7 +42,7 @@ def test_bands_add_up_to_one(tmp_path: Path):
 def test_what_is_left_of_rounding_is_zero(tmp_path: Path):
     panel = monitor.panel(RunData.read(write_run(tmp_path / "run")))
     assert panel is not None
-    (residual,) = (f for f in panel.body if f.title == "Exchangeability residual")
+    (residual,) = (f for f in panel.body if f.title == "Advantage left on shared prefixes")
     assert {record["value"] for record in values(residual.chart)} == {0.0}
 
 

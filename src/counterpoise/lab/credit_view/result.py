@@ -1,4 +1,4 @@
-"""All that `poise credit` found: what the terminal, the page and --json are made from."""
+"""The result of `poise credit`, from which the terminal table, the page and --json are made."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ from counterpoise.model.load import Policy
 from counterpoise.report.traces import Vocabulary, read_vocabulary
 from counterpoise.types import Row
 
-SAME_WEIGHTS_TOLERANCE = 1e-3  # nats: so near are sampler and trainer with the same weights
+SAME_WEIGHTS_TOLERANCE = 1e-3  # nats; sampler and trainer with the same weights agree this closely
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CreditViewResult:
-    """Example: CreditViewResult(...).weighed[0].numbers.residual == 0.65"""
+    """Weightings of one stored iteration, with statistics and their agreement.
+
+    Example:
+        CreditViewResult(...).weightings[0].statistics.residual == 0.65
+    """
 
     stored: StoredIteration
-    weighed: list[WeightedRows]
+    weightings: list[WeightedRows]
     uniform: WeightStatistics
-    agreement: list[list[float | None]]  # of the weightings, in their order
+    agreement: list[list[float | None]]  # rank correlations [M, M], in the order of the weightings
     mean_logprob_error: (
         float | None
-    )  # mean |log p - log p at sampling| of the policy that read; None: none did
+    )  # of the policy against the sampler; None: no policy was needed
     vocabulary: Vocabulary
 
     @property
@@ -62,17 +66,25 @@ class CreditViewResult:
 
     @property
     def read_by(self) -> str | None:
-        """Who read the rollouts, and how near that is to who drew them; None: nobody had to."""
+        """Which weights scored the rollouts, and how close they are to those that sampled them.
+
+        None where no weighting needed the policy.
+        """
         stored = self.stored
-        if stored.weights is None or not any(one.needed_policy for one in self.weighed):
+        if stored.weights is None or not any(
+            weighting.needed_policy for weighting in self.weightings
+        ):
             return None
-        said = stored.weights.describe(stored.iteration)
+        description = stored.weights.describe(stored.iteration)
         if self.mean_logprob_error is None or self.mean_logprob_error < SAME_WEIGHTS_TOLERANCE:
-            return said
-        return f"{said}; log-probabilities are off by {self.mean_logprob_error:.3f} on average"
+            return description
+        return (
+            f"{description}; log-probabilities differ from the sampler's by "
+            f"{self.mean_logprob_error:.3f} on average"
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers, and the weights of every token: six digits of them."""
+        """Statistics, and the weights of every token with six significant digits."""
         stored = self.stored
         return {
             "run": str(stored.path),
@@ -84,12 +96,12 @@ class CreditViewResult:
             "uniform": asdict(self.uniform),
             "weights": [
                 {
-                    "name": one.asked.name,
-                    "settings": list(one.asked.settings),
-                    "seconds": one.seconds,
-                    **asdict(one.numbers),
+                    "name": weighting.choice.name,
+                    "settings": list(weighting.choice.settings),
+                    "seconds": weighting.seconds,
+                    **asdict(weighting.statistics),
                 }
-                for one in self.weighed
+                for weighting in self.weightings
             ],
             "agreement": self.agreement,
             "rows": [
@@ -100,10 +112,11 @@ class CreditViewResult:
                     "advantage": row.advantage,
                     "tokens": row.content.response_tokens.tolist(),
                     "weights": [
-                        [float(f"{w:.6g}") for w in one.weights[i].tolist()] for one in self.weighed
+                        [float(f"{weight:.6g}") for weight in weighting.weights[row_index].tolist()]
+                        for weighting in self.weightings
                     ],
                 }
-                for i, row in enumerate(self.rows)
+                for row_index, row in enumerate(self.rows)
             ],
         }
 
@@ -116,34 +129,37 @@ def compare_weightings(
     model: str | None = None,
     notify: Notify = lambda message: None,
 ) -> CreditViewResult:
-    """The weightings that are named, on the rollouts of one iteration of the run at `path`."""
-    parse_weightings(names, settings)  # a misspelt name is found before anything is read
+    """Apply the named weightings to the rollouts of one iteration of the run at `path`."""
+    parse_weightings(names, settings)  # reports a misspelt name before anything is read
     stored = read_stored_iteration(path, iteration, model)
-    own = WeightingChoice(stored.config.credit.weights, tuple(stored.config.credit.settings))
-    glass = WeightingSession(stored, notify)
-    weighed = list(weigh_all(glass, parse_weightings(names, settings, own)))
+    run_weighting = WeightingChoice(
+        stored.config.credit.weights, tuple(stored.config.credit.settings)
+    )
+    session = WeightingSession(stored, notify)
+    weightings = list(weigh_all(session, parse_weightings(names, settings, run_weighting)))
     return CreditViewResult(
         stored,
-        weighed,
+        weightings,
         weight_statistics(stored.rows, ones(stored.rows)),
-        rank_agreement([one.weights for one in weighed]),
-        glass.mean_logprob_error,
-        _vocabulary(path, glass.policy),
+        rank_agreement([weighting.weights for weighting in weightings]),
+        session.mean_logprob_error,
+        _vocabulary(path, session.policy),
     )
 
 
 def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
-    """The run's own, that of the model that was loaded, or of the tokenizer it was imported by."""
-    found = read_vocabulary(path)
-    if found.texts:
-        return found
+    """Vocabulary of the run, else of the loaded model, else of the import's tokenizer."""
+    vocabulary = read_vocabulary(path)
+    if vocabulary.texts:
+        return vocabulary
     if policy:
         return Vocabulary(tuple(policy.pieces()))
     if name := imported_tokenizer(path):
         try:
             tokenizer = load_tokenizer(name)
         except PoiseError:  # not on this machine: tokens are shown by number
-            return found
+            return vocabulary
+        # Decode every token by itself: joined tokens can merge into other text.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
         return Vocabulary(tuple(texts))
-    return found
+    return vocabulary

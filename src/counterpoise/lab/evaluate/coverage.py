@@ -1,11 +1,11 @@
-"""How often an interval over prompts holds the truth: made-up evaluations, correlated samples.
+"""Coverage of our intervals over prompts, measured on simulated evaluations.
 
     difficulty_p ~ Beta(m k, (1 - m) k),  k = 1/rho - 1       m: true success, rho: correlation of
     x_p ~ Binomial(samples, difficulty_p) / samples           two samples of one problem
 
-Beside it: the same without c, Student's t over problems, and Wilson's with every sample taken as
-independent. `python -m counterpoise.lab.evaluate.coverage` prints the table of docs/evaluation.md
-in about four minutes.
+Compared with: the same without the correction c, Student's t over problems, and Wilson's interval
+with all samples taken as independent. `python -m counterpoise.lab.evaluate.coverage` prints the
+table of docs/evaluation.md in about four minutes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ Bounds = tuple[float, float]
 SIZES = ((30, 32), (40, 32), (128, 4), (272, 1), (500, 1))  # problems, samples
 MEANS = (0.05, 0.1, 0.3, 0.5, 0.9)
 CORRELATIONS = (0.2, 0.5, 0.8)
-PAPER_SIZES = ((30, 32), (30, 32), (40, 32), (675, 1), (272, 1), (500, 1))  # the paper's benchmarks
-MODELS = {  # true success on each: the paper's baselines, and a model that solves little
+PAPER_SIZES = (
+    (30, 32),
+    (30, 32),
+    (40, 32),
+    (675, 1),
+    (272, 1),
+    (500, 1),
+)  # (problems, samples) of the paper's benchmarks
+MODELS = {  # true success on each benchmark: the paper's baselines, and a weak model
     "Qwen3-4B-Base": (0.283, 0.242, 0.58, 0.532, 0.445, 0.862),
     "Qwen3-1.7B-Base": (0.124, 0.094, 0.37, 0.345, 0.283, 0.698),
     "a weak model": (0.02, 0.02, 0.1, 0.1, 0.08, 0.2),
@@ -32,8 +39,8 @@ MODELS = {  # true success on each: the paper's baselines, and a model that solv
 
 
 def shipped_interval(x_P: Values, samples: int) -> Bounds:
-    found = prompt_intervals.share(x_P)
-    return found.low, found.high
+    estimate = prompt_intervals.share(x_P)
+    return estimate.low, estimate.high
 
 
 def uncorrected_interval(x_P: Values, samples: int) -> Bounds:
@@ -63,31 +70,34 @@ METHODS: dict[str, Callable[[Values, int], Bounds]] = {
 def coverage(
     method: str, problems: int, samples: int, mean: float, rho: float, runs: int = 20_000
 ) -> float:
-    """The share of `runs` evaluations whose interval holds `mean`."""
+    """The share of `runs` simulated evaluations whose interval contains `mean`."""
     values = simulate_evaluations(problems, samples, mean, rho, runs)
     bounds = np.array([METHODS[method](x_P, samples) for x_P in values])
     return float(((bounds[:, 0] <= mean) & (mean <= bounds[:, 1])).mean())
 
 
 def average_coverage(means: Sequence[float], rho: float, runs: int = 3000) -> float:
-    """The same of the average over benchmarks of the paper's six sizes."""
-    drawn = [
+    """The same for the average over benchmarks of the paper's six sizes."""
+    simulations = [
         simulate_evaluations(problems, samples, mean, rho, runs, index)
         for index, ((problems, samples), mean) in enumerate(zip(PAPER_SIZES, means, strict=True))
     ]
     truth = sum(means) / len(means)
-    found = [
-        prompt_intervals.average([prompt_intervals.share(values[i]) for values in drawn])
-        for i in range(runs)
+    averages = [
+        prompt_intervals.average(
+            [prompt_intervals.share(values[run_index]) for values in simulations]
+        )
+        for run_index in range(runs)
     ]
-    return sum(one.low <= truth <= one.high for one in found) / runs
+    return sum(estimate.low <= truth <= estimate.high for estimate in averages) / runs
 
 
 def simulate_evaluations(
     problems: int, samples: int, mean: float, rho: float, runs: int, index: int = 0
 ) -> NDArray[np.float64]:
-    """[runs, P]: made-up evaluations, the mean of every problem."""
+    """Simulated mean success of every problem: [runs, P]."""
     rng = rng_for(0, f"coverage/{problems}/{samples}/{mean}/{rho}", index)
+    # A beta distribution with this concentration gives two samples of a problem correlation rho.
     weight = 1 / rho - 1
     difficulty = rng.beta(mean * weight, (1 - mean) * weight, size=(runs, problems))
     return rng.binomial(samples, difficulty) / samples
@@ -100,14 +110,14 @@ def main() -> None:
         for mean in MEANS:
             for rho in (
                 CORRELATIONS if samples > 1 else CORRELATIONS[1:2]
-            ):  # one sample has no correlation
-                found = [coverage(m, problems, samples, mean, rho) for m in METHODS]
-                shown = " | ".join(f"{100 * share:.1f}" for share in found)
-                of = f"{rho:g}" if samples > 1 else "-"
-                print(f"| {problems} x {samples} | {100 * mean:g} % | {of} | {shown} |")
+            ):  # a single sample per problem has no correlation
+                shares = [coverage(method, problems, samples, mean, rho) for method in METHODS]
+                columns = " | ".join(f"{100 * share:.1f}" for share in shares)
+                correlation = f"{rho:g}" if samples > 1 else "-"
+                print(f"| {problems} x {samples} | {100 * mean:g} % | {correlation} | {columns} |")
     for name, means in MODELS.items():
-        found = [average_coverage(means, rho) for rho in CORRELATIONS]
-        print(f"average of six, {name}: " + ", ".join(f"{100 * share:.1f}" for share in found))
+        shares = [average_coverage(means, rho) for rho in CORRELATIONS]
+        print(f"average of six, {name}: " + ", ".join(f"{100 * share:.1f}" for share in shares))
 
 
 if __name__ == "__main__":

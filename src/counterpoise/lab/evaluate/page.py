@@ -1,7 +1,7 @@
-"""The page of an evaluation: a table as the paper's, every problem of every benchmark, responses.
+"""The page of an evaluation: the table of scores, a map of all problems, and responses.
 
-Responses are the bulk, so each cell of the map carries a few of them, right and wrong ones if there
-are both; how many follows from the room there is (TEXT_CHARACTERS before deflating).
+Responses take up most of the page, so each cell of the map has only a few of them, right and wrong
+ones if there are both. TEXT_CHARACTERS limits their total length before compression.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import MAX_CHARACTERS, make_visible
 
 ASSETS = ("summary.css", "evaluation.css")
-TEXT_CHARACTERS = 24_000_000  # of all responses on the page
+TEXT_CHARACTERS = 24_000_000  # total over all responses on the page
 MAX_RESPONSES = 8  # responses of a cell, at most
 MIN_RESPONSE_CHARACTERS = 600  # characters of a response, at least
 
 
 def write_evaluation_page(folder: Path, out: Path | None = None) -> Path:
     """Write the page of the evaluation in `folder`; by default to FOLDER/report.html."""
-    cells = [cell for cell in read_result_files(folder) if cell.judged]
-    if not cells:
-        raise PoiseError(f"{folder} holds no judged problem yet: give the poise eval again")
-    summary = summarise(cells)
+    result_files = [result_file for result_file in read_result_files(folder) if result_file.judged]
+    if not result_files:
+        raise PoiseError(f"{folder} holds no judged problem yet: give the poise eval command again")
+    summary = summarise(result_files)
     panels = {
         "summary": table_panel(summary),
-        "problems": problems_panel(summary, cells),
+        "problems": problems_panel(summary, result_files),
         "curves": pass_curves_panel(summary),
         "details": details_panel(summary),
     }
@@ -49,37 +49,45 @@ def table_panel(summary: EvaluationSummary) -> Panel:
         name: max(line.scores[name].average.mean for line in summary.lines if name in line.scores)
         for name in summary.benchmarks
     }
-    return Panel("", "", render("evaluation_table.html", s=summary, best=best), assets=ASSETS)
+    return Panel("", "", render("evaluation_table.html", summary=summary, best=best), assets=ASSETS)
 
 
 def details_panel(summary: EvaluationSummary) -> Panel:
     return Panel(
         "Behind the numbers",
-        "Every interval is at 95 % and counts problems, not samples: samples of one problem are "
-        "dependent. pass@n and maj@n are over all samples of a problem.",
-        render("evaluation_details.html", s=summary),
+        "Intervals are at 95 % and treat problems, not samples, as independent. pass@n: any of the "
+        "n samples of a problem is right. maj@n: their most frequent answer is right.",
+        render("evaluation_details.html", summary=summary),
         label="Details",
         assets=ASSETS,
     )
 
 
 def problems_panel(summary: EvaluationSummary, cells: Sequence[ResultFile]) -> Panel:
-    """The map: a column a problem, a row a model (and way of sampling), a cell its samples."""
-    shown, longest = choose_response_limits(cells)
+    """Panel of the map: a column per problem, a row per model and setting, a cell per result."""
+    max_responses, max_characters = choose_response_limits(cells)
     maps = [
         benchmark_map(
-            name, summary, [c for c in cells if c.header.benchmark == name], shown, longest
+            name,
+            summary,
+            [result_file for result_file in cells if result_file.header.benchmark == name],
+            max_responses,
+            max_characters,
         )
         for name in summary.benchmarks
     ]
-    samples = max(cell.header.samples for cell in cells)
-    left = f"Up to {shown} of {samples} responses of a cell are shown" if shown < samples else ""
-    cut = f"{'; r' if left else 'R'}esponses are cut at {longest:,} characters."
+    samples = max(result_file.header.samples for result_file in cells)
+    omission = (
+        f"Up to {max_responses} of {samples} responses of a cell are shown"
+        if max_responses < samples
+        else ""
+    )
+    cut_note = f"{'; r' if omission else 'R'}esponses are cut at {max_characters:,} characters."
     return Panel(
         "Problems",
-        "Which problems are solved how often. A column is a problem, a row a model; the stronger "
-        "the colour, the more samples are right. Choose a cell to read the responses behind it.",
-        render("evaluation_map.html", benchmarks=summary.benchmarks, note=left + cut),
+        "How often each problem is solved. A column is a problem, a row is a model; the stronger "
+        "the colour, the more samples are right. Choose a cell to read its responses.",
+        render("evaluation_map.html", benchmarks=summary.benchmarks, note=omission + cut_note),
         data={"benchmarks": maps},
         assets=(*ASSETS, "evaluation.js"),
     )
@@ -88,64 +96,89 @@ def problems_panel(summary: EvaluationSummary, cells: Sequence[ResultFile]) -> P
 def benchmark_map(
     name: str, summary: EvaluationSummary, cells: Sequence[ResultFile], shown: int, longest: int
 ) -> dict[str, Any]:
-    ids = list(dict.fromkeys(i for cell in cells for i in cell.judged))
-    first: dict[str, JudgedProblem] = {}
-    for cell in cells:
-        first = cell.judged | first
+    problem_ids = list(
+        dict.fromkeys(problem_id for result_file in cells for problem_id in result_file.judged)
+    )
+    problem_by_id: dict[str, JudgedProblem] = {}
+    for result_file in cells:
+        problem_by_id = result_file.judged | problem_by_id
     return {
         "name": name,
         "title": make_visible(summary.titles[name], 80),
-        "samples": max(cell.header.samples for cell in cells),
-        "rows": [make_visible(row_label(cell, summary), 80) for cell in cells],
-        "ids": [make_visible(i, 80) for i in ids],
+        "samples": max(result_file.header.samples for result_file in cells),
+        "rows": [make_visible(row_label(result_file, summary), 80) for result_file in cells],
+        "ids": [make_visible(problem_id, 80) for problem_id in problem_ids],
         "right": [
-            [count_right(cell.judged[i]) if i in cell.judged else None for i in ids]
-            for cell in cells
+            [
+                count_right(result_file.judged[problem_id])
+                if problem_id in result_file.judged
+                else None
+                for problem_id in problem_ids
+            ]
+            for result_file in cells
         ],
         "asked": pack_json(
-            [[make_visible(first[i].problem), make_visible(first[i].answer, 400)] for i in ids]
+            [
+                [
+                    make_visible(problem_by_id[problem_id].problem),
+                    make_visible(problem_by_id[problem_id].answer, 400),
+                ]
+                for problem_id in problem_ids
+            ]
         ),
         "texts": [
             pack_json(
                 [
-                    choose_responses(cell.judged[i], shown, longest) if i in cell.judged else []
-                    for i in ids
+                    choose_responses(result_file.judged[problem_id], shown, longest)
+                    if problem_id in result_file.judged
+                    else []
+                    for problem_id in problem_ids
                 ]
             )
-            for cell in cells
+            for result_file in cells
         ],
     }
 
 
 def row_label(cell: ResultFile, summary: EvaluationSummary) -> str:
-    at = f" {cell.header.setting}" if summary.swept else ""
-    return cell.header.model + at
+    setting = f" {cell.header.setting}" if summary.has_sweep else ""
+    return cell.header.model + setting
 
 
 def choose_responses(one: JudgedProblem, shown: int, longest: int) -> list[list[Any]]:
-    """[sample, reward, tokens, finished, text] of a few samples, the scarcer outcome first."""
+    """[sample, reward, tokens, finished, text] of a few samples, with both outcomes if possible."""
+    # The rarer outcome gets up to half of the places; the other one fills the rest.
     by_outcome: dict[bool, list[int]] = {True: [], False: []}
-    for g, reward in enumerate(one.rewards):
-        by_outcome[reward > 0].append(g)
-    few, many = sorted(by_outcome.values(), key=len)
-    taken = few[: max(1, shown // 2)]
-    taken = sorted([*taken, *many[: shown - len(taken)]])
+    for sample, reward in enumerate(one.rewards):
+        by_outcome[reward > 0].append(sample)
+    rarer, commoner = sorted(by_outcome.values(), key=len)
+    chosen_samples = rarer[: max(1, shown // 2)]
+    chosen_samples = sorted([*chosen_samples, *commoner[: shown - len(chosen_samples)]])
     return [
-        [g, one.rewards[g], one.tokens[g], one.finished[g], make_visible(one.responses[g], longest)]
-        for g in taken
+        [
+            sample,
+            one.rewards[sample],
+            one.tokens[sample],
+            one.finished[sample],
+            make_visible(one.responses[sample], longest),
+        ]
+        for sample in chosen_samples
     ]
 
 
 def choose_response_limits(cells: Sequence[ResultFile]) -> tuple[int, int]:
-    """(responses of a cell, characters of a response) that fit into the page."""
-    counted = sum(len(cell.judged) for cell in cells)
-    for shown in (MAX_RESPONSES, 4, 2):
-        sizes = sum(
+    """(maximum responses per cell, maximum characters per response) that fit into the page."""
+    num_problems = sum(len(result_file.judged) for result_file in cells)
+    # First reduce the number of responses per cell, then their length.
+    for max_responses in (MAX_RESPONSES, 4, 2):
+        characters = sum(
             min(len(text), MAX_CHARACTERS)
-            for cell in cells
-            for one in cell.judged.values()
-            for text in one.responses[:shown]
+            for result_file in cells
+            for problem in result_file.judged.values()
+            for text in problem.responses[:max_responses]
         )
-        if sizes <= TEXT_CHARACTERS:
-            return shown, MAX_CHARACTERS
-    return 2, max(MIN_RESPONSE_CHARACTERS, min(MAX_CHARACTERS, TEXT_CHARACTERS // (2 * counted)))
+        if characters <= TEXT_CHARACTERS:
+            return max_responses, MAX_CHARACTERS
+    return 2, max(
+        MIN_RESPONSE_CHARACTERS, min(MAX_CHARACTERS, TEXT_CHARACTERS // (2 * num_problems))
+    )

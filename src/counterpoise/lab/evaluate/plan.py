@@ -1,8 +1,9 @@
-"""What an evaluation will do: every file of results, and the prompts it takes to fill it.
+"""Plan an evaluation: all its result files, and the prompts needed to fill them.
 
-All that can be refused is refused here, before a model is loaded: a benchmark that is not there, a
-template the tokenizer cannot write, a context too short. New tokens are as many as every model has
-room for after a benchmark's longest prompt (8,192 at most), so that models are judged alike.
+Everything that can fail early fails here, before a model is loaded: a missing benchmark, a template
+that the tokenizer does not have, a context that is too short. The response length is what every
+model has room for after the benchmark's longest prompt (at most 8,192), so that it is equal for
+all.
 """
 
 from __future__ import annotations
@@ -27,25 +28,23 @@ from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.plugin_reward import wanted
 
-ROWS_CPU, ROWS_CUDA = 256, 1024  # responses drawn together
-MAX_NEW_TOKENS = (
-    8192  # new tokens, where the context has room for them: the paper's response length
-)
+ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
+MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What `poise eval` takes; None is a benchmark's own, or the machine's."""
+    """Options of `poise eval`; None means the benchmark's or the machine's default."""
 
     models: Sequence[str]
     out: Path
     benchmarks: Sequence[str] = PAPER
-    data: Path | None = None  # None: the hub
+    data: Path | None = None  # None: download from the hub
     settings: Sequence[Setting] = (Setting(0.6, 0.95),)
     samples: Mapping[str, int] = field(default_factory=dict)  # by benchmark; "" for the others
     template: str | None = None
     max_new_tokens: int | None = None
-    limit: int | None = None  # problems of each benchmark, from its first
+    limit: int | None = None  # use only the first problems of each benchmark
     fields: Mapping[str, str] = field(default_factory=dict)  # role -> the file's name for it
     seed: int = 0
     rows: int | None = None
@@ -59,7 +58,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkProblems:
-    """The problems of a benchmark, and a digest that changes with any of them."""
+    """The problems of a benchmark and their digest."""
 
     benchmark: Benchmark
     problems: Sequence[Prompt]
@@ -68,22 +67,22 @@ class BenchmarkProblems:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedPrompts:
-    """The problems of a benchmark as one model reads them."""
+    """The prompts of a benchmark, encoded for one model."""
 
     template: str
-    prompt_tokens: list[Ints]  # a prompt each
-    end_tokens: tuple[int, ...]  # end tokens that the template brings
+    prompt_tokens: list[Ints]  # by problem
+    end_tokens: tuple[int, ...]  # added by the template
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluationJob:
-    """One file of results, and what it takes to fill it."""
+    """One result file and the prompts needed to fill it."""
 
     source: ModelSource
     result_file: ResultFile
     problems: Sequence[Prompt]
-    prompt_tokens: Sequence[Ints]  # of the prompts
-    added_end_tokens: tuple[int, ...]  # that the template brings
+    prompt_tokens: Sequence[Ints]  # by problem
+    added_end_tokens: tuple[int, ...]  # added by the template
 
     @property
     def missing(self) -> list[Prompt]:
@@ -91,38 +90,54 @@ class EvaluationJob:
 
 
 def plan_jobs(options: EvaluationOptions) -> list[EvaluationJob]:
-    """In the order it is done: model by model, then setting, then benchmark."""
+    """All jobs in the order they are run: by model, then setting, then benchmark."""
     check_names(options)
-    asked = read_problems(options)
-    found = models.resolve_models(options.models)
-    known = {source: models.tokenizer_and_context(source) for source in found}
+    problem_sets = read_problems(options)
+    sources = models.resolve_models(options.models)
+    tokenizers_and_contexts = {source: models.tokenizer_and_context(source) for source in sources}
     prompts = {
-        (source, one): encode_prompts(one, source, known[source][0], options)
-        for source in found
-        for one in asked
-    }
-    rooms = {
-        one: choose_max_new_tokens(
-            one.benchmark.name, options, [(s, known[s][1], prompts[s, one]) for s in found]
+        (source, problem_set): encode_prompts(
+            problem_set, source, tokenizers_and_contexts[source][0], options
         )
-        for one in asked
+        for source in sources
+        for problem_set in problem_sets
     }
-    works = []
-    for source in found:
+    # One limit per benchmark, so that all models may write equally long responses.
+    max_new_tokens = {
+        problem_set: choose_max_new_tokens(
+            problem_set.benchmark.name,
+            options,
+            [
+                (source, tokenizers_and_contexts[source][1], prompts[source, problem_set])
+                for source in sources
+            ],
+        )
+        for problem_set in problem_sets
+    }
+    jobs = []
+    for source in sources:
         for setting in options.settings:
-            for one in asked:
-                said = prompts[source, one]
-                header = make_header(one, source, setting, said, rooms[one], options)
-                cell = ResultFile(options.out, header)
-                works.append(
-                    EvaluationJob(source, cell, one.problems, said.prompt_tokens, said.end_tokens)
+            for problem_set in problem_sets:
+                encoded = prompts[source, problem_set]
+                header = make_header(
+                    problem_set, source, setting, encoded, max_new_tokens[problem_set], options
                 )
-    return works
+                result_file = ResultFile(options.out, header)
+                jobs.append(
+                    EvaluationJob(
+                        source,
+                        result_file,
+                        problem_set.problems,
+                        encoded.prompt_tokens,
+                        encoded.end_tokens,
+                    )
+                )
+    return jobs
 
 
 def check_names(options: EvaluationOptions) -> None:
     if not options.benchmarks:
-        raise PoiseError("--bench names no benchmark: give one, as --bench math500")
+        raise PoiseError("--bench names no benchmark: give at least one, as in --bench math500")
     for name in options.samples:
         if name and name not in options.benchmarks:
             raise unknown("benchmark in --samples", name, options.benchmarks)
@@ -131,33 +146,38 @@ def check_names(options: EvaluationOptions) -> None:
             raise unknown("field in --fields", role, benchmarks.ROLES)
     if options.sampler not in SAMPLERS:
         raise unknown("sampler", options.sampler, SAMPLERS)
-    VERIFIERS.load(options.verifier)  # an unknown name, or a function that is not there
-    for name, given, choices in (
+    VERIFIERS.load(options.verifier)  # fails for an unknown name or a missing function
+    for name, value, choices in (
         ("--device", options.device, ("auto", "cpu", "cuda")),
         ("--dtype", options.dtype, ("auto", "float32", "bfloat16")),
     ):
-        if given not in choices:
-            raise PoiseError(f"{name} {given}: give {', '.join(choices[:-1])} or {choices[-1]}")
+        if value not in choices:
+            raise PoiseError(f"{name} {value}: give {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
-    """Of every benchmark, in the order asked for."""
-    found = [benchmarks.find_benchmark(name, options.data) for name in options.benchmarks]
-    if twice := {one.name for one in found if found.count(one) > 1}:
-        raise PoiseError(f"benchmark '{min(twice)}' is named twice")
-    asked = []
+    """The problems of every benchmark, in the order given."""
+    selected = [benchmarks.find_benchmark(name, options.data) for name in options.benchmarks]
+    if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
+        raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
+    problem_sets = []
     keep = wanted(options.verifier).columns if is_own(options.verifier) else ()
-    for one in found:
-        prompts = benchmarks.load_problems(one, options.data, options.fields, keep)[: options.limit]
-        asked.append(BenchmarkProblems(one, prompts, benchmarks.digest_problems(prompts)))
-    return asked
+    for benchmark in selected:
+        prompts = benchmarks.load_problems(benchmark, options.data, options.fields, keep)[
+            : options.limit
+        ]
+        problem_sets.append(
+            BenchmarkProblems(benchmark, prompts, benchmarks.digest_problems(prompts))
+        )
+    return problem_sets
 
 
 def encode_prompts(
     one: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
 ) -> EncodedPrompts:
-    """The problems as one model reads them."""
+    """Encode the problems of a benchmark for one model."""
     name = options.template or one.benchmark.template
+    # `auto` means the template that the model's own run trained with, if there is one.
     name = source.template if name == templates.AUTO else name
     template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
     encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in one.problems)
@@ -171,25 +191,25 @@ def encode_prompts(
 def choose_max_new_tokens(
     name: str, options: EvaluationOptions, put_to: Sequence[tuple[ModelSource, int, EncodedPrompts]]
 ) -> int:
-    """New tokens that every model has room for after the longest prompt of the benchmark."""
-    rooms = []
-    for source, context, said in put_to:
-        longest = max(map(len, said.prompt_tokens))
-        room = context - longest
-        if room < 1:
+    """Response tokens that every model has room for after the benchmark's longest prompt."""
+    free_tokens = []
+    for source, context, encoded in put_to:
+        longest = max(map(len, encoded.prompt_tokens))
+        free = context - longest
+        if free < 1:
             raise PoiseError(
                 f"{name}: its longest prompt has {longest:,} tokens with template "
-                f"'{said.template}', and the context of '{source.name}' is {context:,}: leave the "
-                "benchmark out, or choose a shorter --template"
+                f"'{encoded.template}', and the context of '{source.name}' is {context:,}: leave "
+                "the benchmark out, or choose a shorter --template"
             )
-        if options.max_new_tokens and options.max_new_tokens > room:
+        if options.max_new_tokens and options.max_new_tokens > free:
             raise PoiseError(
                 f"{name}: {longest:,} tokens of its longest prompt and --max-tokens "
                 f"{options.max_new_tokens:,} exceed the context of '{source.name}', {context:,}: "
-                f"--max-tokens {room} is the most"
+                f"--max-tokens {free} is the most"
             )
-        rooms.append(room)
-    return options.max_new_tokens or min(MAX_NEW_TOKENS, *rooms)
+        free_tokens.append(free)
+    return options.max_new_tokens or min(MAX_NEW_TOKENS, *free_tokens)
 
 
 def make_header(

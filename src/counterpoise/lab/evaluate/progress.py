@@ -1,7 +1,7 @@
-"""What an evaluation tells whoever watches it: a bar with the time left, or a line now and then.
+"""Progress of an evaluation: a bar with the remaining time, or occasional lines without a terminal.
 
-The time left is the responses still to draw at the pace so far; what an earlier call had drawn
-counts as done, not as pace.
+The remaining time is that of the missing responses at the speed so far; responses of an earlier
+command count as done but not towards the speed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from counterpoise.lab.evaluate.result_files import ResultFile
 from counterpoise.terminal import one_line
 
-QUIET_SECONDS = 10.0  # between lines where there is no terminal
+QUIET_SECONDS = 10.0  # between two lines, without a terminal
 
 
 class EvaluationProgress:
-    """Silent."""
+    """Silent progress; the base class of displays."""
 
-    def say(self, message: str) -> None: ...
+    def warn(self, message: str) -> None: ...
 
-    def started(self, responses: int, done: int) -> None: ...
+    def start(self, responses: int, done: int) -> None: ...
 
-    def loading(self, model: str) -> None: ...
+    def show_loading(self, model: str) -> None: ...
 
-    def advanced(self, cell: ResultFile, responses: int, tokens: int) -> None: ...
+    def advance(self, result_file: ResultFile, responses: int, tokens: int) -> None: ...
 
-    def finished(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 class LiveEvaluationProgress(EvaluationProgress):
@@ -44,60 +44,64 @@ class LiveEvaluationProgress(EvaluationProgress):
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("loading", total=None, numbers="")
-        self.total = self.left = self.drawn = self.tokens = 0
-        self.start = self.said = time.monotonic()
+        self.total = self.responses_left = self.responses_sampled = self.tokens_sampled = 0
+        self.started_at = self.last_line_at = time.monotonic()
 
-    def say(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False)
 
-    def started(self, responses: int, done: int) -> None:
-        self.total, self.left = responses, responses - done
+    def start(self, responses: int, done: int) -> None:
+        self.total, self.responses_left = responses, responses - done
         if done:
             self.console.print(
-                f"{done:,} of {responses:,} responses are there already", highlight=False
+                f"{done:,} of {responses:,} responses exist already", highlight=False
             )
         self.progress.update(self.task, total=responses, completed=done)
         self.progress.start()
 
-    def loading(self, model: str) -> None:
+    def show_loading(self, model: str) -> None:
         self.progress.update(self.task, description=f"loading {one_line(model)}", numbers="")
-        self.start = time.monotonic() if not self.drawn else self.start
+        # Loading the first model does not count towards the speed.
+        self.started_at = time.monotonic() if not self.responses_sampled else self.started_at
 
-    def advanced(self, cell: ResultFile, responses: int, tokens: int) -> None:
-        self.left -= responses
-        self.drawn += responses
-        self.tokens += tokens
-        header = cell.header
-        numbers = self._numbers(cell)
-        what = one_line(f"{header.model} {header.benchmark} {header.setting}")
-        self.progress.update(self.task, advance=responses, description=what, numbers=numbers)
-        whole = len(cell.judged) == header.problems
-        now = time.monotonic()
-        if not self.console.is_terminal and (whole or now - self.said > QUIET_SECONDS):
-            self.said = now
-            line = f"{what}  {numbers}"
+    def advance(self, result_file: ResultFile, responses: int, tokens: int) -> None:
+        self.responses_left -= responses
+        self.responses_sampled += responses
+        self.tokens_sampled += tokens
+        header = result_file.header
+        numbers = self._numbers(result_file)
+        description = one_line(f"{header.model} {header.benchmark} {header.setting}")
+        self.progress.update(self.task, advance=responses, description=description, numbers=numbers)
+        is_complete = len(result_file.judged) == header.problems
+        current_time = time.monotonic()
+        if not self.console.is_terminal and (
+            is_complete or current_time - self.last_line_at > QUIET_SECONDS
+        ):
+            self.last_line_at = current_time
+            line = f"{description}  {numbers}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _numbers(self, cell: ResultFile) -> str:
-        seconds = max(1e-9, time.monotonic() - self.start)
-        rewards = [reward for one in cell.judged.values() for reward in one.rewards]
+    def _numbers(self, result_file: ResultFile) -> str:
+        seconds = max(1e-9, time.monotonic() - self.started_at)
+        rewards = [reward for problem in result_file.judged.values() for reward in problem.rewards]
         mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
-        left = _clock(self.left * seconds / max(1, self.drawn))
+        time_left = _clock(self.responses_left * seconds / max(1, self.responses_sampled))
         return (
-            f"{len(cell.judged)}/{cell.header.problems} problems, {100 * mean:.1f} % so far, "
-            f"{self.tokens / seconds:,.0f} tok/s, {left} left"
+            f"{len(result_file.judged)}/{result_file.header.problems} problems, {100 * mean:.1f} % so far, "
+            f"{self.tokens_sampled / seconds:,.0f} tok/s, {time_left} left"
         )
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         self.progress.stop()
 
 
 def _clock(seconds: float) -> str:
-    """
+    """Write seconds as minutes and seconds, or hours, minutes and seconds.
+
     Example:
         >>> _clock(75), _clock(9000)
         ('1:15', '2:30:00')
     """
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_part = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_part:02d}" if hours else f"{minutes}:{seconds_part:02d}"

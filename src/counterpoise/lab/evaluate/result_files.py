@@ -1,12 +1,13 @@
-"""What an evaluation leaves behind: a file for each (model, benchmark, way of sampling).
+"""Result files of an evaluation: one for each (model, benchmark, sampling setting).
 
     OUT/evaluation.json                          the order of models, benchmarks and settings
-    OUT/results/MODEL/BENCHMARK@0.6-0.95.jsonl   a header line, then a line a problem
-    OUT/summary.json   OUT/report.html           made from those, again whenever asked for
+    OUT/results/MODEL/BENCHMARK@0.6-0.95.jsonl   a header line, then one line per problem
+    OUT/summary.json   OUT/report.html           made from those files at any time
 
-The header says what was asked, of which weights and problems. A line is written when its problem
-is judged, whole or not at all; what a crash left of a last line is cut off. The same command goes
-on with what is missing. A file made with other settings is never mixed in: that is an error.
+The header has the settings and digests of weights and problems. The line of a problem is written
+completely or not at all once the problem is judged; a partial last line left by a crash is cut off.
+Giving the same command again continues with the missing problems. A file that was made with other
+settings is an error, so results are never mixed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from counterpoise.files import FULL, append_line, replacing, whole_lines
 SCHEMA = 1
 ORDER_FILE = "evaluation.json"
 RESULTS_FOLDER = "results"
-# What a file must hold to be computed with; lists have an entry of the type for every sample.
+# Types that later computations rely on; a list has one entry of its type per sample.
 HEADER_TYPES: dict[str, Any] = {
     "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
     "model": str, "benchmark": str, "title": str,
@@ -38,10 +39,10 @@ SAMPLE_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ResultHeader:
-    """All that decides the numbers of one file; its first line."""
+    """First line of a result file: everything that determines its numbers."""
 
     model: str  # label
-    name: str  # what was loaded
+    name: str  # name or path of the loaded model
     weights: str  # digest
     benchmark: str
     title: str
@@ -65,26 +66,26 @@ class ResultHeader:
 
     @property
     def file(self) -> str:
-        at = f"{self.temperature:g}-{self.top_p:g}"
-        return f"{RESULTS_FOLDER}/{self.model}/{self.benchmark}@{at}.jsonl"
+        setting = f"{self.temperature:g}-{self.top_p:g}"
+        return f"{RESULTS_FOLDER}/{self.model}/{self.benchmark}@{setting}.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedProblem:
-    """One problem and its samples; lists run over the samples, _G."""
+    """One problem and its samples; every list has one entry per sample, [G]."""
 
     id: str
     problem: str
     answer: str
     rewards: Sequence[float]
-    votes: Sequence[str | None]  # what was boxed; None: nothing
+    votes: Sequence[str | None]  # content of the boxed answer; None: no box
     tokens: Sequence[int]  # lengths
     finished: Sequence[bool]  # False: cut off at the limit
     responses: Sequence[str]
 
 
 class ResultFile:
-    """One file; `judged` grows a problem at a time."""
+    """One result file; `judged` grows by one problem at a time."""
 
     def __init__(self, folder: Path, header: ResultHeader) -> None:
         self.folder, self.header = folder, header
@@ -93,22 +94,24 @@ class ResultFile:
         self._begun = False
 
     def open(self) -> None:
-        """Read what is there, without half a line at its end; another header is an error."""
+        """Read existing results without a partial last line; a different header is an error."""
         with _writing(self.path):
             self._begun = self.path.exists() and _cut_off(self.path) > 0
         if not self._begun:
             return
         header, self.judged = read_result_file(self.path)
         for field in fields(ResultHeader):
-            before, now = getattr(header, field.name), getattr(self.header, field.name)
-            if field.name != "name" and before != now:
+            stored_value, new_value = getattr(header, field.name), getattr(self.header, field.name)
+            # The path may differ: moved weights are still recognised by their digest.
+            if field.name != "name" and stored_value != new_value:
                 raise PoiseError(
-                    f"{self.path} was made with {field.name}={before!r}, not {now!r}: choose "
-                    "another --out, or remove the file"
+                    f"{self.path} was made with {field.name}={stored_value!r}, not {new_value!r}: "
+                    "choose another --out, or remove the file"
                 )
 
     def write(self, judged: JudgedProblem) -> None:
         with _writing(self.path):
+            # The header is written with the first result, so a command that failed leaves no file.
             if not self._begun:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 append_line(self.path, json.dumps({"schema": SCHEMA, **asdict(self.header)}))
@@ -118,10 +121,9 @@ class ResultFile:
 
 
 def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]]:
-    """The header and the problems judged so far, by id, in the order they were judged.
-
-    Two commands at once, where folders cannot be locked, write the header and problems twice.
-    """
+    """The header, and the problems judged so far by id, in the order they were judged."""
+    # On file systems without locks two commands may run at once and write the header and problems
+    # twice, so repeated headers are skipped and the last result of a problem counts.
     try:
         lines = [json.loads(line) for line in whole_lines(path)]
         if not lines or lines[0]["schema"] != SCHEMA:
@@ -130,40 +132,42 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
             **{field.name: lines[0][field.name] for field in fields(ResultHeader)}
         )
         _check_types(header, HEADER_TYPES)
-        judged = [JudgedProblem(**line) for line in lines[1:] if line != lines[0]]
-        for one in judged:
-            _check_judged(one, header.samples)
+        problems = [JudgedProblem(**line) for line in lines[1:] if line != lines[0]]
+        for problem in problems:
+            _check_judged(problem, header.samples)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
-    return header, {one.id: one for one in judged}
+    return header, {problem.id: problem for problem in problems}
 
 
 def _check_types(record: ResultHeader | JudgedProblem, types: Mapping[str, Any]) -> None:
     for name, kind in types.items():
         if not isinstance(getattr(record, name), kind):
-            raise ValueError(f"'{name}' is not what poise eval writes there")
+            raise ValueError(f"'{name}' does not have the type that poise eval writes")
 
 
 def _check_judged(one: JudgedProblem, samples: int) -> None:
-    """Texts are texts, and every list has an entry of its type for every sample."""
+    """Check that texts are strings and that every list has one entry of its type per sample."""
     _check_types(
         one, {"id": str, "problem": str, "answer": str, **dict.fromkeys(SAMPLE_TYPES, list)}
     )
     for name, kind in SAMPLE_TYPES.items():
         values = getattr(one, name)
         if len(values) != samples or not all(isinstance(value, kind) for value in values):
-            raise ValueError(f"'{name}' of problem '{one.id}' is not one entry a sample")
+            raise ValueError(
+                f"'{name}' of problem '{one.id}' does not have one valid entry per sample"
+            )
 
 
 def write_order(folder: Path, headers: Sequence[ResultHeader]) -> None:
-    """Models, benchmarks and settings in the order asked for; what was there before comes first."""
-    known: Mapping[str, list[Any]] = read_order(folder) if (folder / ORDER_FILE).is_file() else {}
-    wanted: dict[str, list[Any]] = {
+    """Store the order of models, benchmarks and settings; those of earlier commands come first."""
+    earlier: Mapping[str, list[Any]] = read_order(folder) if (folder / ORDER_FILE).is_file() else {}
+    requested: dict[str, list[Any]] = {
         "models": [header.model for header in headers],
         "benchmarks": [header.benchmark for header in headers],
         "settings": [[header.temperature, header.top_p] for header in headers],
     }
-    order = {key: _once([*known.get(key, []), *values]) for key, values in wanted.items()}
+    order = {key: _once([*earlier.get(key, []), *values]) for key, values in requested.items()}
     write_json(folder / ORDER_FILE, {"schema": SCHEMA, **order})
 
 
@@ -180,14 +184,14 @@ def is_evaluation(folder: Path) -> bool:
 
 
 def read_result_files(folder: Path) -> list[ResultFile]:
-    """Every file of an evaluation, complete or not, in its order."""
+    """All result files of an evaluation, complete or not, in the stored order."""
     order = read_order(folder)
-    cells = []
+    result_files = []
     for path in sorted((folder / RESULTS_FOLDER).glob("*/*.jsonl")):
-        header, done = read_result_file(path)
-        cell = ResultFile(folder, header)
-        cell.judged = done
-        cells.append(cell)
+        header, judged = read_result_file(path)
+        result_file = ResultFile(folder, header)
+        result_file.judged = judged
+        result_files.append(result_file)
 
     def place(cell: ResultFile) -> tuple[int, int, int]:
         header = cell.header
@@ -197,7 +201,7 @@ def read_result_files(folder: Path) -> list[ResultFile]:
             _index(order["benchmarks"], header.benchmark),
         )
 
-    return sorted(cells, key=place)
+    return sorted(result_files, key=place)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -206,17 +210,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _cut_off(path: Path) -> int:
-    """Remove what follows the last whole line; the bytes that are left."""
+    """Remove what follows the last complete line, and return the number of bytes left."""
     with path.open("r+b") as file:
         content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-    return whole
+        complete_bytes = content.rfind(b"\n") + 1
+        if complete_bytes < len(content):
+            file.truncate(complete_bytes)
+    return complete_bytes
 
 
 def _once(values: Sequence[Any]) -> list[Any]:
-    return [value for i, value in enumerate(values) if value not in values[:i]]
+    return [value for position, value in enumerate(values) if value not in values[:position]]
 
 
 def _index(order: Sequence[Any], value: Any) -> int:
@@ -225,12 +229,12 @@ def _index(order: Sequence[Any], value: Any) -> int:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Around a write: a fault of the disk is one line."""
+    """Turn a disk error during a write into one line with a remedy."""
     try:
         yield
     except OSError as fault:
-        remedy = "free some space" if fault.errno in FULL else "mend that"
+        remedy = "free some space" if fault.errno in FULL else "fix that"
         raise PoiseError(
-            f"{path} could not be written: {fault.strerror}. What was written before is whole: "
+            f"{path} could not be written: {fault.strerror}. Earlier results are intact: "
             f"{remedy}, then give the same command again"
         ) from fault

@@ -1,12 +1,12 @@
-"""`poise eval`: models x ways of sampling x benchmarks, a block of problems at a time.
+"""`poise eval`: evaluate models x sampling settings x benchmarks, a block of problems at a time.
 
-    problems -> prompts -> responses -> rewards -> a line of results a problem
+    problems -> prompts -> responses -> rewards -> one line of results per problem
 
-Problems are drawn in blocks of `rows / samples`, cut the same way every time. The seed of a sample
-follows from the seed, the benchmark, the problem's id and the sample's number, not from the block,
-the model or the temperature: models and settings are compared on the same draws. A block that was
-cut short is drawn again whole and only what is missing is written, so the numbers are those of an
-evaluation that was never stopped.
+Problems are sampled in blocks of `rows / samples`, which are the same in every run. The seed of a
+sample follows from the seed, the benchmark, the problem's id and the sample's number, not from the
+block, the model or the temperature, so models and settings are compared on the same random numbers.
+An interrupted block is sampled again completely and only its missing problems are written, so the
+numbers equal those of an evaluation that was never stopped.
 """
 
 from __future__ import annotations
@@ -45,61 +45,66 @@ from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.math.boxed import boxed
 from counterpoise.verify.scores import Verifier, verified
 
-NO_MEMORY = "give a lower --rows or --max-tokens; what is written so far is kept"
-ENGINE_MEMORY = 0.7  # of a GPU, where vLLM draws: nothing is trained beside it
+NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
+ENGINE_MEMORY = 0.7  # share of the GPU for vLLM: nothing is trained beside it
 
 
 def evaluate(
     options: EvaluationOptions, progress: EvaluationProgress | None = None
 ) -> EvaluationSummary:
-    """A verifier of the user's is pinned: its content is in the header of every file."""
+    """Run or continue the evaluation, and return the summary of all results."""
     progress = progress or EvaluationProgress()
+    # A user's verifier is pinned by its content, which becomes part of every file's header.
     if is_own(options.verifier):
         options = replace(options, verifier=pinned(options.verifier, Path()))
-    works = plan_jobs(options)
+    jobs = plan_jobs(options)
     prepare_folder(options.out)
     with alone(options.out):
-        return fill_result_files(works, options, progress)
+        return fill_result_files(jobs, options, progress)
 
 
 def fill_result_files(
-    works: Sequence[EvaluationJob], options: EvaluationOptions, watch: EvaluationProgress
+    works: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
 ) -> EvaluationSummary:
-    """What is missing of every file; then the summary of all."""
-    for work in works:
-        work.result_file.open()
-    write_order(options.out, [work.result_file.header for work in works])
-    total = sum(len(work.problems) * work.result_file.header.samples for work in works)
-    missing = sum(len(work.missing) * work.result_file.header.samples for work in works)
-    watch.started(total, total - missing)
-    warn_about_short_responses(works, options, watch)
+    """Judge the missing problems of every result file, then write the summary."""
+    for job in works:
+        job.result_file.open()
+    write_order(options.out, [job.result_file.header for job in works])
+    total = sum(len(job.problems) * job.result_file.header.samples for job in works)
+    missing = sum(len(job.missing) * job.result_file.header.samples for job in works)
+    progress.start(total, total - missing)
+    warn_about_short_responses(works, options, progress)
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
-        for source, group in groupby(works, key=lambda work: work.source):
-            if pending := [work for work in group if work.missing]:
-                watch.loading(source.label)
-                judge_model(source, pending, verifier, options, watch)
+        # Jobs are ordered by model, so every model is loaded once.
+        for source, source_jobs in groupby(works, key=lambda job: job.source):
+            if pending := [job for job in source_jobs if job.missing]:
+                progress.show_loading(source.label)
+                judge_model(source, pending, verifier, options, progress)
     finally:
         verifier.close()
-        watch.finished()
+        progress.finish()
     return write_summary(options.out)
 
 
 def warn_about_short_responses(
-    works: Sequence[EvaluationJob], options: EvaluationOptions, watch: EvaluationProgress
+    works: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
 ) -> None:
-    """Fewer tokens than were meant are another measurement: that is said."""
-    rooms = {
-        work.result_file.header.benchmark: work.result_file.header.max_new_tokens for work in works
+    """Warn where the context is too short for full responses: scores are lower then."""
+    token_limits = {
+        job.result_file.header.benchmark: job.result_file.header.max_new_tokens for job in works
     }
-    for name, room in rooms.items():
-        if options.max_new_tokens is None and room < MAX_NEW_TOKENS:
-            watch.say(f"{name}: responses are cut at {room:,} tokens, all that the context leaves")
+    for name, token_limit in token_limits.items():
+        if options.max_new_tokens is None and token_limit < MAX_NEW_TOKENS:
+            progress.warn(
+                f"{name}: responses are cut at {token_limit:,} tokens, all that fits into the "
+                "context"
+            )
 
 
 def prepare_folder(out: Path) -> None:
-    """A folder to write to that holds no run."""
+    """Create the output folder; one that holds a run is an error."""
     if out.exists() and not out.is_dir():
         raise PoiseError(f"{out} is a file; --out must name a folder")
     check_no_run(out, "its evaluation")
@@ -114,33 +119,34 @@ def judge_model(
     works: Sequence[EvaluationJob],
     verifier: Verifier,
     options: EvaluationOptions,
-    watch: EvaluationProgress,
+    progress: EvaluationProgress,
 ) -> None:
-    """Fill the files of one model; its memory is given back afterwards."""
+    """Fill the result files of one model, then free its memory."""
     policy = models.load_model(source, options.device, options.dtype)
     sampler: Sampler = SAMPLERS.load(options.sampler)(policy, sampler_config(works, options))
     try:
         with explained(NO_MEMORY):
-            for work in works:
-                fill_result_file(work, policy, sampler, verifier, watch)
+            for job in works:
+                fill_result_file(job, policy, sampler, verifier, progress)
     finally:
         sampler.close()
         release(policy.decoder)
+        # Drop the references before emptying the cache, else the next model may not fit.
         del sampler, policy
         gc.collect()
         torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
 
 def sampler_config(works: Sequence[EvaluationJob], options: EvaluationOptions) -> RunConfig:
-    """What a sampler must have room for, as the run it would be made for."""
-    lengths = [max(map(len, work.prompt_tokens)) for work in works]
-    room = max(
-        length + work.result_file.header.max_new_tokens
-        for length, work in zip(lengths, works, strict=True)
+    """A configuration that makes the sampler reserve room for the longest prompt and response."""
+    lengths = [max(map(len, job.prompt_tokens)) for job in works]
+    total_tokens = max(
+        length + job.result_file.header.max_new_tokens
+        for length, job in zip(lengths, works, strict=True)
     )
     sample = SampleConfig(
         max_prompt_tokens=max(lengths),
-        max_new_tokens=room - max(lengths),
+        max_new_tokens=total_tokens - max(lengths),
         temperature=works[0].result_file.header.temperature,
         engine=options.sampler,
         engine_memory=ENGINE_MEMORY,
@@ -153,45 +159,52 @@ def fill_result_file(
     policy: Policy,
     sampler: Sampler,
     verifier: Verifier,
-    watch: EvaluationProgress,
+    progress: EvaluationProgress,
 ) -> None:
-    header, done = work.result_file.header, work.result_file.judged
+    header, judged = work.result_file.header, work.result_file.judged
     config = replace(
         SampleConfig(),
         temperature=header.temperature,
         top_p=header.top_p,
         max_new_tokens=header.max_new_tokens,
     )
-    ends = tuple(sorted({*policy.end_tokens, *work.added_end_tokens}))
-    policy = replace(policy, end_tokens=ends)
-    size = max(1, header.rows // header.samples)
-    for start in range(0, len(work.problems), size):
-        block = work.problems[start : start + size]
-        if all(prompt.id in done for prompt in block):
+    end_tokens = tuple(sorted({*policy.end_tokens, *work.added_end_tokens}))
+    policy = replace(policy, end_tokens=end_tokens)
+    # Blocks are cut by position, not by what is missing, so that a resumed evaluation samples
+    # the same batches.
+    block_size = max(1, header.rows // header.samples)
+    for start in range(0, len(work.problems), block_size):
+        block = work.problems[start : start + block_size]
+        if all(prompt.id in judged for prompt in block):
             continue
         seeds = [seeds_for(header, prompt) for prompt in block]
-        drawn = sampler(policy, work.prompt_tokens[start : start + size], seeds, config)
-        left = [pair for pair in zip(block, drawn, strict=True) if pair[0].id not in done]
-        texts = [response.text for _, responses in left for response in responses]
-        asked = [prompt for prompt, responses in left for _ in responses]
-        scores = verified(verifier, texts, asked)
+        block_responses = sampler(
+            policy, work.prompt_tokens[start : start + block_size], seeds, config
+        )
+        # Problems that were judged before an interruption keep their first result.
+        unjudged = [
+            pair for pair in zip(block, block_responses, strict=True) if pair[0].id not in judged
+        ]
+        texts = [response.text for _, responses in unjudged for response in responses]
+        prompts = [prompt for prompt, responses in unjudged for _ in responses]
+        scores = verified(verifier, texts, prompts)
         if scores.timeouts or scores.crashes:
-            watch.say(
+            progress.warn(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "
-                f"{scores.crashes} crashed the verifier: they count as wrong"
+                f"{scores.crashes} crashed the verifier; they count as wrong"
             )
         rewards = iter(scores.rewards)
-        for prompt, responses in left:
+        for prompt, responses in unjudged:
             work.result_file.write(
                 make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
             )
-        tokens = sum(len(r.tokens) for _, responses in left for r in responses)
-        watch.advanced(work.result_file, len(texts), tokens)
+        tokens = sum(len(response.tokens) for _, responses in unjudged for response in responses)
+        progress.advance(work.result_file, len(texts), tokens)
 
 
 def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:
     stage = f"eval/{header.benchmark}/{prompt.id}"
-    return [seed_for(header.seed, stage, 0, g) for g in range(header.samples)]
+    return [seed_for(header.seed, stage, 0, sample) for sample in range(header.samples)]
 
 
 def make_judged_problem(

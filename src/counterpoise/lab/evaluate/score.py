@@ -1,9 +1,10 @@
-"""The numbers of one benchmark: rewards of every sample -> avg@n, pass@k, maj@k, lengths.
+"""Scores of one benchmark, from the rewards of every sample: avg@n, pass@k, maj@k, lengths.
 
     avg@n = mean over problems of the share of their n samples that is right     (n = 1: pass@1)
 
-pass@k and maj@k are given for k = 1, 2, 4, ... up to n. Every number is a mean over problems, with
-the interval of prompt_intervals.py; lengths and the share cut off are plain means over all samples.
+pass@k and maj@k are given for k = 1, 2, 4, ... up to n. Every score is a mean over problems, with
+the interval of prompt_intervals.py; lengths and the truncated share are plain means over all
+samples.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from counterpoise.statistics.prompt_intervals import Estimate, share
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkScore:
-    """Of the problems judged so far: `problems` of `of`."""
+    """Scores over the `problems` judged so far."""
 
     header: ResultHeader
     problems: int
     average: Estimate
     pass_at: dict[int, Estimate]
     maj_at: dict[int, Estimate]
-    truncated: float  # share of samples cut off at the length limit
-    unboxed: float  # share of samples without an answer in a box
+    truncated: float  # share of samples that hit the length limit
+    unboxed: float  # share of samples without a boxed answer
     mean_tokens: float
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.problems == self.header.problems
 
     @property
@@ -47,8 +48,8 @@ class BenchmarkScore:
             "problems": self.problems,
             "of": self.header.problems,
             **asdict(self.average),
-            "pass_at": {str(k): asdict(found) for k, found in self.pass_at.items()},
-            "maj_at": {str(k): asdict(found) for k, found in self.maj_at.items()},
+            "pass_at": {str(k): asdict(estimate) for k, estimate in self.pass_at.items()},
+            "maj_at": {str(k): asdict(estimate) for k, estimate in self.maj_at.items()},
             "truncated": self.truncated,
             "unboxed": self.unboxed,
             "mean_tokens": self.mean_tokens,
@@ -58,45 +59,50 @@ class BenchmarkScore:
 
 
 def score_benchmark(cell: ResultFile) -> BenchmarkScore | None:
-    """None while no problem is judged."""
+    """Scores of a result file; None while no problem is judged."""
     if not cell.judged:
         return None
-    judged = list(cell.judged.values())
-    ks = sample_counts(cell.header.samples)
+    problems = list(cell.judged.values())
+    sample_sizes = sample_counts(cell.header.samples)
     return BenchmarkScore(
         header=cell.header,
-        problems=len(judged),
-        average=share(solved_shares(judged)),
+        problems=len(problems),
+        average=share(solved_shares(problems)),
         pass_at={
-            k: share([pass_at_k(count_right(one), len(one.rewards), k) for one in judged])
-            for k in ks
+            k: share(
+                [pass_at_k(count_right(problem), len(problem.rewards), k) for problem in problems]
+            )
+            for k in sample_sizes
         },
-        maj_at={k: share([_majority(one, k) for one in judged]) for k in ks},
-        truncated=_mean([not ended for one in judged for ended in one.finished]),
-        unboxed=_mean([vote is None for one in judged for vote in one.votes]),
-        mean_tokens=_mean([length for one in judged for length in one.tokens]),
+        maj_at={k: share([_majority(problem, k) for problem in problems]) for k in sample_sizes},
+        truncated=_mean(
+            [not is_finished for problem in problems for is_finished in problem.finished]
+        ),
+        unboxed=_mean([vote is None for problem in problems for vote in problem.votes]),
+        mean_tokens=_mean([length for problem in problems for length in problem.tokens]),
     )
 
 
 def solved_shares(judged: Sequence[JudgedProblem]) -> list[float]:
-    """x_p: the share of a problem's samples that is right, of every problem."""
-    return [count_right(one) / len(one.rewards) for one in judged]
+    """x_p, the share of right samples, of every problem."""
+    return [count_right(problem) / len(problem.rewards) for problem in judged]
 
 
 def solved_any(judged: Sequence[JudgedProblem]) -> list[float]:
-    """pass@n of every problem: whether any of its samples is right."""
-    return [float(count_right(one) > 0) for one in judged]
+    """pass@n of every problem: 1.0 if any of its samples is right."""
+    return [float(count_right(problem) > 0) for problem in judged]
 
 
 def count_right(one: JudgedProblem) -> int:
-    """Samples with a reward above 0: one of the user's may be any number."""
+    """Number of right samples: reward above 0, since a user's reward may be any number."""
     return sum(reward > 0 for reward in one.rewards)
 
 
 def sample_counts(n: int) -> list[int]:
-    """
+    """The k of pass@k: powers of two below n, and n.
+
     Example:
-        >>> powers(32), powers(1), powers(6)
+        >>> sample_counts(32), sample_counts(1), sample_counts(6)
         ([1, 2, 4, 8, 16, 32], [1], [1, 2, 4, 6])
     """
     return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]

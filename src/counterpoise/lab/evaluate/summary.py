@@ -1,8 +1,8 @@
-"""All numbers of an evaluation: every benchmark, their averages, models against the first.
+"""Summary of an evaluation: scores of every benchmark, averages, differences to the first model.
 
-An average is the plain mean over benchmarks, as the paper's; it is given where every benchmark was
-judged. Models are compared problem by problem: the same seeds, the same problems. Where pass@n does
-not rise with avg@n, a model has become surer of what it could do, not able to do more.
+An average is the plain mean over benchmarks, as in the paper; it needs results of every benchmark.
+Models are compared problem by problem, on the same problems and seeds. Where avg@n rises and pass@n
+does not, a model solves the same problems more reliably but no new ones.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from counterpoise.statistics.prompt_intervals import Estimate, average
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """A row of the table: one model, sampled one way."""
+    """A row of the table: one model at one sampling setting."""
 
     model: str
     setting: Setting
     scores: dict[str, BenchmarkScore]  # by benchmark
     average: Estimate | None  # None: a benchmark is missing
-    against: dict[str, Estimate]  # this less the first model at the same setting; by benchmark
-    against_average: Estimate | None
-    against_pass: dict[str, Estimate]  # the same of pass@n; where there are several samples
+    differences: dict[
+        str, Estimate
+    ]  # by benchmark: this model minus the first one at the same setting
+    average_difference: Estimate | None
+    pass_differences: dict[str, Estimate]  # the same for pass@n, where there are several samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,66 +39,75 @@ class EvaluationSummary:
     benchmarks: list[str]
     titles: dict[str, str]
     lines: list[SummaryLine]
-    choices: list[SettingChoice]  # where a model was sampled in several ways
+    choices: list[SettingChoice]  # for models with several sampling settings
 
     @property
-    def swept(self) -> bool:
+    def has_sweep(self) -> bool:
         return bool(self.choices)
 
     @property
-    def compared(self) -> bool:
-        return any(line.against for line in self.lines)
+    def has_differences(self) -> bool:
+        return any(line.differences for line in self.lines)
 
     @property
-    def whole(self) -> bool:
-        return all(one.whole for line in self.lines for one in line.scores.values())
+    def is_complete(self) -> bool:
+        return all(score.is_complete for line in self.lines for score in line.scores.values())
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
-            "scores": [s.to_json() for line in self.lines for s in line.scores.values()],
+            "scores": [score.to_json() for line in self.lines for score in line.scores.values()],
             "averages": [
                 {**_key(line), **asdict(line.average)} for line in self.lines if line.average
             ],
             "against_first": [
-                {**_key(line), "benchmark": name, "difference": found.mean,
-                 "low": found.low, "high": found.high}
+                {**_key(line), "benchmark": name, "difference": estimate.mean,
+                 "low": estimate.low, "high": estimate.high}
                 for line in self.lines
-                for name, found in _against(line).items()
+                for name, estimate in _against(line).items()
             ],
             "against_first_pass_at_n": [
-                {**_key(line), "benchmark": name, "difference": found.mean,
-                 "low": found.low, "high": found.high}
+                {**_key(line), "benchmark": name, "difference": estimate.mean,
+                 "low": estimate.low, "high": estimate.high}
                 for line in self.lines
-                for name, found in line.against_pass.items()
+                for name, estimate in line.pass_differences.items()
             ],
             "sweep": [
-                {"model": c.model, **asdict(c.best), "mean": c.mean,
-                 "not_told_apart": [asdict(setting) for setting in c.indistinguishable()]}
-                for c in self.choices
+                {"model": choice.model, **asdict(choice.best), "mean": choice.mean,
+                 "not_told_apart": [asdict(setting) for setting in choice.indistinguishable()]}
+                for choice in self.choices
             ],
         }  # fmt: skip
 
 
 def summarise(cells: Sequence[ResultFile]) -> EvaluationSummary:
-    found: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
-    for cell in cells:
-        if cell.judged:
-            key = (cell.header.model, cell.header.setting)
-            found.setdefault(key, {})[cell.header.benchmark] = cell
-    names = list(dict.fromkeys(cell.header.benchmark for cell in cells))
-    first = next(iter(found), ("", None))[0]
+    files_by_line: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
+    for result_file in cells:
+        if result_file.judged:
+            key = (result_file.header.model, result_file.header.setting)
+            files_by_line.setdefault(key, {})[result_file.header.benchmark] = result_file
+    benchmarks = list(dict.fromkeys(result_file.header.benchmark for result_file in cells))
+    # The first model is the baseline of all differences.
+    first_model = next(iter(files_by_line), ("", None))[0]
     lines = [
-        _line(model, setting, group, names, found.get((first, setting)) if model != first else None)
-        for (model, setting), group in found.items()
+        _line(
+            model,
+            setting,
+            files,
+            benchmarks,
+            files_by_line.get((first_model, setting)) if model != first_model else None,
+        )
+        for (model, setting), files in files_by_line.items()
     ]
-    titles = {cell.header.benchmark: cell.header.title for cell in cells}
-    judged = [cell for group in found.values() for cell in group.values()]
-    return EvaluationSummary(names, titles, lines, choose_settings(judged))
+    titles = {result_file.header.benchmark: result_file.header.title for result_file in cells}
+    judged_files = [
+        result_file for files in files_by_line.values() for result_file in files.values()
+    ]
+    return EvaluationSummary(benchmarks, titles, lines, choose_settings(judged_files))
 
 
 def write_summary(folder: Path) -> EvaluationSummary:
-    """summary.json from the files of results/."""
+    """Write summary.json from the result files."""
     summary = summarise(read_result_files(folder))
     write_json(folder / "summary.json", summary.to_json())
     return summary
@@ -110,8 +121,11 @@ def _line(
     first: dict[str, ResultFile] | None,
 ) -> SummaryLine:
     scores = {
-        name: made for name in names if name in cells and (made := score_benchmark(cells[name]))
+        name: benchmark_score
+        for name in names
+        if name in cells and (benchmark_score := score_benchmark(cells[name]))
     }
+    # An average over fewer benchmarks than the other lines have would not be comparable.
     complete = len(scores) == len(names) and len(names) > 1
     against = {
         name: paired_difference({name: cells[name]}, {name: first[name]})
@@ -122,7 +136,7 @@ def _line(
         model,
         setting,
         scores,
-        average([s.average for s in scores.values()]) if complete else None,
+        average([score.average for score in scores.values()]) if complete else None,
         against,
         paired_difference(cells, first)
         if first is not None and len(against) == len(names) > 1
@@ -136,8 +150,8 @@ def _line(
 
 
 def _against(line: SummaryLine) -> dict[str, Estimate]:
-    overall = {"average": line.against_average} if line.against_average else {}
-    return line.against | overall
+    overall = {"average": line.average_difference} if line.average_difference else {}
+    return line.differences | overall
 
 
 def _key(line: SummaryLine) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
 from counterpoise.lab.studies.arms import BASELINE, BESIDE, after, beside
 from counterpoise.report.charts.forest import forest_chart, forest_point
-from counterpoise.report.charts.series import base_chart, smoothed
+from counterpoise.report.charts.series import base_chart, moving_average
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -91,7 +91,9 @@ def _over_seeds(runs: Runs, arm: str, rate: float) -> list[Record]:
     for r in _curve(runs, arm, rate):
         if r["success"] is not None:
             by_seed.setdefault(r["seed"], []).append(r)
-    smooth = {seed: smoothed([r["success"] for r in mine])[0] for seed, mine in by_seed.items()}
+    smooth = {
+        seed: moving_average([r["success"] for r in mine])[0] for seed, mine in by_seed.items()
+    }
     line = []
     for i, first in enumerate(next(iter(by_seed.values()))):
         values = [values[i] for values in smooth.values()]

@@ -1,6 +1,6 @@
-"""Small multiples: lines with bands in frames that share their axes.
+"""Small multiples: curves with bands in several charts that share their axes.
 
-A line is a list of {"at", "value", "low", "high"} (lab/experiments/seed_means.py).
+A curve is a list of {"at", "value", "low", "high"} (lab/experiments/seed_means.py).
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ class ChartFrame:
 
     @classmethod
     def fit(cls, lines: Iterable[Curve], cost: str, form: str) -> ChartFrame:
-        """Room for all lines, and for their bands: one that is cut off looks like any other."""
-        points = [p for line in lines for p in line]
-        low = min((min(p["value"], p["low"]) for p in points), default=0.0)
-        high = max((max(p["value"], p["high"]) for p in points), default=1.0)
+        """Choose axes that have room for all curves and their bands, so that nothing is cut off."""
+        points = [point for line in lines for point in line]
+        low = min((min(point["value"], point["low"]) for point in points), default=0.0)
+        high = max((max(point["value"], point["high"]) for point in points), default=1.0)
+        # Curves with a single value need a margin too, else the axis would have no extent.
         margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
-        last = max((p["at"] for p in points), default=1.0)
-        return cls((low - margin, high + margin), last or 1.0, cost, form)
+        x_end = max((point["at"] for point in points), default=1.0)
+        return cls((low - margin, high + margin), x_end or 1.0, cost, form)
 
     def line(self, line: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
-        tips = [
+        tooltip = [
             alt.Tooltip("at:Q", title=self.x_title, format=",.0f"),
             alt.Tooltip("value:Q", format=".1%" if self.value_format else ".3f"),
         ]
-        drawn = base_chart(line).mark_line(
+        line_mark = base_chart(line).mark_line(
             style=style, strokeDash=list(dash), strokeWidth=1.6, clip=True
         )
-        return drawn.encode(x=self._x(), y=self._y("value"), tooltip=tips)
+        return line_mark.encode(x=self._x(), y=self._y("value"), tooltip=tooltip)
 
     def line_with_band(
         self, line: Curve, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
@@ -76,10 +77,10 @@ class ChartFrame:
 def small_chart(
     layers: Sequence[alt.Chart], title: str, *, width: int = 186, height: int = 140
 ) -> alt.LayerChart:
-    said = alt.TitleParams(
+    title_params = alt.TitleParams(
         title, anchor="start", frame="group", fontSize=12, fontWeight="normal", offset=6
     )
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=said)
+    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title_params)
 
 
 def chart_grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:

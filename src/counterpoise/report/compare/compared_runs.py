@@ -1,9 +1,9 @@
-"""Runs that are laid over each other: a name, a look, and what each had cost by every iteration.
+"""Runs of a comparison: each with a distinct name, a style, and its cost until every iteration.
 
     costs    iteration, rollouts sampled so far, optimizer steps so far; iteration 0 is the start
 
-A number of an iteration stands where the iteration ended. An imported run does not tell its steps,
-and its rollouts are those that were imported.
+A value of an iteration is drawn at its end. An imported run does not know its optimizer steps, and
+its rollouts are those that were imported.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from counterpoise.store.folder import is_imported, is_run
 
 
 class RunStyle(NamedTuple):
-    colour: str  # of page.css
+    colour: str  # a colour name of page.css
     dash: list[int]
-    shape: str  # of points: an SVG path from -1 to 1
+    shape: str  # of points: an SVG path within -1 to 1
 
 
 SOLID, DASHED = [1, 0], [5, 3]
-# Colours of one dash differ for every kind of colour blindness; those that do not have another.
+# Colours with the same dash pattern stay distinguishable in every kind of colour blindness.
 RUN_STYLES = (
     RunStyle("positive", SOLID, "M-.8,0A.8,.8,0,1,1,.8,0A.8,.8,0,1,1,-.8,0Z"),
     RunStyle("negative", SOLID, "M-.7,-.7L.7,-.7L.7,.7L-.7,.7Z"),
@@ -45,57 +45,68 @@ class ComparedRun:
     """Example: read_compared([Path("out/qb"), Path("out/shuffled")])[1].name == "shuffled" """
 
     name: str
-    look: RunStyle
-    run: RunData
-    source: str = ""  # of another trainer's run: who wrote it
+    style: RunStyle
+    data: RunData
+    source: str = ""  # of an imported run: the trainer that wrote it
 
     @property
     def config(self) -> RunConfig | None:
-        """None: nobody knows what another trainer was told."""
-        return None if self.source else self.run.config
+        """Options of the run; None for an imported one, whose options are unknown."""
+        return None if self.source else self.data.config
 
     @property
     def knows_steps(self) -> bool:
-        """Rollouts that were imported do not; a run that our adapter planned does."""
-        return not self.source or bool(self.run.plans)
+        """Whether optimizer steps are known: not for imported rollouts without plans."""
+        return not self.source or bool(self.data.plans)
 
     @property
     def costs(self) -> dict[int, dict[str, int | None]]:
-        """By iteration: {"iteration": 2, "rollouts": 256, "steps": 8}."""
-        metrics = self.run.metrics
+        """Cost by iteration: {2: {"iteration": 2, "rollouts": 256, "steps": 8}}."""
+        metrics = self.data.metrics
         rollouts = accumulate((record["rollouts"] for record in metrics), initial=0)
-        told = all("steps" in record for record in metrics) and self.knows_steps
+        # Without a step count for every iteration the sum would be wrong: it is unknown then.
+        steps_known = all("steps" in record for record in metrics) and self.knows_steps
         steps = accumulate((record.get("steps", 0) for record in metrics), initial=0)
         iterations = [0, *(record["iteration"] for record in metrics)]
         return {
-            i: {"iteration": i, "rollouts": r, "steps": s if told else None}
-            for i, r, s in zip(iterations, rollouts, steps, strict=True)
+            iteration: {
+                "iteration": iteration,
+                "rollouts": rollout_count,
+                "steps": step_count if steps_known else None,
+            }
+            for iteration, rollout_count, step_count in zip(
+                iterations, rollouts, steps, strict=True
+            )
         }
 
     def with_costs(self, points: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
-        """(iteration, value) -> records with their costs."""
+        """Turn (iteration, value) pairs into records that include the costs of the iteration."""
         costs = self.costs
-        return [{**costs[i], "value": value} for i, value in points if i in costs]
+        return [
+            {**costs[iteration], "value": value}
+            for iteration, value in points
+            if iteration in costs
+        ]
 
 
 def read_compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
-    """In the order given, each with a look of its own."""
+    """Read the runs in the order given and assign each its own style."""
     if len(folders) > len(RUN_STYLES):
         raise PoiseError(
-            f"{len(folders)} runs are too many for one page: name at most {len(RUN_STYLES)}; "
+            f"{len(folders)} runs are too many for one page: give at most {len(RUN_STYLES)}; "
             "poise experiment compares arms over many seeds"
         )
-    seen: dict[Path, Path] = {}
+    folder_by_path: dict[Path, Path] = {}
     for folder in folders:
-        if first := seen.get(folder.resolve()):
-            same = "is named twice" if first == folder else f"is the same run as {first}"
-            raise PoiseError(f"{folder} {same}: name each run once")
-        seen[folder.resolve()] = folder
-    read = [_read(folder) for folder in folders]
+        if earlier := folder_by_path.get(folder.resolve()):
+            complaint = "is named twice" if earlier == folder else f"is the same run as {earlier}"
+            raise PoiseError(f"{folder} {complaint}: give each run once")
+        folder_by_path[folder.resolve()] = folder
+    loaded = [_read(folder) for folder in folders]
     return [
-        ComparedRun(name, look, run, source)
-        for name, look, (run, source) in zip(
-            distinct_names(list(seen)), RUN_STYLES, read, strict=False
+        ComparedRun(name, style, data, source)
+        for name, style, (data, source) in zip(
+            distinct_names(list(folder_by_path)), RUN_STYLES, loaded, strict=False
         )
     ]
 
@@ -107,39 +118,43 @@ def _read(folder: Path) -> tuple[RunData, str]:
     # An evaluation or a folder of studies keeps its results in JSON files.
     if folder.is_dir() and not is_run(folder) and any(folder.glob("*.json")):
         raise PoiseError(
-            f"{folder} is no run, and only runs are compared: poise report {folder} shows it alone"
+            f"{folder} is not a run, and only runs can be compared: poise report {folder} shows it "
+            "by itself"
         )
     return RunData.read(folder), ""
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Of the folders; equal ones with as much of the path before them as tells them apart.
+    """Names of the folders; equal ones get as much of their path as makes them distinct.
 
     Example:
-        >>> names([Path("/a/x/run"), Path("/a/y/run"), Path("/a/other")])
+        >>> distinct_names([Path("/a/x/run"), Path("/a/y/run"), Path("/a/other")])
         ['x/run', 'y/run', 'other']
     """
+    # Only names that are still ambiguous get longer, by one path component at a time.
     depth = [1] * len(paths)
     while True:
-        found = [
-            make_visible("/".join(path.parts[-d:])) for path, d in zip(paths, depth, strict=True)
+        labels = [
+            make_visible("/".join(path.parts[-parts_shown:]))
+            for path, parts_shown in zip(paths, depth, strict=True)
         ]
-        equal = [
-            i
-            for i, path in enumerate(paths)
-            if found.count(found[i]) > 1 and depth[i] < len(path.parts)
+        ambiguous = [
+            position
+            for position, path in enumerate(paths)
+            if labels.count(labels[position]) > 1 and depth[position] < len(path.parts)
         ]
-        if not equal:
-            return found
-        for i in equal:
-            depth[i] += 1
+        if not ambiguous:
+            return labels
+        for position in ambiguous:
+            depth[position] += 1
 
 
 def join_words(words: Sequence[str]) -> str:
-    """
+    """Join words with commas and "and".
+
     Example:
-        >>> listed(["a"]), listed(["a", "b", "c"])
+        >>> join_words(["a"]), join_words(["a", "b", "c"])
         ('a', 'a, b and c')
     """
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
+    *leading, final = words
+    return f"{', '.join(leading)} and {final}" if leading else final

@@ -1,4 +1,4 @@
-"""The table of a comparison: what every run came to, and what that cost."""
+"""The table of a comparison: final results of every run and their cost."""
 
 from __future__ import annotations
 
@@ -17,29 +17,38 @@ class TableCell(NamedTuple):
 
 
 class TableLine(NamedTuple):
-    """Example: TableLine("rollouts sampled", [Cell("768"), None])"""
+    """One line of the table.
+
+    Example:
+        TableLine("rollouts sampled", [TableCell("768"), None])
+    """
 
     label: str
-    cells: list[TableCell | None]  # by run; None: it does not tell
+    cells: list[TableCell | None]  # by run; None: unknown for that run
     note: str = ""
 
 
-def table_lines(compared: Sequence[ComparedRun]) -> list[TableLine]:
-    """Lines that some run can fill."""
+def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
+    """Lines for which at least one run has a value."""
     lines = []
-    for judged in heldout_by_setting(compared):
-        places = range(len(compared))
-        name = f"held-out success{judged.how}"
-        first = [_success(judged.first(place)) for place in places]
+    for heldout in heldout_by_setting(runs):
+        run_indices = range(len(runs))
+        name = f"held-out success{heldout.suffix}"
+        first_cells = [_success(heldout.first(run_index)) for run_index in run_indices]
         lines += [
-            TableLine(f"{name} at first", first, "and its 95 % interval"),
-            TableLine(f"{name} at last", [_success(judged.last(place)) for place in places]),
-            TableLine("held-out problems", [_problems(judged.first(place)) for place in places]),
+            TableLine(f"{name} at first", first_cells, "and its 95 % interval"),
+            TableLine(
+                f"{name} at last", [_success(heldout.last(run_index)) for run_index in run_indices]
+            ),
+            TableLine(
+                "held-out problems",
+                [_problems(heldout.first(run_index)) for run_index in run_indices],
+            ),
         ]
-    lines.append(TableLine("iterations", [_iterations(one) for one in compared]))
+    lines.append(TableLine("iterations", [_iterations(run) for run in runs]))
     lines += [
-        TableLine(label, [of(one) if one.run.metrics else None for one in compared], note)
-        for label, of, note in COUNT_LINES
+        TableLine(label, [make_cell(run) if run.data.metrics else None for run in runs], note)
+        for label, make_cell, note in COUNT_LINES
     ]
     return [line for line in lines if any(line.cells)]
 
@@ -59,43 +68,43 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}\u2009%"
 
 
-def _iterations(one: ComparedRun) -> TableCell:
-    if one.config is None:
-        how = "made by" if one.knows_steps else "imported from"
-        return TableCell(f"{len(one.run.metrics):,}", (f"{how} {one.source}",))
-    wanted = one.config.loop.iterations
+def _iterations(run: ComparedRun) -> TableCell:
+    if run.config is None:
+        origin = "made by" if run.knows_steps else "imported from"
+        return TableCell(f"{len(run.data.metrics):,}", (f"{origin} {run.source}",))
+    planned = run.config.loop.iterations
     return TableCell(
-        f"{one.run.last_iteration:,}",
-        (f"of {wanted:,}",) if one.run.last_iteration < wanted else (),
+        f"{run.data.last_iteration:,}",
+        (f"of {planned:,}",) if run.data.last_iteration < planned else (),
     )
 
 
 def _sum(metric: str) -> Callable[[ComparedRun], TableCell | None]:
-    """Over all iterations; an imported run does not tell all of them."""
+    """A function that sums a metric over all iterations; None for runs that do not record it."""
 
-    def of(one: ComparedRun) -> TableCell | None:
-        if any(metric not in record for record in one.run.metrics):
+    def of(run: ComparedRun) -> TableCell | None:
+        if any(metric not in record for record in run.data.metrics):
             return None
-        return TableCell(f"{sum(record[metric] for record in one.run.metrics):,}")
+        return TableCell(f"{sum(record[metric] for record in run.data.metrics):,}")
 
     return of
 
 
-def _updates(one: ComparedRun) -> TableCell | None:
-    if not one.knows_steps:
+def _updates(run: ComparedRun) -> TableCell | None:
+    if not run.knows_steps:
         return None
-    return TableCell(f"{sum(record['steps'] > 0 for record in one.run.metrics):,}")
+    return TableCell(f"{sum(record['steps'] > 0 for record in run.data.metrics):,}")
 
 
-def _wasted(one: ComparedRun) -> TableCell | None:
-    shares = wasted_shares(one.run)
+def _wasted(run: ComparedRun) -> TableCell | None:
+    shares = wasted_shares(run.data)
     return TableCell(_percent(shares[-1][1])) if shares else None
 
 
-def _wall(one: ComparedRun) -> TableCell | None:
-    if not any("iteration_seconds" in record for record in one.run.metrics):
+def _wall(run: ComparedRun) -> TableCell | None:
+    if not any("iteration_seconds" in record for record in run.data.metrics):
         return None
-    return TableCell(format_duration(wall_seconds(one.run)))
+    return TableCell(format_duration(wall_seconds(run.data)))
 
 
 COUNT_LINES: tuple[tuple[str, Callable[[ComparedRun], TableCell | None], str], ...] = (

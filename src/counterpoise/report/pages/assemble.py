@@ -1,4 +1,4 @@
-"""Panels in, one HTML file out: it carries all it needs and asks nothing of the network."""
+"""Assemble panels into one HTML file that embeds all it needs and uses no network."""
 
 from __future__ import annotations
 
@@ -31,26 +31,32 @@ def write_page(target: Path, page: str) -> Path:
 def assemble_page(
     kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
 ) -> str:
-    """The panels that have something to show, in order, with their files and data; `bar` stays in
-    view above them."""
+    """The page of all panels that are not None, in order, with their assets and data.
+
+    `bar` stays in view above the panels.
+    """
     sections: list[dict[str, Any]] = []
     for name, panel in panels.items():
         if panel is None:
             continue
         html, figures = split_body(panel)
-        specs = [embed_json(vega_specification(figure)) for figure in figures]
+        specifications = [embed_json(vega_specification(figure)) for figure in figures]
         sections.append(
             {
                 "name": name,
                 "panel": panel,
                 "html": html,
-                "figures": list(zip(figures, specs, strict=True)),
+                "figures": list(zip(figures, specifications, strict=True)),
                 "data": None if panel.data is None else embed_json(panel.data),
             }
         )
-    names = list(dict.fromkeys(file for s in sections for file in s["panel"].assets))
+    # Panels may share an asset; each is embedded once.
+    asset_names = list(
+        dict.fromkeys(asset_name for section in sections for asset_name in section["panel"].assets)
+    )
     charts = any(section["figures"] for section in sections)
-    scripts = [read_asset(name) for name in ("page.js", *names) if name.endswith(".js")]
+    scripts = [read_asset(name) for name in ("page.js", *asset_names) if name.endswith(".js")]
+    # Vega comes first because page.js uses it. The policy below lists exactly these scripts.
     scripts = [javascript_bundle(), *scripts] if charts else scripts
     return render(
         "page.html",
@@ -58,7 +64,7 @@ def assemble_page(
         title=make_visible(title),
         bar=bar or "",
         sections=sections,
-        styles=[read_asset(name) for name in ("page.css", *names) if name.endswith(".css")],
+        styles=[read_asset(name) for name in ("page.css", *asset_names) if name.endswith(".css")],
         scripts=scripts,
         policy=content_policy(scripts),
         theme=embed_json(vega_theme()),
@@ -66,7 +72,7 @@ def assemble_page(
 
 
 def split_body(panel: Panel) -> tuple[Markup | None, tuple[Figure, ...]]:
-    """(safe HTML, charts): a body is one or the other."""
+    """Split a body into (HTML, charts); it is one or the other."""
     if isinstance(panel.body, Markup):
         return panel.body, ()
     if isinstance(panel.body, tuple):
