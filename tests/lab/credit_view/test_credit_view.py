@@ -66,7 +66,7 @@ def poise(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
     """Iteration 4 was drawn by the checkpoint after 3: A w is what the loss used, bit for bit."""
     found = compare_weightings("high_entropy", run)  # without settings: the run's own
-    assert found.stored.iteration == 4
+    assert found.source.iteration == 4
     assert found.weightings[0].choice == WeightingChoice("high_entropy", ("share=0.3",))
     assert found.read_by == "weights after iteration 3, which sampled them"
     assert found.mean_logprob_error is not None
@@ -142,7 +142,7 @@ def test_imported_runs(tmp_path: Path) -> None:
     trl_file(tmp_path / "theirs", step=12)
     import_run(tmp_path / "theirs", tmp_path / "out", tokenizer="embedded")
     found = compare_weightings(NO_POLICY, tmp_path / "out")
-    assert (found.stored.iteration, found.rollouts, len(found.rows)) == (12, 4, 4)
+    assert (found.source.iteration, found.rollouts, len(found.rows)) == (12, 4, 4)
     assert found.vocabulary.texts  # of the tokenizer it was imported by
     assert write_credit_page(found).is_file()
     with pytest.raises(PoiseError, match=r"high_entropy needs the policy.*--model"):
@@ -211,7 +211,7 @@ def test_an_iteration_without_signal(made_up: Path, tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"iteration 2 .*no rollout with signal"):
         compare_weightings("uniform", tmp_path, iteration=2)
     (tmp_path / "rollouts" / "step_00001.jsonl").write_text(file.read_text())
-    assert compare_weightings("uniform", tmp_path).stored.iteration == 1  # the one that has
+    assert compare_weightings("uniform", tmp_path).source.iteration == 1  # the one that has
 
 
 # -- the command --------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from counterpoise.types import Floats
 
 def rank_agreement(weights_M: Sequence[Sequence[Floats]]) -> list[list[float | None]]:
     """Rank correlation of every pair of M weightings: [M, M]; None where one is constant."""
-    unit_counts = np.ones(
-        (1, sum(map(len, weights_M[0])))
-    )  # one bootstrap draw in which every token counts once
+    # One bootstrap draw in which every token counts once.
+    unit_counts = np.ones((1, sum(map(len, weights_M[0]))))
     ranks_M = [ranks(np.concatenate(weights), unit_counts) for weights in weights_M]
     rho_MM = [
         [float(correlations(first_ranks, second_ranks, unit_counts)[0]) for second_ranks in ranks_M]

@@ -22,9 +22,8 @@ def weight_histogram(rows: Sequence[Row], weighting: WeightedRows) -> Figure:
     """Histogram of the weights: tokens with A > 0 upward, tokens with A < 0 downward."""
     records = histogram_bins(rows, weighting)
     low, high = records[0]["left"], max(record["right"] for record in records)
-    ticks_x = alt.Axis(
-        tickCount=6, tickMinStep=1e-6
-    )  # the page's default ticks are whole iterations
+    # The page's default ticks are whole iterations.
+    ticks_x = alt.Axis(tickCount=6, tickMinStep=1e-6)
     x = alt.X("left:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=ticks_x)
     # The axis is a square root, mirrored at 0, so that small shares stay visible.
     largest_share = max(record["share"] for record in records)
@@ -68,6 +67,7 @@ def histogram_bins(rows: Sequence[Row], weighting: WeightedRows) -> list[dict[st
     low, high = float(w_N.min()), float(w_N.max())
     if high - low < 1e-9:  # all equal: one bar in the middle
         low, high = low - 0.5, high + 0.5
+    # Both signs share their bins, so that bars above and below the line can be compared.
     edges = np.linspace(low, high, BINS + 1)
     records = []
     for sign, _, name in SIGNS:

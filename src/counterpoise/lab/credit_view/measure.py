@@ -44,9 +44,9 @@ class WeightStatistics:
     spread: float  # standard deviation over all tokens
     lowest: float
     highest: float
-    zeros: float  # share of the tokens
-    ones: float
-    half: float
+    zeros: float  # share of the tokens with weight 0
+    ones: float  # and with weight 1
+    half: float  # smallest share of the tokens that carries half of sum |A w|
     residual: float | None  # None: no rollouts share a prefix
 
 
@@ -58,14 +58,14 @@ class WeightedRows:
     weights: list[Floats]  # per row [T]
     statistics: WeightStatistics
     seconds: float  # without the policy's forward pass over the rows, which is shared
-    needed_policy: bool  # it needed the policy
+    needed_policy: bool
 
 
 @dataclass(slots=True)
 class WeightingSession:
     """Computes weightings of stored rows, and loads the policy when the first one needs it."""
 
-    stored: StoredIteration
+    source: StoredIteration
     notify: Notify = lambda message: None
     mean_logprob_error: float | None = None  # mean |log p - log p at sampling| of the loaded policy
     _view: View | None = None
@@ -76,10 +76,11 @@ class WeightingSession:
         return self._view.policy if self._view else None
 
     def weigh(self, weighting: WeightingChoice) -> WeightedRows:
+        """Compute the weights of all rows by one weighting."""
         weights_of = TOKEN_WEIGHTS.load(weighting.name)
         settings = read_settings(weighting.name, weights_of, weighting.settings)
         start = time.perf_counter()
-        rows = self.stored.rows
+        rows = self.source.rows
         try:
             # Most weightings need only the rows, so try without the policy, which is slow to load.
             computed, needed_policy = weights_of(View(rows), **settings), False
@@ -96,21 +97,22 @@ class WeightingSession:
         )
 
     def _with_policy(self, name: str) -> View:
-        stored, config = self.stored, self.stored.config
-        if stored.weights is None:
+        source, config = self.source, self.source.config
+        if source.weights is None:
             raise PoiseError(
                 f"{name} needs the policy, and an imported run has none: give the model that "
                 "sampled its rollouts as --model, or choose weights that do not need one"
             )
         self.notify("loading the model")
-        policy = stored.load_policy()
+        policy = source.load_policy()
         micro_batch = MicroBatch(config.update.micro_tokens, tell=self.notify)
         reader = Reader(
-            policy, config.sample.temperature, micro_batch, stored.iteration, config.loop.seed
+            policy, config.sample.temperature, micro_batch, source.iteration, config.loop.seed
         )
-        self._view = View(stored.rows, reader)
+        self._view = View(source.rows, reader)
+        # The first access to the log-probabilities runs the forward pass over all rows.
         self.notify("reading the rollouts")
-        self.mean_logprob_error = _off(stored.rows, self._view.logprobs)
+        self.mean_logprob_error = _mean_logprob_error(source.rows, self._view.logprobs)
         return self._view
 
 
@@ -172,9 +174,10 @@ def check_weights(name: str, rows: Sequence[Row], weights: Sequence[Floats]) -> 
             raise PoiseError(f"{row_name}: a weight is not finite: try other --settings, or fix it")
 
 
-def _off(rows: Sequence[Row], logprobs: Sequence[Floats]) -> float | None:
+def _mean_logprob_error(rows: Sequence[Row], logprobs: Sequence[Floats]) -> float | None:
     """Mean |log p - log p at sampling|; None where the sampler's were not stored."""
     sampled_N = np.concatenate([row.content.sampled_logprobs for row in rows]).astype(np.float64)
+    # Imported rollouts, and some samplers, have NaN where no log-probability is known.
     finite_N = np.isfinite(sampled_N)
     if not finite_N.any():
         return None

@@ -18,16 +18,16 @@ TYPES = 8  # distinct tokens listed on either side
 
 def write_credit_page(result: CreditViewResult, out: Path | None = None) -> Path:
     """Write the page; by default to RUN/credit.html."""
-    stored = result.stored
+    source = result.source
     panels = {
         "summary": summary_panel(result),
         "histograms": histograms_panel(result),
         "tokens": tokens_panel(result),
         "kinds": token_types_panel(result),
     }
-    title = f"{stored.name}, iteration {stored.iteration}"
+    title = f"{source.name}, iteration {source.iteration}"
     html = assemble_page("Counterpoise token weights", title, panels)
-    return write_page(out or stored.path / "credit.html", html)
+    return write_page(out or source.path / "credit.html", html)
 
 
 def summary_panel(result: CreditViewResult) -> Panel:

@@ -39,6 +39,7 @@ def preferred_types(
     mean = np.bincount(type_N, weights=w_N) / count
     mean_weight = w_N.mean()
     tolerance = 1e-6 * max(1.0, abs(mean_weight))  # differences by rounding are no preference
+    # The mean weight of a rare token says little about a preference.
     frequent = np.flatnonzero(count >= max(MIN_COUNT, MIN_SHARE * len(w_N)))
     # A stable sort keeps equal means in the order of token ids.
     order = frequent[np.argsort(-mean[frequent], kind="stable")].tolist()

@@ -39,22 +39,21 @@ class CreditViewResult:
         CreditViewResult(...).weightings[0].statistics.residual == 0.65
     """
 
-    stored: StoredIteration
+    source: StoredIteration
     weightings: list[WeightedRows]
     uniform: WeightStatistics
     agreement: list[list[float | None]]  # rank correlations [M, M], in the order of the weightings
-    mean_logprob_error: (
-        float | None
-    )  # of the policy against the sampler; None: no policy was needed
+    # Of the policy against the sampler; None: no policy was needed.
+    mean_logprob_error: float | None
     vocabulary: Vocabulary
 
     @property
     def rows(self) -> list[Row]:
-        return self.stored.rows
+        return self.source.rows
 
     @property
     def rollouts(self) -> int:
-        return sum(len(group.rollouts) for group in self.stored.groups)
+        return sum(len(group.rollouts) for group in self.source.groups)
 
     @property
     def right(self) -> int:
@@ -70,12 +69,12 @@ class CreditViewResult:
 
         None where no weighting needed the policy.
         """
-        stored = self.stored
-        if stored.weights is None or not any(
+        source = self.source
+        if source.weights is None or not any(
             weighting.needed_policy for weighting in self.weightings
         ):
             return None
-        description = stored.weights.describe(stored.iteration)
+        description = source.weights.describe(source.iteration)
         if self.mean_logprob_error is None or self.mean_logprob_error < SAME_WEIGHTS_TOLERANCE:
             return description
         return (
@@ -85,11 +84,11 @@ class CreditViewResult:
 
     def to_json(self) -> dict[str, Any]:
         """Statistics, and the weights of every token with six significant digits."""
-        stored = self.stored
+        source = self.source
         return {
-            "run": str(stored.path),
-            "iteration": stored.iteration,
-            "advantage": stored.config.credit.name,
+            "run": str(source.path),
+            "iteration": source.iteration,
+            "advantage": source.config.credit.name,
             "read_by": self.read_by,
             "logprobs_off": self.mean_logprob_error,
             "rollouts": self.rollouts,
@@ -131,16 +130,16 @@ def compare_weightings(
 ) -> CreditViewResult:
     """Apply the named weightings to the rollouts of one iteration of the run at `path`."""
     parse_weightings(names, settings)  # reports a misspelt name before anything is read
-    stored = read_stored_iteration(path, iteration, model)
+    source = read_stored_iteration(path, iteration, model)
     run_weighting = WeightingChoice(
-        stored.config.credit.weights, tuple(stored.config.credit.settings)
+        source.config.credit.weights, tuple(source.config.credit.settings)
     )
-    session = WeightingSession(stored, notify)
+    session = WeightingSession(source, notify)
     weightings = list(weigh_all(session, parse_weightings(names, settings, run_weighting)))
     return CreditViewResult(
-        stored,
+        source,
         weightings,
-        weight_statistics(stored.rows, ones(stored.rows)),
+        weight_statistics(source.rows, ones(source.rows)),
         rank_agreement([weighting.weights for weighting in weightings]),
         session.mean_logprob_error,
         _vocabulary(path, session.policy),

@@ -28,11 +28,11 @@ class WeightingChoice:
 
 
 def parse_weightings(
-    text: str, settings: Sequence[str] = (), own: WeightingChoice | None = None
+    text: str, settings: Sequence[str] = (), run_weighting: WeightingChoice | None = None
 ) -> list[WeightingChoice]:
     """The named weightings in order, each once. Names and settings are checked first.
 
-    `settings` belong to the only weighting in `text`. `own` is the weighting that the run trained
+    `settings` belong to the only weighting in `text`. `run_weighting` is the weighting that the run trained
     with: one of the same name gets the run's settings unless others are given.
     """
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
@@ -59,8 +59,9 @@ def parse_weightings(
             raise unknown("token weights", name, TOKEN_WEIGHTS)
         entry_settings += settings
         # Without explicit settings, a weighting is shown as the run trained with it.
-        if not entry_settings and own and own.name == name:
-            entry_settings = list(own.settings)
+        if not entry_settings and run_weighting and run_weighting.name == name:
+            entry_settings = list(run_weighting.settings)
         read_settings(name, TOKEN_WEIGHTS.load(name), entry_settings, "--settings")
         choices.append(WeightingChoice(name, tuple(entry_settings)))
+    # The same weighting with the same settings is shown once.
     return list(dict.fromkeys(choices))

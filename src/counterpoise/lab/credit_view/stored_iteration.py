@@ -21,12 +21,8 @@ from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
-REQUIRED_FIELDS = (
-    "group",
-    "prompt_id",
-    "reward",
-    "response_tokens",
-)  # prompt_tokens only if a policy is needed
+# Prompt_tokens only if a policy is needed.
+REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +77,7 @@ class StoredIteration:
         policy = load_policy(self.model)
         if self.weights and self.weights.folder:
             checkpoint.take_weights(policy.model, policy.name, self.weights.folder)
+        # A model with another tokenizer would read other text, or fail in the embedding.
         check_vocabulary(self.groups, len(policy.decoder.unembedding))
         return policy
 
@@ -92,7 +89,7 @@ def read_stored_iteration(
 
     That is the last one whose sampling weights were kept, else the last one.
     """
-    config, available_weights = _described(path)
+    config, available_weights = _read_options_and_weights(path)
     if model:
         available_weights = {None: PolicyWeights(None, None)}
     files = _files(path)
@@ -130,16 +127,16 @@ def read_stored_iteration(
     )
 
 
-def _described(path: Path) -> tuple[RunConfig, dict[int | None, PolicyWeights]]:
+def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, PolicyWeights]]:
     """The run's options, and its stored weights by the number of iterations they were trained."""
     if is_imported(path):
         return RunConfig(), {}
     folder = RunFolder.open(path)
     config = folder.config()
     available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
-    for folder_kept in checkpoint.available(folder.checkpoints):
-        iterations_trained = int(folder_kept.name.removeprefix(checkpoint.PREFIX))
-        available_weights[iterations_trained] = PolicyWeights(iterations_trained, folder_kept)
+    for checkpoint_folder in checkpoint.available(folder.checkpoints):
+        iterations_trained = int(checkpoint_folder.name.removeprefix(checkpoint.PREFIX))
+        available_weights[iterations_trained] = PolicyWeights(iterations_trained, checkpoint_folder)
     return config, available_weights
 
 
@@ -154,12 +151,14 @@ def _files(path: Path) -> dict[int, Path]:
     return files
 
 
-def _nearest(known: dict[int | None, PolicyWeights], iteration: int) -> PolicyWeights | None:
-    if None in known or not known:
-        return known.get(None)
+def _nearest(
+    available_weights: dict[int | None, PolicyWeights], iteration: int
+) -> PolicyWeights | None:
+    if None in available_weights or not available_weights:
+        return available_weights.get(None)
     # The nearest in iterations; of two equally near ones, the earlier.
     return min(
-        known.values(),
+        available_weights.values(),
         key=lambda w: (abs((w.after_iterations or 0) - iteration + 1), w.after_iterations),
     )
 

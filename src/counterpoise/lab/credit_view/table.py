@@ -28,13 +28,13 @@ def credit_table(result: CreditViewResult) -> RenderableType:
 
 
 def _about(result: CreditViewResult) -> Text:
-    stored = result.stored
-    about = Text(one_line(f"{stored.path}, iteration {stored.iteration}"), style="bold")
+    source = result.source
+    about = Text(one_line(f"{source.path}, iteration {source.iteration}"), style="bold")
     negatives = len(result.rows) - result.right
     about.append(
-        f"\n{result.rollouts} rollouts of {len(stored.groups)} prompts, {len(result.rows)} with "
+        f"\n{result.rollouts} rollouts of {len(source.groups)} prompts, {len(result.rows)} with "
         f"signal ({result.right} with A > 0, {negatives} with A < 0), {result.tokens:,} tokens; "
-        f"advantage {stored.config.credit.name}",
+        f"advantage {source.config.credit.name}",
         style="not bold",
     )
     if result.read_by:

@@ -19,7 +19,7 @@ from counterpoise.report.texts import make_visible
 from counterpoise.types import Ints, Row
 
 MAX_TOKENS = 40_000
-PROMPT_CHARACTERS = 1200  # characters
+PROMPT_CHARACTERS = 1200
 CAPTION = (
     "The rollouts of a prompt side by side. Blue with an edge above: weight above 1; orange with "
     "an edge below: weight below 1. When coloured by credit (advantage times weight): blue tokens "
@@ -40,6 +40,7 @@ def tokens_panel(result: CreditViewResult) -> Panel:
     ]
     weighings = []
     for weighting, pull in zip(result.weightings, pulls, strict=True):
+        # A token is coloured by its weight relative to 1, or by its credit A w.
         coloured = (np.concatenate(weighting.weights).astype(np.float64) - 1, np.concatenate(pull))
         weighings.append(
             {
@@ -74,19 +75,23 @@ def tokens_panel(result: CreditViewResult) -> Panel:
         },
     }
     texts = [text for row_index in shown_rows for text in row_texts(rows[row_index])]
+    # Only the texts of tokens that occur are embedded, not the whole vocabulary.
     occurring = sorted({token for tokens in texts for token in tokens.tolist()})
     return Panel(
         "Tokens",
         CAPTION,
-        render("credit_tokens.html", labels=[weighing["label"] for weighing in weighings],
-               left_out=describe_omissions(rows, groups, bool(result.vocabulary.texts))),
+        render(
+            "credit_tokens.html",
+            labels=[weighing["label"] for weighing in weighings],
+            left_out=describe_omissions(rows, groups, bool(result.vocabulary.texts)),
+        ),
         data={
             "weighings": weighings,
             "vocabulary": pack_json({token: result.vocabulary[token] for token in occurring}),
             "packed": pack_json(payload),
         },
         assets=("tokens.css", "credit.css", "token_text.js", "credit.js"),
-    )  # fmt: skip
+    )
 
 
 def row_texts(row: Row) -> list[Ints]:
@@ -95,6 +100,7 @@ def row_texts(row: Row) -> list[Ints]:
 
 
 def round_weights(w_T: np.ndarray) -> list[float]:
+    """The weights of a row with four significant digits."""
     return [float(f"{weight:.4g}") for weight in w_T.tolist()]
 
 
@@ -112,13 +118,16 @@ def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
     tokens_left = MAX_TOKENS
     for members in mixed:
         tokens_left -= sum(rows[row_index].num_tokens for row_index in members)
+        # One prompt is always shown, however long its rollouts are.
         if tokens_left < 0 and chosen_groups:
             break
         chosen_groups.append(members)
     return chosen_groups
 
 
-def describe_omissions(rows: Sequence[Row], groups: Sequence[Sequence[int]], known: bool) -> str:
+def describe_omissions(
+    rows: Sequence[Row], groups: Sequence[Sequence[int]], has_vocabulary: bool
+) -> str:
     sentences = []
     num_prompts, num_shown = len({row.group for row in rows}), len(groups)
     if num_shown < num_prompts:
@@ -126,6 +135,6 @@ def describe_omissions(rows: Sequence[Row], groups: Sequence[Sequence[int]], kno
             f"{num_prompts - num_shown} of {num_prompts} prompts are left out: at most about "
             f"{MAX_TOKENS:,} tokens are shown; --json has all of them."
         )
-    if not known:
+    if not has_vocabulary:
         sentences.append("There is no vocabulary.json, so tokens are shown by number.")
     return " ".join(sentences)

@@ -73,8 +73,8 @@ def find_benchmark(name: str, data: Path | None) -> Benchmark:
         if data
         else []
     )
-    fault = unknown("benchmark", name, [*BENCHMARKS, *local_names])
-    raise PoiseError(f"{fault}; with --data, any NAME.jsonl of the folder")
+    error = unknown("benchmark", name, [*BENCHMARKS, *local_names])
+    raise PoiseError(f"{error}; with --data, any NAME.jsonl of the folder")
 
 
 def load_problems(
@@ -109,11 +109,11 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
         )
     try:
         rows = hub.open_split(benchmark.hub, benchmark.split)
-    except PoiseError as fault:
-        reason = str(fault).partition("; check task.path")[0]
+    except PoiseError as error:
+        reason = str(error).partition("; check task.path")[0]
         raise PoiseError(
             f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
-        ) from fault
+        ) from error
     prompts = []
     fields = jsonl.Fields(keep=keep)
     for index, row in enumerate(rows):
@@ -144,6 +144,7 @@ def final_answer(value: Any) -> Any:
         >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
         ('2', '1018')
     """
+    # OlympiadBench lists several answers, written as LaTeX between dollar signs.
     if isinstance(value, list | tuple):
         return str(value[0]).strip().strip("$") if value else ""
     if isinstance(value, str) and "####" in value:

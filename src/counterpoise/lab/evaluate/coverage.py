@@ -23,6 +23,7 @@ Bounds = tuple[float, float]
 SIZES = ((30, 32), (40, 32), (128, 4), (272, 1), (500, 1))  # problems, samples
 MEANS = (0.05, 0.1, 0.3, 0.5, 0.9)
 CORRELATIONS = (0.2, 0.5, 0.8)
+# (problems, samples) of the paper's benchmarks.
 PAPER_SIZES = (
     (30, 32),
     (30, 32),
@@ -30,7 +31,7 @@ PAPER_SIZES = (
     (675, 1),
     (272, 1),
     (500, 1),
-)  # (problems, samples) of the paper's benchmarks
+)
 MODELS = {  # true success on each benchmark: the paper's baselines, and a weak model
     "Qwen3-4B-Base": (0.283, 0.242, 0.58, 0.532, 0.445, 0.862),
     "Qwen3-1.7B-Base": (0.124, 0.094, 0.37, 0.345, 0.283, 0.698),

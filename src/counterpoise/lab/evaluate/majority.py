@@ -52,12 +52,12 @@ def _ways(counts: Sequence[int], silent: int, j: int, others: int) -> Ways:
     ways: Ways = np.zeros((others // j + 1, others + 1), dtype=object)
     ways[0] = [comb(silent, x) for x in range(others + 1)]
     for count in counts:
-        # Multiply the polynomial by the factor of one wrong answer; v: its votes.
+        # Multiply the polynomial by the factor of one wrong answer.
         added: Ways = np.zeros_like(ways)
-        for v in range(min(count, j, others) + 1):
-            level = int(v == j)
-            source = ways[: len(ways) - level, : others + 1 - v]
-            added[level:, v:] += comb(count, v) * source
+        for votes_taken in range(min(count, j, others) + 1):
+            level = int(votes_taken == j)
+            source = ways[: len(ways) - level, : others + 1 - votes_taken]
+            added[level:, votes_taken:] += comb(count, votes_taken) * source
         ways = added
     return ways[:, others]
 

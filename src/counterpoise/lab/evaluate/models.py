@@ -71,9 +71,9 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except PoiseError:
         raise
-    except Exception as fault:  # transformers and tokenizers raise many types of exceptions
-        reason = first_line(fault)
-        raise PoiseError(f"model '{source.name}' cannot be loaded: {reason}") from fault
+    except Exception as error:  # transformers and tokenizers raise many types of exceptions
+        reason = first_line(error)
+        raise PoiseError(f"model '{source.name}' cannot be loaded: {reason}") from error
     return tokenizer, int(config.max_position_embeddings)
 
 
@@ -129,6 +129,7 @@ def _labels(names: Sequence[str]) -> list[str]:
         label = path_parts[-1].replace(":", "-")
         if (label in labels or CHECKPOINTS in Path(name).parts) and len(path_parts) > 1:
             label = f"{path_parts[-2]}-{label}"
+        # Labels become folder names, so equal ones get a number.
         base, number = label, 1
         while label in labels:
             number += 1
@@ -141,6 +142,7 @@ def _digest(name: str) -> str:
     folder = Path(find_folder(name))
     pattern = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
     files = sorted(folder.glob(pattern)) if folder.is_dir() else []
+    # A hub id or a random shape has no files here; its name identifies it.
     if not files:
         return name
     hasher = sha256()

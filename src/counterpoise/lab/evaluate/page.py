@@ -63,20 +63,20 @@ def details_panel(summary: EvaluationSummary) -> Panel:
     )
 
 
-def problems_panel(summary: EvaluationSummary, cells: Sequence[ResultFile]) -> Panel:
+def problems_panel(summary: EvaluationSummary, result_files: Sequence[ResultFile]) -> Panel:
     """Panel of the map: a column per problem, a row per model and setting, a cell per result."""
-    max_responses, max_characters = choose_response_limits(cells)
+    max_responses, max_characters = choose_response_limits(result_files)
     maps = [
         benchmark_map(
             name,
             summary,
-            [result_file for result_file in cells if result_file.header.benchmark == name],
+            [result_file for result_file in result_files if result_file.header.benchmark == name],
             max_responses,
             max_characters,
         )
         for name in summary.benchmarks
     ]
-    samples = max(result_file.header.samples for result_file in cells)
+    samples = max(result_file.header.samples for result_file in result_files)
     omission = (
         f"Up to {max_responses} of {samples} responses of a cell are shown"
         if max_responses < samples
@@ -94,19 +94,25 @@ def problems_panel(summary: EvaluationSummary, cells: Sequence[ResultFile]) -> P
 
 
 def benchmark_map(
-    name: str, summary: EvaluationSummary, cells: Sequence[ResultFile], shown: int, longest: int
+    name: str,
+    summary: EvaluationSummary,
+    result_files: Sequence[ResultFile],
+    max_responses: int,
+    max_characters: int,
 ) -> dict[str, Any]:
     problem_ids = list(
-        dict.fromkeys(problem_id for result_file in cells for problem_id in result_file.judged)
+        dict.fromkeys(
+            problem_id for result_file in result_files for problem_id in result_file.judged
+        )
     )
     problem_by_id: dict[str, JudgedProblem] = {}
-    for result_file in cells:
+    for result_file in result_files:
         problem_by_id = result_file.judged | problem_by_id
     return {
         "name": name,
         "title": make_visible(summary.titles[name], 80),
-        "samples": max(result_file.header.samples for result_file in cells),
-        "rows": [make_visible(row_label(result_file, summary), 80) for result_file in cells],
+        "samples": max(result_file.header.samples for result_file in result_files),
+        "rows": [make_visible(row_label(result_file, summary), 80) for result_file in result_files],
         "ids": [make_visible(problem_id, 80) for problem_id in problem_ids],
         "right": [
             [
@@ -115,7 +121,7 @@ def benchmark_map(
                 else None
                 for problem_id in problem_ids
             ]
-            for result_file in cells
+            for result_file in result_files
         ],
         "asked": pack_json(
             [
@@ -129,51 +135,53 @@ def benchmark_map(
         "texts": [
             pack_json(
                 [
-                    choose_responses(result_file.judged[problem_id], shown, longest)
+                    choose_responses(result_file.judged[problem_id], max_responses, max_characters)
                     if problem_id in result_file.judged
                     else []
                     for problem_id in problem_ids
                 ]
             )
-            for result_file in cells
+            for result_file in result_files
         ],
     }
 
 
-def row_label(cell: ResultFile, summary: EvaluationSummary) -> str:
-    setting = f" {cell.header.setting}" if summary.has_sweep else ""
-    return cell.header.model + setting
+def row_label(result_file: ResultFile, summary: EvaluationSummary) -> str:
+    setting = f" {result_file.header.setting}" if summary.has_sweep else ""
+    return result_file.header.model + setting
 
 
-def choose_responses(one: JudgedProblem, shown: int, longest: int) -> list[list[Any]]:
+def choose_responses(
+    problem: JudgedProblem, max_responses: int, max_characters: int
+) -> list[list[Any]]:
     """[sample, reward, tokens, finished, text] of a few samples, with both outcomes if possible."""
     # The rarer outcome gets up to half of the places; the other one fills the rest.
     by_outcome: dict[bool, list[int]] = {True: [], False: []}
-    for sample, reward in enumerate(one.rewards):
+    for sample, reward in enumerate(problem.rewards):
         by_outcome[reward > 0].append(sample)
     rarer, commoner = sorted(by_outcome.values(), key=len)
-    chosen_samples = rarer[: max(1, shown // 2)]
-    chosen_samples = sorted([*chosen_samples, *commoner[: shown - len(chosen_samples)]])
+    chosen_samples = rarer[: max(1, max_responses // 2)]
+    chosen_samples = sorted([*chosen_samples, *commoner[: max_responses - len(chosen_samples)]])
     return [
         [
             sample,
-            one.rewards[sample],
-            one.tokens[sample],
-            one.finished[sample],
-            make_visible(one.responses[sample], longest),
+            problem.rewards[sample],
+            problem.tokens[sample],
+            problem.finished[sample],
+            make_visible(problem.responses[sample], max_characters),
         ]
         for sample in chosen_samples
     ]
 
 
-def choose_response_limits(cells: Sequence[ResultFile]) -> tuple[int, int]:
+def choose_response_limits(result_files: Sequence[ResultFile]) -> tuple[int, int]:
     """(maximum responses per cell, maximum characters per response) that fit into the page."""
-    num_problems = sum(len(result_file.judged) for result_file in cells)
+    num_problems = sum(len(result_file.judged) for result_file in result_files)
     # First reduce the number of responses per cell, then their length.
     for max_responses in (MAX_RESPONSES, 4, 2):
         characters = sum(
             min(len(text), MAX_CHARACTERS)
-            for result_file in cells
+            for result_file in result_files
             for problem in result_file.judged.values()
             for text in problem.responses[:max_responses]
         )

@@ -173,14 +173,16 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
 
 
 def encode_prompts(
-    one: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
+    problem_set: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
 ) -> EncodedPrompts:
     """Encode the problems of a benchmark for one model."""
-    name = options.template or one.benchmark.template
+    name = options.template or problem_set.benchmark.template
     # `auto` means the template that the model's own run trained with, if there is one.
     name = source.template if name == templates.AUTO else name
     template = templates.resolve(name, tokenizer, source.name, remedy="give --template ")
-    encoded = (templates.encode(template, tokenizer, prompt.problem) for prompt in one.problems)
+    encoded = (
+        templates.encode(template, tokenizer, prompt.problem) for prompt in problem_set.problems
+    )
     return EncodedPrompts(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],
@@ -189,11 +191,13 @@ def encode_prompts(
 
 
 def choose_max_new_tokens(
-    name: str, options: EvaluationOptions, put_to: Sequence[tuple[ModelSource, int, EncodedPrompts]]
+    name: str,
+    options: EvaluationOptions,
+    encoded_prompts: Sequence[tuple[ModelSource, int, EncodedPrompts]],
 ) -> int:
     """Response tokens that every model has room for after the benchmark's longest prompt."""
     free_tokens = []
-    for source, context, encoded in put_to:
+    for source, context, encoded in encoded_prompts:
         longest = max(map(len, encoded.prompt_tokens))
         free = context - longest
         if free < 1:
@@ -213,14 +217,14 @@ def choose_max_new_tokens(
 
 
 def make_header(
-    one: BenchmarkProblems,
+    problem_set: BenchmarkProblems,
     source: ModelSource,
     setting: Setting,
-    said: EncodedPrompts,
-    room: int,
+    encoded: EncodedPrompts,
+    max_new_tokens: int,
     options: EvaluationOptions,
 ) -> ResultHeader:
-    benchmark, samples = one.benchmark, options.samples
+    benchmark, samples = problem_set.benchmark, options.samples
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     return ResultHeader(
@@ -229,13 +233,13 @@ def make_header(
         weights=source.digest,
         benchmark=benchmark.name,
         title=benchmark.title,
-        problems=len(said.prompt_tokens),
-        problems_digest=one.digest,
+        problems=len(encoded.prompt_tokens),
+        problems_digest=problem_set.digest,
         temperature=setting.temperature,
         top_p=setting.top_p,
         samples=samples.get(benchmark.name, samples.get("", benchmark.samples)),
-        template=said.template,
-        max_new_tokens=room,
+        template=encoded.template,
+        max_new_tokens=max_new_tokens,
         sampler=options.sampler,
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),

@@ -44,14 +44,14 @@ class LiveEvaluationProgress(EvaluationProgress):
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("loading", total=None, numbers="")
-        self.total = self.responses_left = self.responses_sampled = self.tokens_sampled = 0
+        self.responses_left = self.responses_sampled = self.tokens_sampled = 0
         self.started_at = self.last_line_at = time.monotonic()
 
     def warn(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False)
 
     def start(self, responses: int, done: int) -> None:
-        self.total, self.responses_left = responses, responses - done
+        self.responses_left = responses - done
         if done:
             self.console.print(
                 f"{done:,} of {responses:,} responses exist already", highlight=False
@@ -74,6 +74,7 @@ class LiveEvaluationProgress(EvaluationProgress):
         self.progress.update(self.task, advance=responses, description=description, numbers=numbers)
         is_complete = len(result_file.judged) == header.problems
         current_time = time.monotonic()
+        # Without a terminal a line is printed per finished file, and now and then between.
         if not self.console.is_terminal and (
             is_complete or current_time - self.last_line_at > QUIET_SECONDS
         ):
@@ -87,7 +88,8 @@ class LiveEvaluationProgress(EvaluationProgress):
         mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
         time_left = _clock(self.responses_left * seconds / max(1, self.responses_sampled))
         return (
-            f"{len(result_file.judged)}/{result_file.header.problems} problems, {100 * mean:.1f} % so far, "
+            f"{len(result_file.judged)}/{result_file.header.problems} problems, "
+            f"{100 * mean:.1f} % so far, "
             f"{self.tokens_sampled / seconds:,.0f} tok/s, {time_left} left"
         )
 

@@ -135,8 +135,8 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
         problems = [JudgedProblem(**line) for line in lines[1:] if line != lines[0]]
         for problem in problems:
             _check_judged(problem, header.samples)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise PoiseError(f"{path} is damaged: {fault}; remove it to judge again") from fault
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PoiseError(f"{path} is damaged: {error}; remove it to judge again") from error
     return header, {problem.id: problem for problem in problems}
 
 
@@ -146,16 +146,16 @@ def _check_types(record: ResultHeader | JudgedProblem, types: Mapping[str, Any])
             raise ValueError(f"'{name}' does not have the type that poise eval writes")
 
 
-def _check_judged(one: JudgedProblem, samples: int) -> None:
+def _check_judged(problem: JudgedProblem, samples: int) -> None:
     """Check that texts are strings and that every list has one entry of its type per sample."""
     _check_types(
-        one, {"id": str, "problem": str, "answer": str, **dict.fromkeys(SAMPLE_TYPES, list)}
+        problem, {"id": str, "problem": str, "answer": str, **dict.fromkeys(SAMPLE_TYPES, list)}
     )
     for name, kind in SAMPLE_TYPES.items():
-        values = getattr(one, name)
+        values = getattr(problem, name)
         if len(values) != samples or not all(isinstance(value, kind) for value in values):
             raise ValueError(
-                f"'{name}' of problem '{one.id}' does not have one valid entry per sample"
+                f"'{name}' of problem '{problem.id}' does not have one valid entry per sample"
             )
 
 
@@ -175,8 +175,8 @@ def read_order(folder: Path) -> dict[str, list[Any]]:
     try:
         order = json.loads((folder / ORDER_FILE).read_text(encoding="utf-8"))
         return {key: list(order[key]) for key in ("models", "benchmarks", "settings")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise PoiseError(f"{folder / ORDER_FILE} cannot be read: {fault}") from fault
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PoiseError(f"{folder / ORDER_FILE} cannot be read: {error}") from error
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -201,6 +201,7 @@ def read_result_files(folder: Path) -> list[ResultFile]:
             _index(order["benchmarks"], header.benchmark),
         )
 
+    # Files that are not in evaluation.json come last.
     return sorted(result_files, key=place)
 
 
@@ -232,9 +233,9 @@ def _writing(path: Path) -> Iterator[None]:
     """Turn a disk error during a write into one line with a remedy."""
     try:
         yield
-    except OSError as fault:
-        remedy = "free some space" if fault.errno in FULL else "fix that"
+    except OSError as error:
+        remedy = "free some space" if error.errno in FULL else "fix that"
         raise PoiseError(
-            f"{path} could not be written: {fault.strerror}. Earlier results are intact: "
+            f"{path} could not be written: {error.strerror}. Earlier results are intact: "
             f"{remedy}, then give the same command again"
-        ) from fault
+        ) from error

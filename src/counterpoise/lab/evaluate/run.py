@@ -64,21 +64,21 @@ def evaluate(
 
 
 def fill_result_files(
-    works: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
+    jobs: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
 ) -> EvaluationSummary:
     """Judge the missing problems of every result file, then write the summary."""
-    for job in works:
+    for job in jobs:
         job.result_file.open()
-    write_order(options.out, [job.result_file.header for job in works])
-    total = sum(len(job.problems) * job.result_file.header.samples for job in works)
-    missing = sum(len(job.missing) * job.result_file.header.samples for job in works)
+    write_order(options.out, [job.result_file.header for job in jobs])
+    total = sum(len(job.problems) * job.result_file.header.samples for job in jobs)
+    missing = sum(len(job.missing) * job.result_file.header.samples for job in jobs)
     progress.start(total, total - missing)
-    warn_about_short_responses(works, options, progress)
+    warn_about_short_responses(jobs, options, progress)
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
         # Jobs are ordered by model, so every model is loaded once.
-        for source, source_jobs in groupby(works, key=lambda job: job.source):
+        for source, source_jobs in groupby(jobs, key=lambda job: job.source):
             if pending := [job for job in source_jobs if job.missing]:
                 progress.show_loading(source.label)
                 judge_model(source, pending, verifier, options, progress)
@@ -89,11 +89,11 @@ def fill_result_files(
 
 
 def warn_about_short_responses(
-    works: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
+    jobs: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
 ) -> None:
     """Warn where the context is too short for full responses: scores are lower then."""
     token_limits = {
-        job.result_file.header.benchmark: job.result_file.header.max_new_tokens for job in works
+        job.result_file.header.benchmark: job.result_file.header.max_new_tokens for job in jobs
     }
     for name, token_limit in token_limits.items():
         if options.max_new_tokens is None and token_limit < MAX_NEW_TOKENS:
@@ -116,17 +116,17 @@ def prepare_folder(out: Path) -> None:
 
 def judge_model(
     source: ModelSource,
-    works: Sequence[EvaluationJob],
+    jobs: Sequence[EvaluationJob],
     verifier: Verifier,
     options: EvaluationOptions,
     progress: EvaluationProgress,
 ) -> None:
     """Fill the result files of one model, then free its memory."""
     policy = models.load_model(source, options.device, options.dtype)
-    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, sampler_config(works, options))
+    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, sampler_config(jobs, options))
     try:
         with explained(NO_MEMORY):
-            for job in works:
+            for job in jobs:
                 fill_result_file(job, policy, sampler, verifier, progress)
     finally:
         sampler.close()
@@ -137,17 +137,17 @@ def judge_model(
         torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
 
-def sampler_config(works: Sequence[EvaluationJob], options: EvaluationOptions) -> RunConfig:
+def sampler_config(jobs: Sequence[EvaluationJob], options: EvaluationOptions) -> RunConfig:
     """A configuration that makes the sampler reserve room for the longest prompt and response."""
-    lengths = [max(map(len, job.prompt_tokens)) for job in works]
+    lengths = [max(map(len, job.prompt_tokens)) for job in jobs]
     total_tokens = max(
         length + job.result_file.header.max_new_tokens
-        for length, job in zip(lengths, works, strict=True)
+        for length, job in zip(lengths, jobs, strict=True)
     )
     sample = SampleConfig(
         max_prompt_tokens=max(lengths),
         max_new_tokens=total_tokens - max(lengths),
-        temperature=works[0].result_file.header.temperature,
+        temperature=jobs[0].result_file.header.temperature,
         engine=options.sampler,
         engine_memory=ENGINE_MEMORY,
     )
@@ -155,31 +155,31 @@ def sampler_config(works: Sequence[EvaluationJob], options: EvaluationOptions) -
 
 
 def fill_result_file(
-    work: EvaluationJob,
+    job: EvaluationJob,
     policy: Policy,
     sampler: Sampler,
     verifier: Verifier,
     progress: EvaluationProgress,
 ) -> None:
-    header, judged = work.result_file.header, work.result_file.judged
+    header, judged = job.result_file.header, job.result_file.judged
     config = replace(
         SampleConfig(),
         temperature=header.temperature,
         top_p=header.top_p,
         max_new_tokens=header.max_new_tokens,
     )
-    end_tokens = tuple(sorted({*policy.end_tokens, *work.added_end_tokens}))
+    end_tokens = tuple(sorted({*policy.end_tokens, *job.added_end_tokens}))
     policy = replace(policy, end_tokens=end_tokens)
     # Blocks are cut by position, not by what is missing, so that a resumed evaluation samples
     # the same batches.
     block_size = max(1, header.rows // header.samples)
-    for start in range(0, len(work.problems), block_size):
-        block = work.problems[start : start + block_size]
+    for start in range(0, len(job.problems), block_size):
+        block = job.problems[start : start + block_size]
         if all(prompt.id in judged for prompt in block):
             continue
         seeds = [seeds_for(header, prompt) for prompt in block]
         block_responses = sampler(
-            policy, work.prompt_tokens[start : start + block_size], seeds, config
+            policy, job.prompt_tokens[start : start + block_size], seeds, config
         )
         # Problems that were judged before an interruption keep their first result.
         unjudged = [
@@ -195,11 +195,11 @@ def fill_result_file(
             )
         rewards = iter(scores.rewards)
         for prompt, responses in unjudged:
-            work.result_file.write(
+            job.result_file.write(
                 make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
             )
         tokens = sum(len(response.tokens) for _, responses in unjudged for response in responses)
-        progress.advance(work.result_file, len(texts), tokens)
+        progress.advance(job.result_file, len(texts), tokens)
 
 
 def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:

@@ -58,14 +58,14 @@ class BenchmarkScore:
         }
 
 
-def score_benchmark(cell: ResultFile) -> BenchmarkScore | None:
+def score_benchmark(result_file: ResultFile) -> BenchmarkScore | None:
     """Scores of a result file; None while no problem is judged."""
-    if not cell.judged:
+    if not result_file.judged:
         return None
-    problems = list(cell.judged.values())
-    sample_sizes = sample_counts(cell.header.samples)
+    problems = list(result_file.judged.values())
+    sample_sizes = sample_counts(result_file.header.samples)
     return BenchmarkScore(
-        header=cell.header,
+        header=result_file.header,
         problems=len(problems),
         average=share(solved_shares(problems)),
         pass_at={
@@ -83,19 +83,19 @@ def score_benchmark(cell: ResultFile) -> BenchmarkScore | None:
     )
 
 
-def solved_shares(judged: Sequence[JudgedProblem]) -> list[float]:
+def solved_shares(problems: Sequence[JudgedProblem]) -> list[float]:
     """x_p, the share of right samples, of every problem."""
-    return [count_right(problem) / len(problem.rewards) for problem in judged]
+    return [count_right(problem) / len(problem.rewards) for problem in problems]
 
 
-def solved_any(judged: Sequence[JudgedProblem]) -> list[float]:
+def solved_any(problems: Sequence[JudgedProblem]) -> list[float]:
     """pass@n of every problem: 1.0 if any of its samples is right."""
-    return [float(count_right(problem) > 0) for problem in judged]
+    return [float(count_right(problem) > 0) for problem in problems]
 
 
-def count_right(one: JudgedProblem) -> int:
+def count_right(problem: JudgedProblem) -> int:
     """Number of right samples: reward above 0, since a user's reward may be any number."""
-    return sum(reward > 0 for reward in one.rewards)
+    return sum(reward > 0 for reward in problem.rewards)
 
 
 def sample_counts(n: int) -> list[int]:
@@ -108,8 +108,8 @@ def sample_counts(n: int) -> list[int]:
     return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
 
 
-def _majority(one: JudgedProblem, k: int) -> float:
-    return maj_at_k(one.votes, [reward > 0 for reward in one.rewards], k)
+def _majority(problem: JudgedProblem, k: int) -> float:
+    return maj_at_k(problem.votes, [reward > 0 for reward in problem.rewards], k)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -27,9 +27,8 @@ class SummaryLine:
     setting: Setting
     scores: dict[str, BenchmarkScore]  # by benchmark
     average: Estimate | None  # None: a benchmark is missing
-    differences: dict[
-        str, Estimate
-    ]  # by benchmark: this model minus the first one at the same setting
+    # By benchmark: this model minus the first one at the same setting.
+    differences: dict[str, Estimate]
     average_difference: Estimate | None
     pass_differences: dict[str, Estimate]  # the same for pass@n, where there are several samples
 
@@ -80,13 +79,13 @@ class EvaluationSummary:
         }  # fmt: skip
 
 
-def summarise(cells: Sequence[ResultFile]) -> EvaluationSummary:
+def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
     files_by_line: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
-    for result_file in cells:
+    for result_file in result_files:
         if result_file.judged:
             key = (result_file.header.model, result_file.header.setting)
             files_by_line.setdefault(key, {})[result_file.header.benchmark] = result_file
-    benchmarks = list(dict.fromkeys(result_file.header.benchmark for result_file in cells))
+    benchmarks = list(dict.fromkeys(result_file.header.benchmark for result_file in result_files))
     # The first model is the baseline of all differences.
     first_model = next(iter(files_by_line), ("", None))[0]
     lines = [
@@ -99,7 +98,9 @@ def summarise(cells: Sequence[ResultFile]) -> EvaluationSummary:
         )
         for (model, setting), files in files_by_line.items()
     ]
-    titles = {result_file.header.benchmark: result_file.header.title for result_file in cells}
+    titles = {
+        result_file.header.benchmark: result_file.header.title for result_file in result_files
+    }
     judged_files = [
         result_file for files in files_by_line.values() for result_file in files.values()
     ]
@@ -116,19 +117,19 @@ def write_summary(folder: Path) -> EvaluationSummary:
 def _line(
     model: str,
     setting: Setting,
-    cells: dict[str, ResultFile],
+    result_files: dict[str, ResultFile],
     names: Sequence[str],
     first: dict[str, ResultFile] | None,
 ) -> SummaryLine:
     scores = {
         name: benchmark_score
         for name in names
-        if name in cells and (benchmark_score := score_benchmark(cells[name]))
+        if name in result_files and (benchmark_score := score_benchmark(result_files[name]))
     }
     # An average over fewer benchmarks than the other lines have would not be comparable.
     complete = len(scores) == len(names) and len(names) > 1
     against = {
-        name: paired_difference({name: cells[name]}, {name: first[name]})
+        name: paired_difference({name: result_files[name]}, {name: first[name]})
         for name in scores
         if first is not None and name in first
     }
@@ -138,13 +139,13 @@ def _line(
         scores,
         average([score.average for score in scores.values()]) if complete else None,
         against,
-        paired_difference(cells, first)
+        paired_difference(result_files, first)
         if first is not None and len(against) == len(names) > 1
         else None,
         {
-            name: paired_difference({name: cells[name]}, {name: first[name]}, solved_any)
+            name: paired_difference({name: result_files[name]}, {name: first[name]}, solved_any)
             for name in against
-            if first is not None and cells[name].header.samples > 1
+            if first is not None and result_files[name].header.samples > 1
         },
     )
 

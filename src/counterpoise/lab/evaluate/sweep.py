@@ -45,9 +45,8 @@ class SettingChoice:
     model: str
     best: Setting
     mean: float
-    differences: dict[
-        Setting, Estimate
-    ]  # average of each other setting minus the best's, paired by problem
+    # Average of each other setting minus the best's, paired by problem.
+    differences: dict[Setting, Estimate]
 
     def indistinguishable(self) -> list[Setting]:
         """Settings that these problems cannot distinguish from the best one."""
@@ -66,10 +65,10 @@ class SettingChoice:
         return f"{self.model}: {self.best} ({100 * self.mean:.1f} %), {comparison}"
 
 
-def choose_settings(cells: Sequence[ResultFile]) -> list[SettingChoice]:
+def choose_settings(result_files: Sequence[ResultFile]) -> list[SettingChoice]:
     """The choice of every model with several settings; that of the last model is the result."""
     by_model: dict[str, dict[Setting, dict[str, ResultFile]]] = {}
-    for result_file in cells:
+    for result_file in result_files:
         files_by_benchmark = by_model.setdefault(result_file.header.model, {}).setdefault(
             result_file.header.setting, {}
         )
@@ -81,12 +80,14 @@ def choose_settings(cells: Sequence[ResultFile]) -> list[SettingChoice]:
     ]
 
 
-def choose_setting(model: str, found: Mapping[Setting, Mapping[str, ResultFile]]) -> SettingChoice:
-    means = {setting: _mean(benchmarks) for setting, benchmarks in found.items()}
+def choose_setting(
+    model: str, files_by_setting: Mapping[Setting, Mapping[str, ResultFile]]
+) -> SettingChoice:
+    means = {setting: _mean(benchmarks) for setting, benchmarks in files_by_setting.items()}
     best = max(means, key=lambda setting: means[setting])
     behind = {
-        setting: paired_difference(found[setting], found[best])
-        for setting in found
+        setting: paired_difference(files_by_setting[setting], files_by_setting[best])
+        for setting in files_by_setting
         if setting != best
     }
     return SettingChoice(model, best, means[best], behind)

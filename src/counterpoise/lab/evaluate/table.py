@@ -57,7 +57,7 @@ def details_table(summary: EvaluationSummary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("model", "benchmark"):
         table.add_column(title, no_wrap=True)
-    for title in ("asked", "pass@n", "maj@n", "cut off", "no box", "tokens"):
+    for title in ("problems", "pass@n", "maj@n", "truncated", "no box", "tokens"):
         table.add_column(title, justify="right", no_wrap=True)
     for line in summary.lines:
         for name, score in line.scores.items():
@@ -83,6 +83,7 @@ def differences_table(summary: EvaluationSummary) -> Table:
     names = [*summary.benchmarks, AVERAGE] if len(summary.benchmarks) > 1 else summary.benchmarks
     for name in names:
         table.add_column(_name(summary.titles.get(name, name)), justify="right")
+    # A second row per model compares pass@n, where several samples were drawn.
     for line in summary.lines:
         by_column = line.differences | (
             {AVERAGE: line.average_difference} if line.average_difference else {}

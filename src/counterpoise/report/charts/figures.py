@@ -15,10 +15,8 @@ from counterpoise.report.charts.render import read_asset
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels.panel import Figure
 
-CHART_WIDTH = {
-    False: 340,
-    True: 720,
-}  # pixels of a narrow and of a wide chart; a wide one has a line to itself
+# Pixels of a narrow and of a wide chart; a wide one has a line to itself.
+CHART_WIDTH = {False: 340, True: 720}
 LETTER_WIDTH = 6.2  # approximate pixels of a letter in a legend
 
 
@@ -55,7 +53,7 @@ def arrange_side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
     return coloured
 
 
-def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
+def _titled(figure: Figure, datasets: dict[str, Any]) -> dict[str, Any]:
     """The chart below its title and legend; its data is moved into `data`."""
     chart = vega_specification(figure)
     if "concat" not in chart:  # small multiples have sizes of their own
@@ -63,7 +61,7 @@ def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
         chart.setdefault("height", 200)
     # The page's charts fit their container; an image needs fixed sizes.
     chart.pop("autosize", None)
-    data |= chart.pop("datasets", {})
+    datasets |= chart.pop("datasets", {})
     title = {"text": _plain(figure.title), "anchor": "start", "fontSize": 14, "offset": 8}
     if not figure.keys:
         return {**chart, "title": title}
@@ -73,13 +71,15 @@ def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
 def _legend(figure: Figure) -> dict[str, Any]:
     """Colour swatches with their meaning, in as many lines as they need."""
     # Vega-Lite's own legends need a colour scale; these charts set the colour of a mark directly.
-    left, line_number, entries = 0.0, 0, []
+    x_offset, line_number, entries = 0.0, 0, []
     for colour, meaning in figure.keys:
         width = 26 + LETTER_WIDTH * len(meaning)
-        if left and left + width > CHART_WIDTH[figure.wide]:
-            left, line_number = 0.0, line_number + 1
-        entries.append({"x": left, "y": 8 + 16 * line_number, "meaning": meaning, "colour": colour})
-        left += width
+        if x_offset and x_offset + width > CHART_WIDTH[figure.wide]:
+            x_offset, line_number = 0.0, line_number + 1
+        entries.append(
+            {"x": x_offset, "y": 8 + 16 * line_number, "meaning": meaning, "colour": colour}
+        )
+        x_offset += width
     position = {
         "x": {"field": "x", "type": "quantitative", "scale": None, "axis": None},
         "y": {"field": "y", "type": "quantitative", "scale": None, "axis": None},

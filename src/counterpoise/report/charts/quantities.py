@@ -18,9 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SAME, SIGNS = ("same", "other"), ("positive", "negative")
+RELATIONS, SIGNS = ("same", "other"), ("positive", "negative")
 # Columns of tokens/, one for each of the eight parts of the push.
-PUSH_PARTS = tuple(f"{t}_token_{q}_query_{s}" for t, q, s in product(SAME, SAME, SIGNS))
+PUSH_PARTS = tuple(
+    f"{token}_token_{query}_query_{sign}"
+    for token, query, sign in product(RELATIONS, RELATIONS, SIGNS)
+)
 FULL_COLOUR_QUANTILE = 0.98  # quantile of |x| from which the colour is full
 
 
@@ -40,12 +43,12 @@ class TokenQuantity(NamedTuple):
 
 
 def _parts(word: str) -> tuple[str, ...]:
-    return tuple(part for part in PUSH_PARTS if word in part)
+    return tuple(push_part for push_part in PUSH_PARTS if word in push_part)
 
 
-def _title(part: str) -> str:
+def _title(push_part: str) -> str:
     """same_token_other_query_negative -> same token, other prompt, from −"""
-    token, _, query, _, sign = part.split("_")
+    token, _, query, _, sign = push_part.split("_")
     return f"{token} token, {query} prompt, from {'+' if sign == 'positive' else '−'}"
 
 
@@ -71,23 +74,23 @@ QUANTITIES = (
     TokenQuantity("others", "Pushes", "from others", "All pushes but the token's own.", PUSH_PARTS),
     *(
         TokenQuantity(
-            f"{same}_token",
+            f"{relation}_token",
             "Pushes",
-            f"from {'equal' if same == 'same' else 'different'} tokens",
-            f"Push from tokens with {'the same id' if same == 'same' else 'another id'}.",
-            _parts(f"{same}_token"),
+            "from equal tokens" if relation == "same" else "from different tokens",
+            f"Push from tokens with {'the same' if relation == 'same' else 'another'} id.",
+            _parts(f"{relation}_token"),
         )
-        for same in SAME
+        for relation in RELATIONS
     ),
     *(
         TokenQuantity(
-            f"{same}_query",
+            f"{relation}_query",
             "Pushes",
-            "from the same prompt" if same == "same" else "from other prompts",
-            f"Push from rollouts of {'the same prompt' if same == 'same' else 'other prompts'}.",
-            _parts(f"{same}_query"),
+            "from the same prompt" if relation == "same" else "from other prompts",
+            f"Push from rollouts of {'the same' if relation == 'same' else 'another'} prompt.",
+            _parts(f"{relation}_query"),
         )
-        for same in SAME
+        for relation in RELATIONS
     ),
     *(
         TokenQuantity(
@@ -101,9 +104,13 @@ QUANTITIES = (
     ),
     *(
         TokenQuantity(
-            part, "Single parts of the push", _title(part), "One of the eight parts.", (part,)
+            push_part,
+            "Single parts of the push",
+            _title(push_part),
+            "One of the eight parts.",
+            (push_part,),
         )
-        for part in PUSH_PARTS
+        for push_part in PUSH_PARTS
     ),
     TokenQuantity(
         "entropy",

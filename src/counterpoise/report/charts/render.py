@@ -53,7 +53,7 @@ def show_blanks(text: str, *, alone: bool = False) -> str:
     if text.isspace():
         text = text.replace(" ", "·")
     if alone:
-        text = re.sub("^ +| +$", lambda found: "·" * len(found[0]), text)
+        text = re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), text)
     return text.replace("\n", "↵").replace("\t", "⇥")
 
 

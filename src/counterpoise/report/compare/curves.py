@@ -56,11 +56,11 @@ TRAINING = MetricChart(
 )
 
 
-def learning_panel(runs: Sequence[ComparedRun], last: AxisEnds) -> Panel | None:
+def learning_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
     if not any(run.data.metrics for run in runs):
         return None
     heldout = {
-        f"held-out{results.suffix}": _heldout(runs, results, last)
+        f"held-out{results.suffix}": _heldout(runs, results, ends)
         for results in heldout_by_setting(runs)
     }
     training = TRAINING._replace(note=_reward_warning(runs))
@@ -73,13 +73,13 @@ def learning_panel(runs: Sequence[ComparedRun], last: AxisEnds) -> Panel | None:
         {
             # Without evaluations the chart is listed among the absent ones.
             **(heldout or {"held-out success": None}),
-            TRAINING.title: _figure(runs, last, training, wide=True),
-            **{chart.title: _figure(runs, last, chart) for chart in small},
+            TRAINING.title: _figure(runs, ends, training, wide=True),
+            **{chart.title: _figure(runs, ends, chart) for chart in small},
         },
     )
 
 
-def batches_panel(runs: Sequence[ComparedRun], last: AxisEnds) -> Panel | None:
+def batches_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
     if not any(run.data.metrics for run in runs):
         return None
     return _panel(
@@ -87,22 +87,22 @@ def batches_panel(runs: Sequence[ComparedRun], last: AxisEnds) -> Panel | None:
         "What the batches consisted of and how long they took. Times depend on the machine and on "
         "what else was running.",
         {
-            POSITIVE.title: _figure(runs, last, POSITIVE),
-            WASTED.title: _figure(runs, last, WASTED, wasted_shares),
-            SECONDS.title: _figure(runs, last, SECONDS),
+            POSITIVE.title: _figure(runs, ends, POSITIVE),
+            WASTED.title: _figure(runs, ends, WASTED, wasted_shares),
+            SECONDS.title: _figure(runs, ends, SECONDS),
         },
     )
 
 
-def cancellation_panel(runs: Sequence[ComparedRun], last: AxisEnds) -> Panel | None:
+def cancellation_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
     if not any(run.data.metrics for run in runs):
         return None
     figures = {
-        title: _share(runs, last, MetricChart(title, metric, note))
+        title: _share(runs, ends, MetricChart(title, metric, note))
         for metric, title, note in SHARE_METRICS
     }
     figures |= {
-        title: _figure(runs, last, MetricChart(title, metric, note, SIZE_AXIS))
+        title: _figure(runs, ends, MetricChart(title, metric, note, SIZE_AXIS))
         for metric, title, note in SIZE_METRICS
     }
     return _panel(
@@ -126,11 +126,11 @@ def _panel(title: str, caption: str, figures: Mapping[str, Figure | None]) -> Pa
     return Panel(title, caption, charts, after=absence_note)
 
 
-def _share(runs: Sequence[ComparedRun], last: AxisEnds, metric_chart: MetricChart) -> Figure | None:
+def _share(runs: Sequence[ComparedRun], ends: AxisEnds, metric_chart: MetricChart) -> Figure | None:
     metric = metric_chart.metric
     values = [value for run in runs for _, value in metric_points(run.data, metric)]
     metric_chart = metric_chart._replace(axis=choose_share_axis(values))
-    return _figure(runs, last, metric_chart, partial(metric_points, metric=metric))
+    return _figure(runs, ends, metric_chart, partial(metric_points, metric=metric))
 
 
 def _is_informative(runs: Sequence[ComparedRun], metric: str) -> bool:
@@ -154,7 +154,7 @@ def _without_steps(runs: Sequence[ComparedRun]) -> str:
 
 def _figure(
     runs: Sequence[ComparedRun],
-    last: AxisEnds,
+    ends: AxisEnds,
     metric_chart: MetricChart,
     points: Callable[[RunData], Sequence[tuple[int, float | None]]] | None = None,
     *,
@@ -181,11 +181,11 @@ def _figure(
     # differences between runs are visible; percentages may then need decimals.
     if "%" in axis.axis_format:
         axis = replace(axis, axis_format="~%")
-    chart = overlay_chart(runs, lines, last, title, axis, height=200 if wide else 140)
+    chart = overlay_chart(runs, lines, ends, title, axis, height=200 if wide else 140)
     return Figure(chart, title, f"{note} {_without(runs, lines)}".strip(), wide=wide)
 
 
-def _heldout(runs: Sequence[ComparedRun], results: HeldoutResults, last: AxisEnds) -> Figure | None:
+def _heldout(runs: Sequence[ComparedRun], results: HeldoutResults, ends: AxisEnds) -> Figure | None:
     lines: list[RunPoints] = []
     for run, evaluations in zip(runs, results.evaluations, strict=True):
         bounds = {
@@ -203,7 +203,7 @@ def _heldout(runs: Sequence[ComparedRun], results: HeldoutResults, last: AxisEnd
             "Not all runs were evaluated on the same problems: task or evaluate.prompts differ. "
         )
     note += f"{_reward_warning(runs)} {_without(runs, lines)}"
-    return Figure(interval_chart(runs, lines, last, title), title, note.strip(), wide=True)
+    return Figure(interval_chart(runs, lines, ends, title), title, note.strip(), wide=True)
 
 
 def _reward_warning(runs: Sequence[ComparedRun]) -> str:

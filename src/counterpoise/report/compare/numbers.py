@@ -50,6 +50,7 @@ def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
         TableLine(label, [make_cell(run) if run.data.metrics else None for run in runs], note)
         for label, make_cell, note in COUNT_LINES
     ]
+    # A line that no run can fill is left out.
     return [line for line in lines if any(line.cells)]
 
 

@@ -50,7 +50,7 @@ def axis_ends(runs: Sequence[ComparedRun]) -> dict[str, int]:
 def overlay_chart(
     runs: Sequence[ComparedRun],
     lines: Sequence[RunPoints],
-    last: Mapping[str, int],
+    ends: Mapping[str, int],
     title: str,
     axis: ValueAxis,
     *,
@@ -86,13 +86,13 @@ def overlay_chart(
     runs_with_points = [run_index for run_index, line in enumerate(lines) if line]
     tooltip_bands = _tooltip_bands(runs, runs_with_points, axis.number_format)
     layers = [*line_layers, _cursor(), tooltip_bands, _axis_title()]
-    return _layered(records, layers, runs, last, _describe_lines(runs, lines, title), height)
+    return _layered(records, layers, runs, ends, _describe_lines(runs, lines, title), height)
 
 
 def interval_chart(
     runs: Sequence[ComparedRun],
     lines: Sequence[RunPoints],
-    last: Mapping[str, int],
+    ends: Mapping[str, int],
     title: str,
     *,
     height: int = 240,
@@ -132,7 +132,7 @@ def interval_chart(
             mean_point.encode(x=_x(), y=y, opacity=_opacity(), tooltip=tooltip),
         ]
     description = _describe_lines(runs, lines, title)
-    return _layered(records, [*layers, _axis_title()], runs, last, description, height)
+    return _layered(records, [*layers, _axis_title()], runs, ends, description, height)
 
 
 # -- parts ----------------------------------------------------------------------------------------
@@ -145,15 +145,15 @@ def _layered(
     records: Sequence[dict[str, Any]],
     layers: Sequence[alt.Chart],
     runs: Sequence[ComparedRun],
-    last: Mapping[str, int],
+    ends: Mapping[str, int],
     description: str,
     height: int,
 ) -> alt.LayerChart:
     params = {
         "at": -1,
-        "along": next(iter(last)),
+        "along": next(iter(ends)),
         "shown": [True] * len(runs),
-        "ends": dict(last),
+        "ends": dict(ends),
         "costs": X_AXES,
     }
     return alt.LayerChart(

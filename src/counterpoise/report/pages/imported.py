@@ -74,6 +74,7 @@ def summary_panel(
 ) -> Panel:
     """Panel at the top of the page; with plans, a line of metrics is one generation."""
     counted_fields = [("rollouts", "rollouts"), ("groups", "groups"), ("tokens", "rollout_tokens")]
+    # With plans the optimizer steps are known, and more telling than the number of groups.
     if planned:
         counted_fields[1] = ("optimizer steps", "steps")
     counted = (

@@ -52,8 +52,9 @@ def _waiting(run: RunData) -> Figure:
         }
         for record in run.metrics
     ]
+    # Negative rollouts are drawn below zero; the axis labels are counts on both sides.
     x = x_axis(run.last_iteration)
-    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
+    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
     layers = [
         base_chart(records)
         .mark_area(style="positive", interpolate="step", opacity=0.85)

@@ -90,13 +90,13 @@ SIZE_METRICS = (
 
 
 def panel(run: RunData) -> Panel | None:
-    looked_at = [record for record in run.metrics if record.get("boosted_positive") is not None]
-    if not looked_at:
+    measured = [record for record in run.metrics if record.get("boosted_positive") is not None]
+    if not measured:
         return None
     figures = (
-        _classes(run, looked_at, "positive", "Tokens of positive rollouts"),
-        _classes(run, looked_at, "negative", "Tokens of negative rollouts"),
-        _moved(run, looked_at),
+        _classes(run, measured, "positive", "Tokens of positive rollouts"),
+        _classes(run, measured, "negative", "Tokens of negative rollouts"),
+        _moved(run, measured),
         *(_share(run, *metric) for metric in SHARE_METRICS),
         *(_size(run, *metric) for metric in SIZE_METRICS),
     )
@@ -108,14 +108,14 @@ def panel(run: RunData) -> Panel | None:
         "the more tokens were moved by other tokens of the same optimizer step. A push is what one "
         "token's gradient does to the log-probability of another through the output layer.",
         tuple(figure for figure in figures if figure),
-        after=_types(run, looked_at[-1]),
+        after=_types(run, measured[-1]),
         assets=("monitor.css",),
     )
 
 
-def _classes(run: RunData, looked_at: Records, sign: str, title: str) -> Figure | None:
+def _classes(run: RunData, measured: Records, sign: str, title: str) -> Figure | None:
     records, bands = [], []
-    for record in looked_at:
+    for record in measured:
         if record.get(f"boosted_{sign}") is None:  # no tokens of this sign
             continue
         values = {name: record[f"{name}_{sign}"] for name, _, _ in MOVEMENT_CLASSES}
@@ -160,11 +160,11 @@ def _band(records: Records, colour: str, x: Any, y: Any) -> Any:
     return base_chart(records).mark_area(style=colour, opacity=0.85).encode(x=x, y=y, y2="top:Q")
 
 
-def _moved(run: RunData, looked_at: Records) -> Figure | None:
+def _moved(run: RunData, measured: Records) -> Figure | None:
     fields = ("moved_positive", "moved_negative")
     records = [
         {"iteration": record["iteration"], **{name: record[name] for name in fields}}
-        for record in looked_at
+        for record in measured
         if all(record.get(name) is not None for name in fields)
     ]
     if not records:

@@ -39,9 +39,8 @@ def list_facts(run: RunData) -> list[Fact]:
     updates = sum(record["steps"] > 0 for record in run.metrics)
     skipped = sum(record["skipped_steps"] for record in run.metrics)
     without = sum(record["rows_without_signal"] for record in run.metrics)
-    used = (
-        final_fates["used"] if balanced else final_fates["used"] - without
-    )  # without RB they are in batches too
+    # Without reward balance, rows without signal are part of the batches but teach nothing.
+    used = final_fates["used"] if balanced else final_fates["used"] - without
     steps = sum(record["steps"] for record in run.metrics)
     return [
         (_count(sampled), "rollouts sampled"),

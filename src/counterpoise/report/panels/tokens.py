@@ -38,7 +38,7 @@ from counterpoise.report.traces import (
 MAX_PANEL_BYTES = 4_000_000  # size of the packed panel
 MAX_ITERATIONS = 40  # embedded, at most
 MAX_TOKENS = 40_000  # of one iteration, at most
-PROMPT_CHARACTERS = 600  # characters
+PROMPT_CHARACTERS = 600
 CONTEXT_TOKENS = 8  # tokens on either side of one that pushed
 CAPTION = "Every token the update was trained on, rollout by rollout."
 PUSH_CAPTION = (
@@ -90,15 +90,15 @@ def panel(run: RunData) -> Panel | None:
 
 
 def choose_iterations(
-    run: RunData, plans: dict[int, Any], stored: Sequence[int]
+    run: RunData, plans: dict[int, Any], iterations: Sequence[int]
 ) -> list[PackedIteration]:
     """As many iterations as fit into the panel, with the first and the last; at least one."""
-    packed_by_iteration = {stored[-1]: pack_iteration(run, plans[stored[-1]])}
+    packed_by_iteration = {iterations[-1]: pack_iteration(run, plans[iterations[-1]])}
     # Start with the number that would fit if all were as large as the last one, then reduce it.
-    like_the_last = MAX_PANEL_BYTES // len(packed_by_iteration[stored[-1]].packed)
-    number = max(1, min(len(stored), MAX_ITERATIONS, like_the_last))
+    like_the_last = MAX_PANEL_BYTES // len(packed_by_iteration[iterations[-1]].packed)
+    number = max(1, min(len(iterations), MAX_ITERATIONS, like_the_last))
     while True:
-        selection = spread_evenly(stored, number)
+        selection = spread_evenly(iterations, number)
         packed_by_iteration |= {
             iteration: pack_iteration(run, plans[iteration])
             for iteration in selection
@@ -110,7 +110,7 @@ def choose_iterations(
         number -= 1
 
 
-def spread_evenly(stored: Sequence[int], number: int) -> list[int]:
+def spread_evenly(iterations: Sequence[int], number: int) -> list[int]:
     """Choose `number` evenly spaced iterations; if only one, the last.
 
     Example:
@@ -118,9 +118,9 @@ def spread_evenly(stored: Sequence[int], number: int) -> list[int]:
         ([1, 3, 5], [3])
     """
     if number == 1:
-        return [stored[-1]]
-    positions = np.linspace(0, len(stored) - 1, number).round().astype(int)
-    return [stored[position] for position in dict.fromkeys(positions.tolist())]
+        return [iterations[-1]]
+    positions = np.linspace(0, len(iterations) - 1, number).round().astype(int)
+    return [iterations[position] for position in dict.fromkeys(positions.tolist())]
 
 
 def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
@@ -128,18 +128,18 @@ def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
     pushes = read_pushes(run.path, plan["iteration"])
     rows_shown = rows_that_fit(trace, pushes, plan)
     token_ids = trace.columns["token"]
-    shown_N = np.concatenate(
+    token_N = np.concatenate(
         [np.arange(len(token_ids))[trace.row_spans[row]] for row in rows_shown]
     )
     quantities = available_quantities(trace.columns)
     # Several quantities share columns; each column is embedded once.
     needed = dict.fromkeys(name for quantity in quantities for name in quantity.columns)
-    snippets, push_columns = _pushes(trace, pushes, rows_shown, plan)
+    snippets, push_columns = _pushes(trace, pushes, rows_shown)
     payload = {
         **_rows(run, plan, trace, rows_shown),
-        "token": token_ids[shown_N].tolist(),
-        "columns": {name: quantise(trace.columns[name][shown_N]) for name in needed},
-        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[shown_N]).tolist(),
+        "token": token_ids[token_N].tolist(),
+        "columns": {name: quantise(trace.columns[name][token_N]) for name in needed},
+        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[token_N]).tolist(),
         "full": {
             quantity.name: full_colour_size(quantity_values(quantity, trace.columns))
             for quantity in quantities
@@ -198,7 +198,7 @@ def rows_that_fit(
 
 
 def _rows(
-    run: RunData, plan: dict[str, Any], trace: IterationTrace, kept: list[int]
+    run: RunData, plan: dict[str, Any], trace: IterationTrace, rows_shown: list[int]
 ) -> dict[str, Any]:
     """Parallel lists over all rows of the plan: a push may come from a row that is not shown."""
     texts = run.texts_of_plan(plan)
@@ -209,9 +209,9 @@ def _rows(
     }
     step_of = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
     return {
-        "kept": kept,
-        "lengths": [trace.row_spans[row].stop - trace.row_spans[row].start for row in kept],
-        "told": [text.environment_tokens if (text := texts[row]) else () for row in kept],
+        "kept": rows_shown,
+        "lengths": [trace.row_spans[row].stop - trace.row_spans[row].start for row in rows_shown],
+        "told": [text.environment_tokens if (text := texts[row]) else () for row in rows_shown],
         "signal": sorted(trace.row_spans),
         "groups": [make_visible(name, PROMPT_CHARACTERS) for name in plan["groups"]],
         "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
@@ -224,16 +224,17 @@ def _rows(
 
 
 def _pushes(
-    trace: IterationTrace, pushes: StoredPushes | None, kept: list[int], plan: dict[str, Any]
+    trace: IterationTrace, pushes: StoredPushes | None, rows_shown: list[int]
 ) -> tuple[list[Any], dict[str, Any] | None]:
     """Pushes on the shown rows, with the neighbours of tokens in rows that are not shown."""
     if pushes is None:
         return [], None
     columns = pushes.columns
-    kept_N = np.flatnonzero(np.isin(columns["row"], kept))
-    kept_N = kept_N[np.lexsort((columns["position"][kept_N], columns["row"][kept_N]))]
-    column = {name: columns[name][kept_N].tolist() for name in columns if name != "push"}
-    shown_rows, snippets = set(kept), {}
+    pushed_N = np.flatnonzero(np.isin(columns["row"], rows_shown))
+    pushed_N = pushed_N[np.lexsort((columns["position"][pushed_N], columns["row"][pushed_N]))]
+    column = {name: columns[name][pushed_N].tolist() for name in columns if name != "push"}
+    shown_rows, snippets = set(rows_shown), {}
+    # The page can show the context of a pushing token only if it has the tokens around it.
     for row, position in zip(column["by_row"], column["by_position"], strict=True):
         if row not in shown_rows and (row, position) not in snippets:
             token_ids = trace.row_columns(row)["token"]
@@ -246,16 +247,16 @@ def _pushes(
         (f"{source_row}:{source_position}", start, around)
         for (source_row, source_position), (start, around) in snippets.items()
     ]
-    return listed, {**column, "push": quantise(columns["push"][kept_N]), "snippets": listed}
+    return listed, {**column, "push": quantise(columns["push"][pushed_N]), "snippets": listed}
 
 
 def describe_omissions(
-    views: Sequence[PackedIteration], stored: Sequence[int], vocabulary: Vocabulary
+    views: Sequence[PackedIteration], iterations: Sequence[int], vocabulary: Vocabulary
 ) -> str:
     sentences = []
-    if len(views) < len(stored):
+    if len(views) < len(iterations):
         sentences.append(
-            f"{len(views)} of {len(stored)} updates are shown: the first, the last and evenly "
+            f"{len(views)} of {len(iterations)} updates are shown: the first, the last and evenly "
             f"spaced ones between, as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB."
         )
     if omitted_rows := sum(view.rows_stored - view.rows_shown for view in views):
