@@ -18,7 +18,7 @@ from counterpoise.cli.token_view import find
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.report.panels.tokens import view_of
+from counterpoise.report.panels.tokens import pack_iteration
 from counterpoise.report.run_data import RunData
 from counterpoise.run.metrics import _of_turns
 from counterpoise.types import Rollout, Turn
@@ -71,20 +71,33 @@ def test_what_is_stored(finished: Path) -> None:
 
 def test_traces_hold_the_policys_tokens_alone(finished: Path) -> None:
     run = RunData.read(finished)
-    plan = next(plan for plan in run.plans if any(t and t.told for t in run.texts_of(plan)))
+    plan = next(
+        plan
+        for plan in run.plans
+        if any(t and t.environment_tokens for t in run.texts_of_plan(plan))
+    )
     table = pq.read_table(finished / "tokens" / f"step_{plan['iteration']:05d}.parquet")
     rows, counts = np.unique(table["row"].to_numpy(), return_counts=True)
     for row, count in zip(rows, counts, strict=True):
-        text = run.texts_of(plan)[row]
+        text = run.texts_of_plan(plan)[row]
         assert text is not None
         assert count == plan["tokens"][row] == text.tokens
-    told = [r for r in rows if run.texts_of(plan)[r].told]
-    shown = view_of(run, plan)
-    assert shown.rows == len(rows)
-    said = {token for r in told for _, tokens in run.texts_of(plan)[r].told for token in tokens}
-    assert said <= shown.tokens
+    told = [r for r in rows if run.texts_of_plan(plan)[r].environment_tokens]
+    shown = pack_iteration(run, plan)
+    assert shown.rows_shown == len(rows)
+    said = {
+        token
+        for r in told
+        for _, tokens in run.texts_of_plan(plan)[r].environment_tokens
+        for token in tokens
+    }
+    assert said <= shown.token_ids
     if told:
-        assert find(finished, plan["iteration"], int(told[0]), None, None).texts[told[0]].told
+        assert (
+            find(finished, plan["iteration"], int(told[0]), None, None)
+            .texts[told[0]]
+            .environment_tokens
+        )
 
 
 def test_numbers_of_turns() -> None:

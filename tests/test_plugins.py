@@ -16,7 +16,7 @@ from counterpoise.config.load import from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
-from counterpoise.report.panels.mosaic import compact
+from counterpoise.report.panels.mosaic import compact_plan
 from counterpoise.run.estimate import describe_run
 from counterpoise.run.try_plugins import check_loads, rehearse
 from counterpoise.sample.build_groups import build_groups
@@ -240,7 +240,7 @@ def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path
     assert str(path) not in told
     assert f"{path}:nearness@{digest(path)}" in file  # as it is stored
     plans = RunFolder.open(out).read("plans")
-    assert {compact(plan)["rule"] for plan in plans} == {"mine.py:easy_first"}
+    assert {compact_plan(plan)["rule"] for plan in plans} == {"mine.py:easy_first"}
 
 
 def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:

@@ -15,7 +15,7 @@ from counterpoise import loop
 from counterpoise.batch.dropped_rollouts import DROP_REASONS
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
-from counterpoise.report.panels.buffer import fates, panel
+from counterpoise.report.panels.buffer import count_fates, panel
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import RunFolder
 
@@ -134,7 +134,7 @@ def test_rewards_and_anchors_are_stored_and_counted(run: RunFolder) -> None:
 def test_the_report_adds_up(run: RunFolder) -> None:
     data = RunData.read(run.path)
     totals = accumulate(record["rollouts"] for record in data.metrics)
-    for record, total in zip(fates(data), totals, strict=True):
+    for record, total in zip(count_fates(data), totals, strict=True):
         assert sum(value for name, value in record.items() if name != "iteration") == total
     assert panel(data) is not None  # without reward balance too
 

@@ -35,7 +35,7 @@ def seen(run: Path, *, colour: Any = None, width: int = 100, **asked: Any) -> st
 
 
 def first_row(run: Path) -> int:
-    return min(read_trace(run, stored_iterations(run)[-1]).spans)
+    return min(read_trace(run, stored_iterations(run)[-1]).row_spans)
 
 
 def test_the_last_step_and_the_first_row_unless_asked_otherwise(run: Path):
@@ -51,7 +51,7 @@ def test_without_colour_marks_show_the_direction(run: Path):
     text = seen(run)
     assert "\x1b" not in text
     strip = text.split("\n\n")[2]
-    size = len(read_trace(run, 4).of(first_row(run))["token"])
+    size = len(read_trace(run, 4).row_columns(first_row(run))["token"])
     words = "".join(PIECES[:size]).replace("\n", "↵\n").replace(" 3", "·3")
     assert re.sub("[△▲▽▼]", "", strip) == words.rstrip("\n")
     assert set(strip) & set("△▲▽▼")
@@ -62,7 +62,7 @@ def test_marks_are_where_the_numbers_are(run: Path):
     row = first_row(run)
     trace = read_trace(run, 4)
     full = np.quantile(np.abs(trace.columns["displacement"]), 0.98)
-    moved = trace.of(row)["displacement"]
+    moved = trace.row_columns(row)["displacement"]
     strip = seen(run).split("\n\n")[2]
     shares = np.sqrt(np.minimum(np.abs(moved) / full, 1))
     for mark, wanted in (
@@ -109,7 +109,7 @@ def test_a_token_and_those_that_pushed_it(run: Path):
     assert "‹ answer›" in text  # pointed at in the strip
     assert "same token, other prompts" in text
     *_, table = text.split("\n\n")
-    wanted = sorted((x for _, _, x in pushes.on(row, 1)), reverse=True)
+    wanted = sorted((x for _, _, x in pushes.on_token(row, 1)), reverse=True)
     shown = [float(line.split()[0]) for line in table.splitlines()[1:]]
     assert shown == pytest.approx(wanted, rel=0.01)
     assert "‹" not in seen(run, row=row, token=1, colour="truecolor")
@@ -135,7 +135,7 @@ def test_a_token_that_was_clipped_says_so(tmp_path: Path):
 def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
     pushes = read_pushes(run, 4)
     assert pushes is not None
-    other = max(set(read_trace(run, 4).spans) - pushes.rows)
+    other = max(set(read_trace(run, 4).row_spans) - pushes.rows)
     assert f"is stored for rows {ranges(sorted(pushes.rows))} only" in seen(run, row=other, token=0)
     off = write_run(tmp_path / "run", microscope="off", rollouts=False)
     text = seen(off, token=0)
@@ -175,7 +175,10 @@ def test_model_output_cannot_take_over_the_terminal(tmp_path: Path):
         "\r", "[/]",
     )  # fmt: skip
     run = write_run(tmp_path / "run", tau=0.0, prompt="[blink]\x1b[31m?", pieces=pieces)
-    lengths = {row: len(read_trace(run, 4).of(row)["token"]) for row in read_trace(run, 4).spans}
+    lengths = {
+        row: len(read_trace(run, 4).row_columns(row)["token"])
+        for row in read_trace(run, 4).row_spans
+    }
     row = max(lengths, key=lambda r: lengths[r])
     for asked in ({}, {"token": 1}):
         text = seen(run, row=row, **asked)

@@ -16,7 +16,7 @@ from report.synthetic import write_run
 
 from counterpoise.credit.assign import with_token_weights
 from counterpoise.credit.view import CreditView, PolicyReader
-from counterpoise.lab.credit_view.result import look
+from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.variants import TOKEN_WEIGHTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "credit.md"
@@ -70,6 +70,6 @@ def test_training_takes_it(added: tuple[str, ModuleType]) -> None:
 
 def test_poise_credit_shows_it(added: tuple[str, ModuleType], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", tau=0.0)
-    found = look(f"{added[0]}:cap=2", run, model="embedded")
+    found = compare_weightings(f"{added[0]}:cap=2", run, model="embedded")
     assert found.weighed[0].asked.settings == ("cap=2",)
     assert 0 < found.weighed[0].numbers.highest <= 2

@@ -13,7 +13,7 @@ from report.synthetic import Page, write_run
 from counterpoise.cli.token_view import find
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.report.charts.vega import bundle
+from counterpoise.report.charts.vega import javascript_bundle
 from counterpoise.report.pages.assemble import split_body
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import RunFolder
@@ -40,7 +40,7 @@ def test_sections_come_in_the_order_of_the_registry(written: Path):
 def test_summary_says_what_was_trained_and_what_it_was_worth(written: Path):
     text = " ".join(Page(written).text.split())
     assert "The model embedded on word_problems: 4 of 9 iterations, 6 prompts × 4" in text
-    assert "rule grouped, reward balance τ = 0.25 by rollout" in text
+    assert "optimizer steps, with reward balance τ = 0.25 by rollout" in text
     assert "before training 25.0 %" in text
     assert "after iteration 4 50.0 %" in text
     assert "95 % interval 40.0 % to 60.0 %" in text
@@ -58,7 +58,7 @@ def test_nothing_outside_the_file_is_asked_for(written: Path):
 
 
 def test_the_bundle_cannot_end_its_script_element():
-    assert not re.search(r"</script|<!--|<script", bundle(), re.IGNORECASE)
+    assert not re.search(r"</script|<!--|<script", javascript_bundle(), re.IGNORECASE)
 
 
 def test_every_chart_is_valid_vega_lite(written: Path):
@@ -126,8 +126,9 @@ def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path
     panels = ["learning", "mosaic", "tokens", "monitor", "buffer", "plans", "rollouts"]
     assert page.sections == panels
     text = " ".join(page.text.split())
-    assert "A run of TRL 1.16.0. An iteration is a generation." in text
-    assert "at least 40 % of each sign. Until then they wait, at most 3 iterations" in text
+    assert "A run of TRL 1.16.0. One iteration is one generation of rollouts." in text
+    waiting = "Until then rollouts wait, at most 3 iterations"
+    assert f"at least 40 % of each sign of the advantage. {waiting}" in text
     assert find(run).quantity.name == "displacement"
     for file in (run / "tokens").iterdir():
         file.unlink()
@@ -139,12 +140,12 @@ def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path
 
 
 def test_faults_are_told_in_a_line(tmp_path: Path):
-    with pytest.raises(PoiseError, match="holds no run and no studies"):
+    with pytest.raises(PoiseError, match="holds no run, no studies and no evaluation"):
         write_report(tmp_path)
     with pytest.raises(PoiseError, match="nowhere does not exist: name the folder of a run"):
         write_report(tmp_path / "nowhere")
     run = write_run(tmp_path / "run", iterations=0)
-    with pytest.raises(PoiseError, match=f"none is there; try {run}$"):
+    with pytest.raises(PoiseError, match=f"no evaluation.json; try {run}$"):
         write_report(tmp_path)
     with pytest.raises(PoiseError, match="is a file: name the folder"):
         write_report(run / "config.toml")

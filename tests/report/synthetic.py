@@ -16,7 +16,7 @@ from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config.load import from_tables
 from counterpoise.credit.assign import assign
-from counterpoise.report.charts.quantities import PARTS
+from counterpoise.report.charts.quantities import PUSH_PARTS
 from counterpoise.run import metrics
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.items import EvalSet, Item
@@ -154,7 +154,7 @@ def moved(trace: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     size = len(trace["row"])
     return {
         name: (rng.normal(size=size) ** 3 * 0.01).astype(np.float32)
-        for name in ("displacement", "own", *PARTS)
+        for name in ("displacement", "own", *PUSH_PARTS)
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from report.synthetic import Page, write_run
 
 from counterpoise.lab.choose_page import write_report
-from counterpoise.report.texts import LONGEST, read_texts, visible
+from counterpoise.report.texts import MAX_CHARACTERS, make_visible, read_rollout_texts
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script><img src=x onerror='hacked()'>"
@@ -27,7 +27,7 @@ def test_hostile_text_adds_no_element_and_no_attribute(tmp_path: Path):
     assert "window.hacked = 1" in page.text  # shown, as text
     assert "{{ 7 * 7 }}" in page.text
     assert "The model <b>x</b>" in page.text
-    assert "A" * (LONGEST + 1) not in page.source
+    assert "A" * (MAX_CHARACTERS + 1) not in page.source
 
 
 def test_hostile_tokens_add_nothing_either(tmp_path: Path):
@@ -44,11 +44,11 @@ def test_group_names_are_data_too(tmp_path: Path):
 
 
 def test_control_characters_and_overrides_are_spelled_out():
-    shown = visible(HOSTILE)
+    shown = make_visible(HOSTILE)
     assert "␀␛[31m␡⟨U+202E⟩gnp.exe⟨U+202C⟩ שלום عالم" in shown
-    assert len(shown) < LONGEST + 50
-    assert visible("a\r\nb\tc\rd") == "a\nb\tc␍d"
-    visible("\ud800 \udfff").encode("utf-8")
+    assert len(shown) < MAX_CHARACTERS + 50
+    assert make_visible("a\r\nb\tc\rd") == "a\nb\tc␍d"
+    make_visible("\ud800 \udfff").encode("utf-8")
 
 
 @pytest.mark.parametrize("line", [b"\xff\xfe{", b"{}", b"[1]", b'"x"', b"{broken", b""])
@@ -57,10 +57,10 @@ def test_a_damaged_line_hides_only_itself(tmp_path: Path, line: bytes):
     bad_bytes = b'{"group": "g", "response": "\xff\xfe", "reward": 0}'
     file = tmp_path / "step_00001.jsonl"
     file.write_bytes(b"\n".join([json.dumps(good).encode(), line, bad_bytes, b""]))
-    first, second = read_texts(file)
+    first, second = read_rollout_texts(file)
     assert (first.index, first.response, first.reward) == (0, "fine \ufffd", 1.0)
     assert (second.index, second.response, second.reward) == (1, "\ufffd\ufffd", 0.0)
 
 
 def test_a_missing_file_is_no_text(tmp_path: Path):
-    assert list(read_texts(tmp_path / "none.jsonl")) == []
+    assert list(read_rollout_texts(tmp_path / "none.jsonl")) == []

@@ -15,10 +15,10 @@ from lab.studies.test_page import write_other, write_proxy
 from report.synthetic import PIECES, write_run
 
 from counterpoise.lab.choose_page import write_report
-from counterpoise.lab.credit_view.page import write_credit
-from counterpoise.lab.credit_view.result import look
-from counterpoise.report.charts.quantities import PARTS
-from counterpoise.report.compare.page import write_comparison
+from counterpoise.lab.credit_view.page import write_credit_page
+from counterpoise.lab.credit_view.result import compare_weightings
+from counterpoise.report.charts.quantities import PUSH_PARTS
+from counterpoise.report.compare.page import write_comparison_page
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_the_script_reads_the_numbers_of_the_run(browser: Browser, run: Path):
     with opened(browser, run / "report.html") as page:
         pushes = page.evaluate(script, "push")
         moved = page.evaluate(script, "displacement")
-    names = ("own", *PARTS)
+    names = ("own", *PUSH_PARTS)
     gross = np.sum([np.abs(columns[name]) for name in names], axis=0)
     wanted = np.sum([columns[name].astype(float) for name in names], axis=0)
     assert (np.abs(np.array(pushes) - wanted) <= 0.005 * gross + 1e-6).all()
@@ -164,7 +164,7 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
     with opened(browser, run / "report.html", viewport={"width": 1280, "height": 900}) as page:
         row = row_shown(page)
         assert row in pushes.rows  # a watched rollout comes first
-        size = len(trace.of(row)["token"])
+        size = len(trace.row_columns(row)["token"])
         shown = [PIECES[i].replace("\n", "↵") for i in range(size)]
         assert strip(page) == [("·" if text == " " else text) for text in shown]
 
@@ -187,8 +187,8 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
         inside = "node => node.parentElement.clientWidth - node.offsetWidth"
         assert page.locator(".tokens .parts").evaluate(inside) >= 0
         assert tokens.nth(2).get_attribute("aria-selected") == "true"
-        assert "Who pushed" in page.locator(".tokens .pushers h3").inner_text()
-        found = list(pushes.on(row, 2))
+        assert "Tokens that pushed" in page.locator(".tokens .pushers h3").inner_text()
+        found = list(pushes.on_token(row, 2))
         assert page.locator(".tokens .pusher").count() == len(found)
         assert page.locator(".tokens .up .pusher").count() == sum(x > 0 for _, _, x in found)
 
@@ -248,7 +248,7 @@ def test_colour_follows_the_quantity_and_has_a_scale_with_numbers(browser: Brows
         assert high == "+" + low[1:]
         painted = page.locator(".tokens .strip .token").first
         before = painted.evaluate("node => getComputedStyle(node).backgroundColor")
-        for family in ("from_negative", PARTS[0], "entropy", "logprob", "advantage"):
+        for family in ("from_negative", PUSH_PARTS[0], "entropy", "logprob", "advantage"):
             page.locator(".tokens select").select_option(family)
             assert page.locator(".tokens .meaning").inner_text()
         page.locator(".tokens select").select_option("entropy")
@@ -367,11 +367,13 @@ def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of two weightings that need no policy, over hostile words."""
     folder = tmp_path_factory.mktemp("weighed") / "run"
     run = write_run(folder, tau=0.0, prompt=HOSTILE[0], pieces=HOSTILE)
-    return write_credit(look("uniform,gtpo:penalty=0:ceiling=inf", run, iteration=4))
+    return write_credit_page(
+        compare_weightings("uniform,gtpo:penalty=0:ceiling=inf", run, iteration=4)
+    )
 
 
 def test_token_weights(browser: Browser, weighed: Path):
-    found = look("gtpo:penalty=0:ceiling=inf", weighed.parent, iteration=4)
+    found = compare_weightings("gtpo:penalty=0:ceiling=inf", weighed.parent, iteration=4)
     signs = {row.group: set() for row in found.rows}
     for row in found.rows:
         signs[row.group].add(row.sign)
@@ -383,7 +385,7 @@ def test_token_weights(browser: Browser, weighed: Path):
         assert rollouts.count() == len(mine)  # side by side
         assert page.locator(".credit .ticks i").all_inner_texts() == ["1.000"]  # uniform
         page.locator(".weighing select").select_option("1")
-        w_N = np.concatenate(found.weighed[0].weights)
+        w_N = np.concatenate(found.weightings[0].weights)
         ticks = [float(text) for text in page.locator(".credit .ticks i").all_inner_texts()]
         assert ticks[0] == pytest.approx(min(1.0, w_N.min()), rel=0.02)  # none below what there is
         assert ticks[-1] <= w_N.max() * 1.02
@@ -391,7 +393,7 @@ def test_token_weights(browser: Browser, weighed: Path):
         assert 1.0 in ticks
         for place, i in enumerate(mine):
             tokens = rollouts.nth(place).locator(".token")
-            w_T = found.weighed[0].weights[i]
+            w_T = found.weightings[0].weights[i]
             kinds = tokens.evaluate_all("nodes => nodes.map(node => node.classList[1])")
             strengths = tokens.evaluate_all(
                 "nodes => nodes.map(node => Number(node.style.getPropertyValue('--strength')))"
@@ -433,7 +435,9 @@ def test_without_the_monitor(browser: Browser, tmp_path: Path):
         assert options == ["entropy", "log-probability", "advantage"]
         assert strip(page)[0] == "⟨0⟩"
         page.locator(".tokens .strip .token").nth(2).click()
-        assert "did not store who pushed whom" in page.locator(".tokens .pushers").inner_text()
+        assert (
+            "did not store pushes between tokens" in page.locator(".tokens .pushers").inner_text()
+        )
         assert page.locator(".tokens .card table").count() == 0
 
 
@@ -457,7 +461,7 @@ def laid_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(made / "at", iterations=6),
         write_run(hostile, tau=0.0, composer="shuffled"),
     ]
-    return write_comparison(runs, made / "comparison.html")
+    return write_comparison_page(runs, made / "comparison.html")
 
 
 def along(page: Page) -> list[list[float]]:

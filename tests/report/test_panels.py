@@ -14,15 +14,15 @@ import vl_convert
 from markupsafe import Markup
 from report.synthetic import G, P, plan_of, write_run
 
-from counterpoise.report.charts.render import embed, packed, render
-from counterpoise.report.charts.series import line, smoothed
-from counterpoise.report.charts.vega import specification, theme
+from counterpoise.report.charts.render import embed_json, pack_json, render
+from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
+from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels import mosaic
-from counterpoise.report.panels.buffer import fates
+from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Figure
-from counterpoise.report.panels.plans import cancellation
-from counterpoise.report.panels.rollouts import choose
-from counterpoise.report.panels.summary import duration, facts
+from counterpoise.report.panels.plans import cross_term
+from counterpoise.report.panels.rollouts import choose_examples
+from counterpoise.report.panels.summary import format_duration, list_facts
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
 from counterpoise.types import Row
@@ -38,9 +38,11 @@ def rows(*advantages: float) -> list[Row]:
 
 @pytest.mark.parametrize(("last", "wanted"), [(1, "01"), (2, "012"), (3, "0123")])
 def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
-    drawn = line([(i, float(i)) for i in range(1, last + 1)], last, "Success", ".2f")
+    drawn = line_chart(
+        [(i, float(i)) for i in range(1, last + 1)], last, "Success", ValueAxis(".2f")
+    )
     assert drawn is not None
-    spec = specification(Figure(drawn, "Success")) | {"width": 400, "config": theme()}
+    spec = vega_specification(Figure(drawn, "Success")) | {"width": 400, "config": vega_theme()}
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
     svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
     x_axis = re.search(r'aria-label="X-axis.*?role-axis-label.*?</g>', svg, re.DOTALL)
@@ -50,7 +52,7 @@ def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
 
 def test_every_rollout_has_one_fate(tmp_path: Path):
     run = RunData.read(write_run(tmp_path / "run", iterations=6))
-    for record in fates(run):
+    for record in count_fates(run):
         parts = sum(value for name, value in record.items() if name != "iteration")
         assert parts == record["iteration"] * P * G
 
@@ -58,7 +60,7 @@ def test_every_rollout_has_one_fate(tmp_path: Path):
 @pytest.mark.parametrize("tau", [0.0, 0.25])
 def test_the_summary_counts_rollouts_without_signal_with_and_without_rb(tmp_path: Path, tau: float):
     run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=tau))
-    counted = {what: int(n) for n, what in facts(run) if n.isdigit()}
+    counted = {what: int(n) for n, what in list_facts(run) if n.isdigit()}
     silent = sum(record["rows_without_signal"] for record in run.metrics)
     assert counted["without signal"] == silent > 0
     waited = ("still waiting", "dropped as surplus", "dropped as too old")
@@ -68,15 +70,15 @@ def test_the_summary_counts_rollouts_without_signal_with_and_without_rb(tmp_path
 
 def test_cancellation_of_a_group_whole_halved_and_sorted_by_sign():
     batch = rows(1.0, 1.0, -1.0, -1.0)
-    assert cancellation(plan_of("whole", batch, (0, 1, 2, 3))) == -1.0
-    assert cancellation(plan_of("shuffled", batch, (0, 2), (1, 3))) == -1.0
-    assert cancellation(plan_of("shuffled", batch, (0, 1, 2), (3,))) == pytest.approx(-0.5)
-    assert cancellation(plan_of("by_sign", batch, (0, 1), (2, 3))) == 1.0
-    assert cancellation(plan_of("whole", rows(0.0, 0.0), (0, 1))) is None
+    assert cross_term(plan_of("whole", batch, (0, 1, 2, 3))) == -1.0
+    assert cross_term(plan_of("shuffled", batch, (0, 2), (1, 3))) == -1.0
+    assert cross_term(plan_of("shuffled", batch, (0, 1, 2), (3,))) == pytest.approx(-0.5)
+    assert cross_term(plan_of("by_sign", batch, (0, 1), (2, 3))) == 1.0
+    assert cross_term(plan_of("whole", rows(0.0, 0.0), (0, 1))) is None
 
 
 def test_a_compact_plan_says_the_step_of_every_row():
-    plan = mosaic.compact(plan_of("shuffled", rows(1.0, -0.5, -0.5), (2, 0), (1,)))
+    plan = mosaic.compact_plan(plan_of("shuffled", rows(1.0, -0.5, -0.5), (2, 0), (1,)))
     assert plan["step"] == [0, 1, 0]
     assert plan["steps"] == 2
     assert plan["groups"] == ["g"]
@@ -98,7 +100,7 @@ def test_the_mosaic_knows_updates_and_iterations_without_one(tmp_path: Path):
 def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):
     run = RunData.read(write_run(tmp_path / "run", response="x" * 500))
     plan = run.plans[-1]
-    texts = unpacked(mosaic.excerpts(run)[plan["iteration"]])
+    texts = unpacked(mosaic.pack_excerpts(run)[plan["iteration"]])
     assert texts["responses"] == ["x" * mosaic.EXCERPT + "…"] * len(plan["group"])
     assert [reward > 0 for reward in texts["rewards"]] == [A > 0 for A in plan["advantage"]]
 
@@ -106,12 +108,12 @@ def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):
 def test_excerpts_are_for_the_last_updates_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=0.0))
     monkeypatch.setattr(mosaic, "TEXT_UPDATES", 2)
-    assert sorted(mosaic.excerpts(run)) == [5, 6]
+    assert sorted(mosaic.pack_excerpts(run)) == [5, 6]
     panel = mosaic.panel(run)
     assert panel is not None
     assert "4 of 6 updates show no texts" in panel.body  # type: ignore[operator]
     monkeypatch.setattr(mosaic, "TEXT_BYTES", 10)
-    assert mosaic.excerpts(run) == {}
+    assert mosaic.pack_excerpts(run) == {}
 
 
 def test_a_large_run_stays_small():
@@ -122,7 +124,7 @@ def test_a_large_run_stays_small():
         for i in range(1024)
     ]
     steps = [tuple(range(s, 1024, 4)) for s in range(4)]
-    assert len(packed(mosaic.compact(plan_of("shuffled", batch, *steps)))) < 6_000
+    assert len(pack_json(mosaic.compact_plan(plan_of("shuffled", batch, *steps)))) < 6_000
 
 
 def test_rollouts_are_shown_in_pairs_where_there_are_both():
@@ -131,34 +133,36 @@ def test_rollouts_are_shown_in_pairs_where_there_are_both():
 
     a = [text("a", 0, 0.0), text("a", 1, 0.0)]
     b = [text("b", 0, 0.0), text("b", 1, 1.0), text("b", 2, 1.0)]
-    assert choose((*a, *b)) == [(b[1], b[0]), (a[0],)]
+    assert choose_examples((*a, *b)) == [(b[1], b[0]), (a[0],)]
 
 
 def test_smoothing_keeps_a_constant_and_cuts_its_window_at_the_ends():
-    assert smoothed([2.0] * 10) == ([2.0] * 10, 3)
-    assert smoothed([0.0, 3.0, 6.0])[0] == [1.5, 3.0, 4.5]
-    assert smoothed([0.0] * 400)[1] == 25
+    assert moving_average([2.0] * 10) == ([2.0] * 10, 3)
+    assert moving_average([0.0, 3.0, 6.0])[0] == [1.5, 3.0, 4.5]
+    assert moving_average([0.0] * 400)[1] == 25
 
 
 def test_a_line_passes_over_iterations_without_a_number():
-    drawn = line([(1, 0.5), (2, None), (3, 0.25), (4, math.nan)], 3, "Entropy", ".2f")
+    drawn = line_chart(
+        [(1, 0.5), (2, None), (3, 0.25), (4, math.nan)], 3, "Entropy", ValueAxis(".2f")
+    )
     assert drawn is not None
     (values,) = drawn.to_dict()["datasets"].values()
     assert values == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
     assert "0.5 in iteration 1, 0.25 in iteration 3" in drawn.description
-    assert line([(1, None)], 1, "Entropy", ".2f") is None
+    assert line_chart([(1, None)], 1, "Entropy", ValueAxis(".2f")) is None
 
 
 def test_duration():
-    assert [duration(s) for s in (8.2, 75, 9000)] == ["8 s", "1 min 15 s", "2 h 30 min"]
+    assert [format_duration(s) for s in (8.2, 75, 9000)] == ["8 s", "1 min 15 s", "2 h 30 min"]
 
 
 def test_embedded_json_cannot_close_its_element():
     value = {"text": "</script><!--", "loss": math.nan, "deep": [math.inf, {"x": 1.5}]}
-    text = embed(value)
+    text = embed_json(value)
     assert "<" not in text
     assert json.loads(text) == {"text": "</script><!--", "loss": None, "deep": [None, {"x": 1.5}]}
-    assert unpacked(packed(value)) == json.loads(text)
+    assert unpacked(pack_json(value)) == json.loads(text)
 
 
 def test_templates_escape_strings_and_keep_markup():

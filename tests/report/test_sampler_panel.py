@@ -28,11 +28,11 @@ def test_the_mismatch(tmp_path: Path, engine: str, mismatch: float | None, shown
     config = replace(run.config, sample=replace(run.config.sample, engine=engine))
     metrics = [{**record, "sampler_mismatch": mismatch} for record in run.metrics]
     run = replace(run, config=config, metrics=metrics)
-    assert ("Sampler and trainer" in titles(run)) == shown
+    assert ("Sampler mismatch" in titles(run)) == shown
 
 
 @pytest.mark.parametrize("capped", [0.0, 0.01])
 def test_capped_weights(tmp_path: Path, capped: float) -> None:
     run = RunData.read(write_run(tmp_path / "run"))
     run = replace(run, metrics=[{**record, "capped_share": capped} for record in run.metrics])
-    assert ("Capped weights" in titles(run)) == bool(capped)
+    assert ("Capped importance weights" in titles(run)) == bool(capped)

@@ -11,14 +11,14 @@ import pytest
 from report.synthetic import PIECES, without_pull, write_run
 
 from counterpoise.errors import PoiseError
-from counterpoise.report.charts.quantise import LEVELS, STEP, quantised
+from counterpoise.report.charts.quantise import LEVELS, STEP, quantise
 from counterpoise.report.charts.quantities import (
-    PARTS,
+    PUSH_PARTS,
     QUANTITIES,
-    available,
-    full_colour,
-    strength,
-    values_of,
+    available_quantities,
+    colour_strength,
+    full_colour_size,
+    quantity_values,
 )
 from counterpoise.report.panels import tokens
 from counterpoise.report.run_data import RunData
@@ -57,18 +57,18 @@ def test_a_quantised_number_is_within_half_a_percent():
     x = rng.normal(size=2000) * 10.0 ** rng.uniform(-5, 1, size=2000)
     least = np.abs(x).max() * STEP**-LEVELS
     assert least < 1.3e-7 * np.abs(x).max()
-    assert decoded(quantised(x)) == pytest.approx(x, rel=0.005, abs=least)
+    assert decoded(quantise(x)) == pytest.approx(x, rel=0.005, abs=least)
 
 
 def test_what_has_no_size_is_zero_and_what_is_no_number_is_none():
-    made = quantised(np.array([0.0, 1.0, -1e-9, np.nan, np.inf]))
+    made = quantise(np.array([0.0, 1.0, -1e-9, np.nan, np.inf]))
     assert made["codes"] == [0, LEVELS, 0, None, None]
-    assert quantised(np.zeros(2)) == {"largest": 0.0, "codes": [0, 0]}
+    assert quantise(np.zeros(2)) == {"largest": 0.0, "codes": [0, 0]}
 
 
 def test_sums_of_parts_are_what_they_say():
-    columns = {name: np.array([2.0**k]) for k, name in enumerate(("own", *PARTS))}
-    value = {q.name: values_of(q, columns)[0] for q in available(columns)}
+    columns = {name: np.array([2.0**k]) for k, name in enumerate(("own", *PUSH_PARTS))}
+    value = {q.name: quantity_values(q, columns)[0] for q in available_quantities(columns)}
     assert value["push"] == 2**9 - 1
     assert value["others"] == value["push"] - value["own"] == 2**9 - 2
     for a, b in (
@@ -84,41 +84,41 @@ def test_sums_of_parts_are_what_they_say():
 
 def test_colour_is_full_at_the_98th_percentile_and_goes_with_the_root():
     values = np.arange(101.0)
-    assert full_colour(values) == 98.0
-    assert strength(np.array([98.0, -24.5, 0.0, 500.0, np.nan]), 98.0) == pytest.approx(
+    assert full_colour_size(values) == 98.0
+    assert colour_strength(np.array([98.0, -24.5, 0.0, 500.0, np.nan]), 98.0) == pytest.approx(
         [1.0, 0.5, 0.0, 1.0, 0.0]
     )
-    assert full_colour(np.array([0.0] * 99 + [3.0])) == 3.0  # else a rare push had no colour
-    assert full_colour(np.zeros(3)) == full_colour(np.array([])) == 0.0
-    assert (strength(np.zeros(2), 0.0) == 0).all()
+    assert full_colour_size(np.array([0.0] * 99 + [3.0])) == 3.0  # else a rare push had no colour
+    assert full_colour_size(np.zeros(3)) == full_colour_size(np.array([])) == 0.0
+    assert (colour_strength(np.zeros(2), 0.0) == 0).all()
 
 
 def test_the_page_has_the_numbers_of_the_run(run: RunData):
     view = last_view(run)
-    trace = read_trace(run.path, run.last)
+    trace = read_trace(run.path, run.last_iteration)
     assert view["token"] == trace.columns["token"].tolist()
-    assert view["kept"] == view["signal"] == sorted(trace.spans)
-    assert view["lengths"] == [len(trace.of(row)["token"]) for row in view["kept"]]
+    assert view["kept"] == view["signal"] == sorted(trace.row_spans)
+    assert view["lengths"] == [len(trace.row_columns(row)["token"]) for row in view["kept"]]
     for name, column in view["columns"].items():
         values = trace.columns[name]
         least = float(np.abs(values).max()) * STEP**-LEVELS
         assert decoded(column) == pytest.approx(values, rel=0.005, abs=least), name
-    for quantity in available(trace.columns):
-        wanted = full_colour(values_of(quantity, trace.columns))
+    for quantity in available_quantities(trace.columns):
+        wanted = full_colour_size(quantity_values(quantity, trace.columns))
         assert view["full"][quantity.name] == pytest.approx(wanted)
 
 
 def test_pushes_name_the_token_and_who_pushed_it(run: RunData):
     shown = last_view(run)["pushes"]
-    pushes = read_pushes(run.path, run.last)
+    pushes = read_pushes(run.path, run.last_iteration)
     assert pushes is not None
     (row, *_), (position, *_) = shown["row"], shown["position"]
     mine = [k for k, at in enumerate(zip(shown["row"], shown["position"], strict=True))
             if at == (row, position)]  # fmt: skip
     push = decoded(shown["push"])
     listed = {(shown["by_row"][k], shown["by_position"][k], round(push[k], 5)) for k in mine}
-    assert listed == {(r, p, round(x, 5)) for r, p, x in pushes.on(row, position)}
-    sizes = [abs(x) for _, _, x in pushes.on(row, position)]
+    assert listed == {(r, p, round(x, 5)) for r, p, x in pushes.on_token(row, position)}
+    sizes = [abs(x) for _, _, x in pushes.on_token(row, position)]
     assert sizes == sorted(sizes, reverse=True)
     assert shown["snippets"] == []  # every row is on the page
 
@@ -132,30 +132,30 @@ def test_only_the_words_that_occur_are_embedded(run: RunData):
 
 
 def test_first_last_and_evenly_spaced():
-    assert tokens.spread([1, 2, 3, 4, 5], 3) == [1, 3, 5]
-    assert tokens.spread([1, 2, 9], 5) == [1, 2, 9]
-    assert tokens.spread([1, 2, 3], 1) == [3]
+    assert tokens.spread_evenly([1, 2, 3, 4, 5], 3) == [1, 3, 5]
+    assert tokens.spread_evenly([1, 2, 9], 5) == [1, 2, 9]
+    assert tokens.spread_evenly([1, 2, 3], 1) == [3]
 
 
 def test_what_does_not_fit_is_left_out_and_said(run: RunData, monkeypatch: pytest.MonkeyPatch):
-    one = len(tokens.view_of(run, run.plans[0]).packed)
-    monkeypatch.setattr(tokens, "BYTES", 3 * one)
+    one = len(tokens.pack_iteration(run, run.plans[0]).packed)
+    monkeypatch.setattr(tokens, "MAX_PANEL_BYTES", 3 * one)
     panel = tokens.panel(run)
     assert panel is not None
     shown = panel.data["iterations"]
     assert [record["iteration"] for record in shown] in ([1, 4], [1, 2, 4], [1, 3, 4])
     assert sum(len(record["packed"]) for record in shown) <= 3 * one
     assert f"{len(shown)} of 4 updates are shown" in panel.body  # type: ignore[operator]
-    monkeypatch.setattr(tokens, "BYTES", 1)
+    monkeypatch.setattr(tokens, "MAX_PANEL_BYTES", 1)
     panel = tokens.panel(run)
     assert panel is not None
     assert [record["iteration"] for record in panel.data["iterations"]] == [4]
 
 
 def test_of_a_large_batch_watched_rows_come_first(run: RunData, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokens, "TOKENS", 40)
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 40)
     view = last_view(run)
-    pushes = read_pushes(run.path, run.last)
+    pushes = read_pushes(run.path, run.last_iteration)
     assert pushes is not None
     assert pushes.rows <= set(view["kept"]) < set(view["signal"])
     assert sum(view["lengths"]) <= 40
@@ -163,17 +163,17 @@ def test_of_a_large_batch_watched_rows_come_first(run: RunData, monkeypatch: pyt
     assert panel is not None
     assert "rollouts of these are left out" in panel.body  # type: ignore[operator]
     vocabulary = unpacked(panel.data["vocabulary"])
-    trace = read_trace(run.path, run.last)
+    trace = read_trace(run.path, run.last_iteration)
     assert view["pushes"]["snippets"]
     for key, start, around in view["pushes"]["snippets"]:
         row, position = map(int, key.split(":"))
         assert row not in view["kept"]
-        assert around[position - start] == trace.of(row)["token"][position]
+        assert around[position - start] == trace.row_columns(row)["token"][position]
         assert all(str(token) in vocabulary for token in around)
 
 
 def test_one_rollout_is_shown_however_long_it_is(run: RunData, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokens, "TOKENS", 1)
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 1)
     assert len(last_view(run)["kept"]) == 1
 
 
@@ -187,7 +187,7 @@ def test_without_the_monitor_there_are_still_entropy_logprob_and_advantage(tmp_p
 
 def test_a_value_column_is_offered_where_there_is_one():
     assert [q.name for q in QUANTITIES if "value" in q.columns] == ["value"]
-    assert "value" in {q.name for q in available({"value", "entropy"})}
+    assert "value" in {q.name for q in available_quantities({"value", "entropy"})}
 
 
 def test_no_tokens_no_panel(tmp_path: Path):
@@ -231,7 +231,7 @@ def test_rows_are_together_and_in_order_whatever_the_file_says(tmp_path: Path):
     (tmp_path / "tokens").mkdir()
     pq.write_table(pa.table(table), tmp_path / "tokens" / "step_00007.parquet")
     trace = read_trace(tmp_path, 7)
-    assert {row: trace.of(row)["token"].tolist() for row in trace.spans} == {
+    assert {row: trace.row_columns(row)["token"].tolist() for row in trace.row_spans} == {
         2: [20, 21],
         5: [50, 51],
     }
@@ -253,7 +253,7 @@ def test_damaged_files_are_told_in_a_line(tmp_path: Path):
 def test_tokens_without_a_gradient_of_their_own_are_named(tmp_path: Path):
     path = write_run(tmp_path / "run", tau=0.0)
     assert last_view(RunData.read(path))["unpulled"] == []
-    row = min(read_trace(path, stored_iterations(path)[-1]).spans)
+    row = min(read_trace(path, stored_iterations(path)[-1]).row_spans)
     without_pull(path, row, 2)
     view = last_view(RunData.read(path))
     start = sum(view["lengths"][: view["kept"].index(row)])

@@ -57,9 +57,9 @@ def contamination(
         kept = write_clean(items, found.copies(), clean)
         said.append(f"clean  {clean}: {kept:,} of {len(items):,} prompts")
     if out is not None:
-        from counterpoise.report.pages.contamination import write_contamination
+        from counterpoise.report.pages.contamination import write_contamination_page
 
-        said.append(f"page   {write_contamination(to_data(found), train.stem, out)}")
+        said.append(f"page   {write_contamination_page(to_data(found), train.stem, out)}")
     if as_json:
         echo(json.dumps(to_data(found)))
         return

@@ -60,23 +60,23 @@ def credit(
 
     errors = TerminalConsole(stderr=True)
     with errors.status("loading") as status:
-        from counterpoise.lab.credit_view.result import look
+        from counterpoise.lab.credit_view.result import compare_weightings
 
         def tell(doing: str) -> None:
             status.update(Text(one_line(doing)))
 
-        found = look(names, run, tuple(settings or ()), iteration, model, tell)
+        found = compare_weightings(names, run, tuple(settings or ()), iteration, model, tell)
     # The numbers before the page: a page that cannot be written costs none of them.
     console = TerminalConsole(quiet=as_json)
     if as_json:
-        echo(json.dumps(found.as_json()))
+        echo(json.dumps(found.to_json()))
     else:
-        from counterpoise.lab.credit_view.table import told
+        from counterpoise.lab.credit_view.table import credit_table
 
-        console.print(told(found), highlight=False)
+        console.print(credit_table(found), highlight=False)
     if out or not as_json:
         with errors.status("writing the page"):
-            from counterpoise.lab.credit_view.page import write_credit
+            from counterpoise.lab.credit_view.page import write_credit_page
 
-            page = write_credit(found, out)
+            page = write_credit_page(found, out)
         console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from counterpoise.lab.evaluate import PAPER
 from counterpoise.terminal import echo, echo_message
 
 if TYPE_CHECKING:
-    from counterpoise.lab.evaluate.plan import Options
+    from counterpoise.lab.evaluate.plan import EvaluationOptions
 
 BENCH = ",".join(PAPER)
 
@@ -96,12 +96,12 @@ def evaluate(
     - `poise eval embedded --bench gsm8k --data data --limit 100`
     - `poise eval Qwen/Qwen3-1.7B-Base --bench math500,minerva --sweep --out out/sweep`
     """
-    from counterpoise.lab.evaluate.plan import Options
-    from counterpoise.lab.evaluate.sweep import asked
+    from counterpoise.lab.evaluate.plan import EvaluationOptions
+    from counterpoise.lab.evaluate.sweep import parse_settings
 
-    options = Options(
+    options = EvaluationOptions(
         models, out, [name for name in bench.split(",") if name], data,
-        settings=asked(temperature, top_p, sweep=sweep),
+        settings=parse_settings(temperature, top_p, sweep=sweep),
         samples={name: whole(value) for name, value in pairs("--samples", samples).items()},
         template=template, max_new_tokens=max_tokens, limit=limit, fields=pairs("--fields", fields),
         seed=seed, rows=rows, sampler=sampler, device=device, dtype=dtype, verifier=verifier,
@@ -110,16 +110,16 @@ def evaluate(
     judge(options, as_json=as_json)
 
 
-def judge(options: Options, *, as_json: bool) -> None:
+def judge(options: EvaluationOptions, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
 
+    from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
     from counterpoise.lab.evaluate.run import evaluate as run
-    from counterpoise.lab.evaluate.watch import LiveWatch
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(stderr=as_json)
     try:
-        summary = run(options, LiveWatch(console))
+        summary = run(options, LiveEvaluationProgress(console))
     except KeyboardInterrupt:
         echo_message("poise: stopped; the same command goes on")
         raise typer.Exit(130) from None
@@ -128,11 +128,11 @@ def judge(options: Options, *, as_json: bool) -> None:
 
         echo(json.dumps(summary.to_json()))
         return
-    from counterpoise.lab.evaluate.page import write_evaluation
+    from counterpoise.lab.evaluate.page import write_evaluation_page
     from counterpoise.lab.evaluate.table import print_summary
 
     print_summary(console, summary)
-    console.print(f"report {write_evaluation(options.out)}", highlight=False, markup=False)
+    console.print(f"report {write_evaluation_page(options.out)}", highlight=False, markup=False)
 
 
 def pairs(option: str, text: str) -> dict[str, str]:

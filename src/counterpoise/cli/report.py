@@ -39,9 +39,9 @@ def report(
     - `poise report out/qb out/shuffled`
     """
     if len(folders) > 1:
-        from counterpoise.report.compare.page import write_comparison
+        from counterpoise.report.compare.page import write_comparison_page
 
-        echo(write_comparison(folders, out))
+        echo(write_comparison_page(folders, out))
     else:
         from counterpoise.lab.choose_page import write_report
 

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from counterpoise.errors import PoiseError, ranges, unknown
 from counterpoise.report.charts.quantities import (
     QUANTITIES,
-    Quantity,
-    available,
-    full_colour,
-    values_of,
+    TokenQuantity,
+    available_quantities,
+    full_colour_size,
+    quantity_values,
 )
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import (
     Columns,
-    Pushes,
-    Trace,
+    IterationTrace,
+    StoredPushes,
     Vocabulary,
     read_pushes,
     read_trace,
@@ -41,26 +41,26 @@ class Sight:
     """One rollout, and what it is coloured by."""
 
     plan: dict[str, Any]  # of the iteration
-    trace: Trace
+    trace: IterationTrace
     row: int
     token: int | None  # position of the token that is looked at
-    quantity: Quantity
-    pushes: Pushes | None
+    quantity: TokenQuantity
+    pushes: StoredPushes | None
     vocabulary: Vocabulary
     texts: list[RolloutText | None]  # of the plan's rows
 
     @property
     def columns(self) -> Columns:
-        return self.trace.of(self.row)
+        return self.trace.row_columns(self.row)
 
     @property
     def values(self) -> NDArray[np.float64]:
         """Of the quantity, for the row's tokens: [T]"""
-        return values_of(self.quantity, self.columns)
+        return quantity_values(self.quantity, self.columns)
 
     @property
     def full(self) -> float:
-        return full_colour(values_of(self.quantity, self.trace.columns))
+        return full_colour_size(quantity_values(self.quantity, self.trace.columns))
 
 
 def find(
@@ -77,7 +77,7 @@ def find(
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
     row = _row(trace, row)
-    length = len(trace.of(row)["token"])
+    length = len(trace.row_columns(row)["token"])
     if token is not None and not 0 <= token < length:
         raise PoiseError(
             f"row {row} of iteration {iteration} has tokens 0 to {length - 1}, not {token}"
@@ -90,7 +90,7 @@ def find(
         quantity=_quantity(trace, by),
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
-        texts=run.texts_of(plan),
+        texts=run.texts_of_plan(plan),
     )
 
 
@@ -108,19 +108,19 @@ def _iteration(run: RunData, step: int | None, remedy: str) -> int:
     return step
 
 
-def _row(trace: Trace, row: int | None) -> int:
+def _row(trace: IterationTrace, row: int | None) -> int:
     if row is None:
-        return min(trace.spans)
-    if row not in trace.spans:
+        return min(trace.row_spans)
+    if row not in trace.row_spans:
         raise PoiseError(
             f"iteration {trace.iteration} trained on no row {row}, only on rows "
-            f"{ranges(sorted(trace.spans))}"
+            f"{ranges(sorted(trace.row_spans))}"
         )
     return row
 
 
-def _quantity(trace: Trace, by: str | None) -> Quantity:
-    choices = {quantity.name: quantity for quantity in available(trace.columns)}
+def _quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+    choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if by is None:
         return choices.get("displacement") or choices["entropy"]
     if by in choices:

@@ -20,10 +20,16 @@ from rich.text import Text
 
 from counterpoise.cli.token_view import Sight
 from counterpoise.errors import ranges
-from counterpoise.report.charts.quantities import SAME, SIGNS, available, strength, values_of
-from counterpoise.report.charts.render import blanks
+from counterpoise.report.charts.quantities import (
+    RELATIONS,
+    SIGNS,
+    available_quantities,
+    colour_strength,
+    quantity_values,
+)
+from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import RolloutText
-from counterpoise.report.traces import unpulled
+from counterpoise.report.traces import tokens_without_gradient
 
 FAINT, STRONG = 0.2, 0.5  # parts of the scale from which a token is marked
 LONGEST, BESIDE = 24, 12  # characters of a token in the strip, and beside another
@@ -69,9 +75,11 @@ def _about(seen: Sight) -> Text:
 def _strip(seen: Sight, coloured: bool, styled: bool) -> Text:
     strip = Text()
     values, found = seen.values, seen.texts[seen.row]
-    said = dict(found.told) if found else {}  # an environment's words: read, not trained
+    said = (
+        dict(found.environment_tokens) if found else {}
+    )  # an environment's words: read, not trained
     for place, (value, share) in enumerate(
-        zip(values.tolist(), strength(values, seen.full).tolist(), strict=True)
+        zip(values.tolist(), colour_strength(values, seen.full).tolist(), strict=True)
     ):
         if place in said:
             words = "".join(_text(seen, token) for token in said[place])
@@ -111,7 +119,7 @@ def _legend(seen: Sight, coloured: bool) -> Text:
 
 def _movers(seen: Sight) -> Table:
     """The tokens with the largest values of the quantity, in either direction."""
-    entropy = next(q for q in available(seen.columns) if q.name == "entropy")
+    entropy = next(q for q in available_quantities(seen.columns) if q.name == "entropy")
     shown = list(dict.fromkeys((seen.quantity, entropy)))
     table = _table("token", "text", *(q.title for q in shown), "probability")
     strongest = np.argsort(-np.abs(np.nan_to_num(seen.values)), kind="stable")[:MOVERS]
@@ -119,7 +127,7 @@ def _movers(seen: Sight) -> Table:
         table.add_row(
             str(place),
             Text(_text(seen, int(seen.columns["token"][place]), alone=True)),
-            *(_number(values_of(q, seen.columns)[place], q.signed) for q in shown),
+            *(_number(quantity_values(q, seen.columns)[place], q.signed) for q in shown),
             _percent(seen.columns["logprob"][place]),
         )
     return table
@@ -127,7 +135,10 @@ def _movers(seen: Sight) -> Table:
 
 def _token(seen: Sight, place: int) -> RenderableType:
     """Every number there is of one token; its pushes as a table of who and from where."""
-    known = {q.name: float(values_of(q, seen.columns)[place]) for q in available(seen.columns)}
+    known = {
+        q.name: float(quantity_values(q, seen.columns)[place])
+        for q in available_quantities(seen.columns)
+    }
     token = int(seen.columns["token"][place])
     told = Text.assemble((f"token {place}  ", "dim"), (_text(seen, token, 200, alone=True), "bold"))
     told.append(f"  id {token}\n", style="dim")
@@ -138,12 +149,12 @@ def _token(seen: Sight, place: int) -> RenderableType:
     told.append(f"  entropy {known['entropy']:.3g}  advantage {known['advantage']:+.3g}")
     if "value" in known:
         told.append(f"  value {known['value']:+.3g}")
-    if unpulled(seen.columns)[place]:
+    if tokens_without_gradient(seen.columns)[place]:
         told.append("\nno gradient of its own: clipped, or left out by a rule")
     if "push" not in known:
         return told
     table = _table("pushes from", "+ rollouts", "- rollouts", right=True)
-    for same, query in product(SAME, SAME):
+    for same, query in product(RELATIONS, RELATIONS):
         parts = (known[f"{same}_token_{query}_query_{sign}"] for sign in SIGNS)
         prompts = "same prompt" if query == "same" else "other prompts"
         table.add_row(f"{same} token, {prompts}", *map(_push, parts))
@@ -159,7 +170,7 @@ def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
     if seen.row not in seen.pushes.rows:
         rows = ranges(sorted(seen.pushes.rows))
         return Text(f"Who pushed whom is stored for rows {rows} only.", style="dim")
-    found = sorted(seen.pushes.on(seen.row, place), key=lambda push: -push[2])
+    found = sorted(seen.pushes.on_token(seen.row, place), key=lambda push: -push[2])
     group, mine = seen.plan["group"], seen.columns["token"][place]
     table = _table("push", "by", "row:token", "advantage", "prompt", "token")
     contexts = _contexts(seen, [(row, position) for row, position, _ in found], styled)
@@ -170,7 +181,7 @@ def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
             f"{row}:{position}",
             f"{_outcome(seen.texts[row])} {seen.plan['advantage'][row]:+.2f}".strip(),
             "same" if group[row] == group[seen.row] else "other",
-            "same" if seen.trace.of(row)["token"][position] == mine else "other",
+            "same" if seen.trace.row_columns(row)["token"][position] == mine else "other",
         )
     return table
 
@@ -179,7 +190,7 @@ def _contexts(seen: Sight, places: list[tuple[int, int]], styled: bool) -> list[
     """Tokens between their neighbours, one below the other."""
     around = []
     for row, position in places:
-        ids = seen.trace.of(row)["token"].tolist()
+        ids = seen.trace.row_columns(row)["token"].tolist()
         before = ids[max(0, position - CONTEXT) : position]
         after = ids[position + 1 : position + 1 + CONTEXT]
         words = ["".join(_text(seen, id, BESIDE) for id in side) for side in (before, after)]
@@ -196,7 +207,7 @@ def _contexts(seen: Sight, places: list[tuple[int, int]], styled: bool) -> list[
 
 
 def _text(seen: Sight, token: int, longest: int = LONGEST, *, alone: bool = False) -> str:
-    shown = blanks(seen.vocabulary[token], alone=alone)
+    shown = show_blanks(seen.vocabulary[token], alone=alone)
     return shown[:longest] + "…" if len(shown) > longest else shown
 
 

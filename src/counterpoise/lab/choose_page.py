@@ -1,4 +1,4 @@
-"""`poise report`: a folder in, the page of what it holds out."""
+"""`poise report`: find out what a folder holds and write the matching page."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError, explain_damage
 from counterpoise.hosts.importing.formats import identify_trainer
-from counterpoise.lab.evaluate.cells import is_evaluation
-from counterpoise.lab.evaluate.page import write_evaluation
+from counterpoise.lab.evaluate.page import write_evaluation_page
+from counterpoise.lab.evaluate.result_files import is_evaluation
 from counterpoise.lab.studies.page import read_results, write_studies_page
-from counterpoise.report.pages.assemble import whole_page, write_page
-from counterpoise.report.pages.imported import write_imported
+from counterpoise.report.pages.assemble import assemble_page, write_page
+from counterpoise.report.pages.imported import write_imported_page
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import is_imported, is_run
 from counterpoise.variants import PANELS
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of a run, an evaluation or a folder of studies; default FOLDER/report.html."""
+    """Write the page of a run, an evaluation or studies; by default to FOLDER/report.html."""
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise PoiseError(f"{folder} {what}: name the folder of a run, an evaluation or studies")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise PoiseError(f"{folder} {problem}: name the folder of a run, an evaluation or studies")
     target = out or folder / "report.html"
     with explain_damage(folder):
         if is_run(folder):
-            return write_run(folder, target)
+            return write_run_page(folder, target)
         if is_imported(folder):
-            return write_imported(folder, target)
+            return write_imported_page(folder, target)
         if is_evaluation(folder):
-            return write_evaluation(folder, target)
+            return write_evaluation_page(folder, target)
         if read_results(folder):
             return write_studies_page(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
     writer = identify_trainer(folder)
     if writer and not inside:
         raise PoiseError(
-            f"{folder} holds rollouts that {writer} wrote: bring them in by poise import {folder} "
-            "--out DIR, then poise report DIR"
+            f"{folder} holds rollouts written by {writer}: run poise import {folder} --out DIR, "
+            "then poise report DIR"
         )
     raise PoiseError(
-        f"{folder} holds no run and no studies, nor an evaluation: config.toml, NAME.json of a "
-        "study, evaluation.json, none is there" + (f"; try {inside}" if inside else "")
+        f"{folder} holds no run, no studies and no evaluation: there is no config.toml, no "
+        "NAME.json of a study and no evaluation.json" + (f"; try {inside}" if inside else "")
     )
 
 
 def _has_a_page(folder: Path) -> bool:
-    """Of a kind that one file tells; a folder that may not be entered has none."""
+    """Whether `poise report` can show the folder, judging by the presence of one file."""
     kinds = (is_run, is_imported, is_evaluation)
     return os.access(folder, os.X_OK) and any(kind(folder) for kind in kinds)
 
 
-def write_run(folder: Path, out: Path) -> Path:
+def write_run_page(folder: Path, out: Path) -> Path:
     run = RunData.read(folder)
     panels = {name: PANELS.load(name)(run) for name in PANELS}
-    return write_page(out, whole_page("Counterpoise run", run.name, panels))
+    return write_page(out, assemble_page("Counterpoise run", run.name, panels))

@@ -1,1 +1,1 @@
-"""Stage 8: a run folder becomes one HTML page that opens offline."""
+"""Reports: turn a run folder into one HTML page that opens offline."""

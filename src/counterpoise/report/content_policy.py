@@ -1,9 +1,9 @@
-"""What a page may do, in the words of browsers: run its own scripts, and ask nobody for anything.
+"""Content security policy of a page: it runs its own scripts and contacts nobody.
 
 The scripts of a page are known when it is written, so the policy lists their digests: a script that
-came in by any other way, through the text of a model for one, does not run, and nothing on the page
-can send or fetch. Styles may stand in attributes, where they place marks on scales; they cannot
-load anything either. Vega compiles no code for this: see `ast` in page.js.
+got in any other way, for example through a model's output, does not run, and nothing on the page
+can send or fetch data. Inline styles are allowed because they place marks on scales; they cannot
+load anything either. Vega must not compile code under this policy: see `ast` in page.js.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 def content_policy(scripts: Sequence[str]) -> str:
-    """For a meta tag; `scripts` are the exact contents of the page's script elements.
+    """Content of the policy's meta tag; `scripts` are the exact texts of the script elements.
 
     Example:
         >>> content_policy(["alert(1)"])[:46]

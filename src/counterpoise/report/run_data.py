@@ -1,4 +1,4 @@
-"""A run folder, read once: what every panel is drawn from."""
+"""The contents of a run folder, read once and shared by every panel of its report."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import by_setting
-from counterpoise.report.texts import RolloutText, read_texts
+from counterpoise.report.texts import RolloutText, read_rollout_texts
 from counterpoise.store.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunData:
-    """Example: RunData.read(Path("out/demo")).metrics[0]["success"] == 0.609375"""
+    """The logs and the options of one run.
+
+    Example:
+        RunData.read(Path("out/demo")).metrics[0]["success"] == 0.609375
+    """
 
     path: Path
     config: RunConfig
@@ -31,40 +35,42 @@ class RunData:
             path=path,
             config=folder.config(),
             metrics=folder.read("metrics"),
-            plans=[plan for plan in folder.read("plans") if "steps" in plan],  # else short ones
+            # Iterations without an update leave a short record that has no steps.
+            plans=[plan for plan in folder.read("plans") if "steps" in plan],
             evaluations=folder.read("evaluations"),
         )
 
     @property
     def name(self) -> str:
-        """Of the folder; where it lies is nobody's business but the machine's."""
+        """Name of the run folder, without the path: a report may be passed on to others."""
         return self.path.resolve().name
 
     @property
     def heldout(self) -> list[Mapping[str, Any]]:
-        """The evaluations of the first setting, which titles go by."""
+        """Held-out evaluations at the first sampling setting, the one the summary shows."""
         return next(iter(by_setting(self.evaluations).values()), [])
 
     @property
-    def last(self) -> int:
-        """The last finished iteration; 0 when there is none."""
+    def last_iteration(self) -> int:
+        """Number of the last finished iteration; 0 when there is none."""
         return max((record["iteration"] for record in self.metrics), default=0)
 
     def rollouts(self, iteration: int) -> tuple[RolloutText, ...]:
-        """What was sampled in `iteration`; empty when it was not stored."""
+        """Rollouts sampled in `iteration`; empty when they were not stored."""
         if iteration not in self._texts:
             file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-            self._texts[iteration] = tuple(read_texts(file))
+            self._texts[iteration] = tuple(read_rollout_texts(file))
         return self._texts[iteration]
 
-    def texts_of(self, plan: dict[str, Any]) -> list[RolloutText | None]:
-        """Of the plan's rows; one that waited in the buffer is found where it was sampled."""
-        known = {
+    def texts_of_plan(self, plan: dict[str, Any]) -> list[RolloutText | None]:
+        """The text of every row of a plan; None where the rollout was not stored."""
+        # A row may have waited in the buffer, so it is looked up in the iteration that sampled it.
+        text_by_row = {
             (text.group, text.index): text
             for born in sorted(set(plan["born"]))
             for text in self.rollouts(born)
         }
         return [
-            known.get((plan["groups"][group], index))
+            text_by_row.get((plan["groups"][group], index))
             for group, index in zip(plan["group"], plan["index"], strict=True)
         ]

@@ -1,8 +1,9 @@
-"""What a page shows of rollouts/step_00012.jsonl: the words, not the token arrays.
+"""Read the texts of rollouts/step_00012.jsonl and make them safe to display.
 
-Model output is foreign text. Escaping it is the templates' business; here it becomes text that
-can be shown at all: cut to a length, control characters and bidirectional overrides spelled out,
-bytes that are no UTF-8 replaced. A line that is no rollout is left out, the others still show.
+Model output is untrusted text. The templates escape HTML; this module makes text displayable: it is
+cut to a maximum length, control characters and bidirectional overrides are spelled out, and bytes
+that are not UTF-8 are replaced. A line that is not a rollout is skipped; the others are still
+shown.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any
 
 from counterpoise.store.turns import turns_of
 
-LONGEST = 4000  # characters kept of one text
+MAX_CHARACTERS = 4000  # characters kept of one text
 
+# Control characters become control pictures, C1 controls and surrogates the replacement
+# character, and bidirectional overrides their code point: none of them may act on the page.
 _SHOWN: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
@@ -28,7 +31,11 @@ _SHOWN: dict[int, int | str] = {
 
 @dataclass(frozen=True, slots=True)
 class RolloutText:
-    """Example: RolloutText("7:word_problems/train/12", 0, "Ana has ...", "= 11", "11", 1.0, 57)"""
+    """One stored rollout as text.
+
+    Example:
+        RolloutText("7:word_problems/train/12", 0, "Ana has ...", "= 11", "11", 1.0, 57)
+    """
 
     group: str
     index: int  # place in the group: (group, index) names the row, as in plans.jsonl
@@ -38,14 +45,16 @@ class RolloutText:
     reward: float
     tokens: int
     finished: bool = True
-    told: tuple[tuple[int, tuple[int, ...]], ...] = ()  # an environment's tokens, before which
+    environment_tokens: tuple[
+        tuple[int, tuple[int, ...]], ...
+    ] = ()  # an environment's tokens, before which
 
 
-def read_texts(path: Path) -> Iterator[RolloutText]:
-    """Rollouts in the order of the file; none when there is no file."""
+def read_rollout_texts(path: Path) -> Iterator[RolloutText]:
+    """Yield the rollouts in the order of the file; nothing when there is no file."""
     if not path.is_file():
         return
-    seen: Counter[str] = Counter()
+    group_sizes: Counter[str] = Counter()
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             record = _record(line)
@@ -54,20 +63,21 @@ def read_texts(path: Path) -> Iterator[RolloutText]:
             group = str(record["group"])
             yield RolloutText(
                 group=group,
-                index=seen[group],
-                prompt=visible(str(record.get("prompt", ""))),
-                response=visible(str(record["response"])),
-                answer=visible(str(record.get("answer", ""))),
+                index=group_sizes[group],
+                prompt=make_visible(str(record.get("prompt", ""))),
+                response=make_visible(str(record["response"])),
+                answer=make_visible(str(record.get("answer", ""))),
                 reward=float(record["reward"]),
                 tokens=len(record.get("response_tokens", ())),
                 finished=bool(record.get("finished", True)),
-                told=_told(record),
+                environment_tokens=_told(record),
             )
-            seen[group] += 1
+            group_sizes[group] += 1
 
 
 def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """None where turns are damaged: the rollout's own tokens still show."""
+    """Tokens that an environment wrote, each with the position it was inserted before."""
+    # Damaged turns are treated as absent, so that the policy's own tokens are still shown.
     try:
         turns = turns_of(record)
     except (ValueError, TypeError, OverflowError):
@@ -80,16 +90,16 @@ def _record(line: str) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and {"group", "response", "reward"} <= record.keys()
-    return record if whole else None
+    is_rollout = isinstance(record, dict) and {"group", "response", "reward"} <= record.keys()
+    return record if is_rollout else None
 
 
-def visible(text: str, longest: int = LONGEST) -> str:
-    """At most `longest` characters, none of them able to hide or to reorder the others.
+def make_visible(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return at most `max_characters` characters, none of which can hide or reorder the others.
 
     Example:
-        >>> visible("a\\x00b"), visible("abcdef", longest=3)
+        >>> make_visible("a\\x00b"), make_visible("abcdef", longest=3)
         ('a␀b', 'abc…')
     """
-    cut = text[:longest] + "…" if len(text) > longest else text
-    return cut.replace("\r\n", "\n").translate(_SHOWN)
+    shortened = text[:max_characters] + "…" if len(text) > max_characters else text
+    return shortened.replace("\r\n", "\n").translate(_SHOWN)

@@ -1,4 +1,4 @@
-"""tokens/, pushes/ and vocabulary.json of a run, as the page and `poise look` read them."""
+"""Read tokens/, pushes/ and vocabulary.json of a run, for the report and for `poise look`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
 PUSH_COLUMNS = {"row", "position", "by_row", "by_position", "push"}
-LONGEST_TOKEN = 200  # characters
+MAX_TOKEN_CHARACTERS = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trace:
-    """The trained tokens of one iteration, the tokens of a row together and in order.
+class IterationTrace:
+    """Trained tokens of one iteration, sorted by row and then by position.
 
     Example:
         trace.of(3)["displacement"]    of the tokens of row 3 of the plan: [T]
@@ -32,36 +32,40 @@ class Trace:
 
     iteration: int
     columns: Columns  # each [N]
-    spans: dict[int, slice]  # where a row's tokens lie; rows without signal have none
+    row_spans: dict[int, slice]  # where a row's tokens lie; rows without signal have none
 
-    def of(self, row: int) -> Columns:
-        return {name: values[self.spans[row]] for name, values in self.columns.items()}
+    def row_columns(self, row: int) -> Columns:
+        return {name: values[self.row_spans[row]] for name, values in self.columns.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushes:
-    """Who pushed the tokens of a few watched rows, the strongest of either sign."""
+class StoredPushes:
+    """For a few watched rows: the tokens that pushed theirs most, of either sign."""
 
     columns: Columns  # row, position, by_row, by_position, push
 
     @property
     def rows(self) -> set[int]:
-        """Rows whose tokens were watched."""
+        """Rows for which pushes were stored."""
         return set(self.columns["row"].tolist())
 
-    def on(self, row: int, position: int) -> Iterator[tuple[int, int, float]]:
-        """(row, position, push) of each token that pushed this one, the strongest first."""
-        c = self.columns
-        found = np.flatnonzero((c["row"] == row) & (c["position"] == position))
-        for k in found[np.argsort(-np.abs(c["push"][found]), kind="stable")]:
-            yield int(c["by_row"][k]), int(c["by_position"][k]), float(c["push"][k])
+    def on_token(self, row: int, position: int) -> Iterator[tuple[int, int, float]]:
+        """Yield (row, position, push) of every token that pushed this one, strongest first."""
+        columns = self.columns
+        matches = np.flatnonzero((columns["row"] == row) & (columns["position"] == position))
+        for match in matches[np.argsort(-np.abs(columns["push"][matches]), kind="stable")]:
+            yield (
+                int(columns["by_row"][match]),
+                int(columns["by_position"][match]),
+                float(columns["push"][match]),
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """The text of every token, fit to be shown: characters that leave no mark are spelled out.
+    """Displayable text of every token: characters that leave no mark are spelled out.
 
-    A token without a text is shown by number.
+    A token without text is shown as its number.
 
     Example:
         Vocabulary(("a", " b"))[1] == " b"        Vocabulary(())[7] == "⟨7⟩"
@@ -71,45 +75,46 @@ class Vocabulary:
 
     def __getitem__(self, token: int) -> str:
         text = self.texts[token] if 0 <= token < len(self.texts) else ""
-        return "".join(map(_marked, visible(text, LONGEST_TOKEN))) or f"⟨{token}⟩"
+        return "".join(map(_marked, make_visible(text, MAX_TOKEN_CHARACTERS))) or f"⟨{token}⟩"
 
 
 def _marked(character: str) -> str:
-    seen = character.isprintable() or character in "\n\t"
-    return character if seen else f"⟨U+{ord(character):04X}⟩"
+    is_visible = character.isprintable() or character in "\n\t"
+    return character if is_visible else f"⟨U+{ord(character):04X}⟩"
 
 
 def stored_iterations(run: Path) -> list[int]:
-    """Iterations whose tokens were stored, in order."""
+    """List the iterations whose tokens were stored, in order."""
     names = (path.stem.removeprefix("step_") for path in (run / "tokens").glob("step_*.parquet"))
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def read_trace(run: Path, iteration: int) -> Trace:
+def read_trace(run: Path, iteration: int) -> IterationTrace:
     columns = _read(run / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
+    # Sorted by row and position, the tokens of a row are one contiguous slice.
     order = np.lexsort((columns["position"], columns["row"]))
     columns = {name: values[order] for name, values in columns.items()}
     rows, starts = np.unique(columns["row"], return_index=True)
-    ends = [*starts[1:].tolist(), len(order)]
-    spans = map(slice, starts.tolist(), ends)
-    return Trace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
+    row_ends = [*starts[1:].tolist(), len(order)]
+    spans = map(slice, starts.tolist(), row_ends)
+    return IterationTrace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
 
 
-def unpulled(columns: Columns) -> NDArray[np.bool_]:
-    """Tokens with an advantage and no gradient of their own: clipped, or left out by a rule. [N]"""
+def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
+    """Mark tokens that have an advantage but no gradient: clipped, or masked by a step rule. [N]"""
     if "pull" not in columns:
         return np.zeros(len(columns["token"]), dtype=bool)
     return (columns["pull"] == 0) & (columns["advantage"] != 0)
 
 
-def read_pushes(run: Path, iteration: int) -> Pushes | None:
-    """None where the run was not watched."""
+def read_pushes(run: Path, iteration: int) -> StoredPushes | None:
+    """Pushes of an iteration; None where the run stored none."""
     path = run / "pushes" / f"step_{iteration:05d}.parquet"
-    return Pushes(_read(path, PUSH_COLUMNS)) if path.is_file() else None
+    return StoredPushes(_read(path, PUSH_COLUMNS)) if path.is_file() else None
 
 
 def read_vocabulary(run: Path) -> Vocabulary:
-    """Empty for a run that has none: tokens are then shown by number."""
+    """Vocabulary of the run; an empty one, which shows tokens by number, where it has none."""
     path = run / "vocabulary.json"
     if not path.is_file():
         return Vocabulary(())
@@ -118,15 +123,15 @@ def read_vocabulary(run: Path) -> Vocabulary:
         return Vocabulary(tuple(str(text) for text in texts))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         why = first_line(fault)
-        raise PoiseError(f"{path} is damaged: {why}; remove it to see numbers") from fault
+        raise PoiseError(f"{path} is damaged: {why}; remove it to see token numbers") from fault
 
 
 def _read(path: Path, needed: set[str]) -> Columns:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as fault:
-        first = str(fault).partition("\n")[0]
-        raise PoiseError(f"{path} is damaged: {first}") from fault
+        reason = str(fault).partition("\n")[0]
+        raise PoiseError(f"{path} is damaged: {reason}") from fault
     if missing := sorted(needed - set(table.column_names)):
         raise PoiseError(f"{path} is damaged: it has no column {missing[0]}")
     return {name: table[name].to_numpy() for name in table.column_names}

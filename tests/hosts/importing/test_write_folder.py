@@ -57,7 +57,7 @@ def test_import_plan_report(
     page = Page(write_report(out))
     assert page.sections == ["learning", "rollouts"]
     text = " ".join(page.text.split())
-    assert f"Rollouts that {title} wrote" in text
+    assert f"Rollouts written by {title}" in text
     assert re.search("rollouts ?4 ?groups", text)
     assert ("reference 3" in text) == (title == "verl")
     assert not list(tmp_path.rglob("*.part"))
@@ -158,6 +158,6 @@ def test_a_damaged_import_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_report_of_what_was_not_imported_says_how(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / "run")
-    said = f"run holds rollouts that {name} wrote: bring them in by poise import .* --out DIR"
+    said = f"run holds rollouts written by {name}: run poise import .* --out DIR"
     with pytest.raises(PoiseError, match=said):
         write_report(tmp_path / "run")

@@ -16,7 +16,7 @@ from hosts.trl.trl_compare import launch, needs_trl
 from counterpoise.cli import token_view
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.report.compare.run_names import read_compared
+from counterpoise.report.compare.compared_runs import read_compared_runs
 from counterpoise.types import Rollout, Row
 
 RB: dict[str, Any] = {"tau": 0.4, "modulus": 3, "max_refills": 20}
@@ -106,7 +106,7 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     assert not (other / "tokens").exists()
     with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
         token_view.find(other)
-    compared = read_compared([folder, other])
+    compared = read_compared_runs([folder, other])
     assert [item.run.metrics[0]["split_groups"] > 0 for item in compared] == [False, True]
 
 

@@ -9,7 +9,13 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate import PAPER, benchmarks
-from counterpoise.lab.evaluate.benchmarks import BENCHMARKS, digest, final_answer, find, load
+from counterpoise.lab.evaluate.benchmarks import (
+    BENCHMARKS,
+    digest_problems,
+    final_answer,
+    find_benchmark,
+    load_problems,
+)
 from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.types import Prompt
 
@@ -35,40 +41,42 @@ def test_the_paper_s_six() -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the benchmark files are not on this machine")
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_real_files(name: str) -> None:
-    assert len(load(find(name, DATA), DATA)) == COUNTS[name]
+    assert len(load_problems(find_benchmark(name, DATA), DATA)) == COUNTS[name]
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     write(tmp_path / "mine.jsonl", {"id": 7, "problem": "1 + 1?", "answer": 2})
-    mine = find("mine", tmp_path)
+    mine = find_benchmark("mine", tmp_path)
     assert (mine.samples, mine.template) == (1, AUTO)
-    assert load(mine, tmp_path) == [Prompt("7", "1 + 1?", "2")]
+    assert load_problems(mine, tmp_path) == [Prompt("7", "1 + 1?", "2")]
 
 
 def test_other_names_of_fields(tmp_path: Path) -> None:
     write(tmp_path / "mine.jsonl", {"n": 1, "question": "1 + 1?", "gold": "2"})
     fields = {"id": "n", "problem": "question", "answer": "gold"}
-    assert load(find("mine", tmp_path), tmp_path, fields) == [Prompt("1", "1 + 1?", "2")]
+    assert load_problems(find_benchmark("mine", tmp_path), tmp_path, fields) == [
+        Prompt("1", "1 + 1?", "2")
+    ]
 
 
 def test_missing_wrong_and_empty(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"unknown benchmark 'aime2': did you mean 'aime2[45]'"):
-        find("aime2", tmp_path)
+        find_benchmark("aime2", tmp_path)
     write(tmp_path / "my_words.jsonl", {"id": 1, "problem": "1 + 1?", "answer": "2"})
     with pytest.raises(PoiseError, match=r"unknown benchmark 'my_wrds': did you mean 'my_words'"):
-        find("my_wrds", tmp_path)
+        find_benchmark("my_wrds", tmp_path)
     with pytest.raises(PoiseError, match=r"--data .*nowhere: no such folder"):
-        find("my_words", tmp_path / "nowhere")
+        find_benchmark("my_words", tmp_path / "nowhere")
     write(tmp_path / "gsm8k_test.jsonl", {"id": 1, "question": "1 + 1?", "answer": "2"})
     with pytest.raises(PoiseError, match=r"aime24: no file aime24.jsonl in .*there: gsm8k_test"):
-        load(find("aime24", tmp_path), tmp_path)
+        load_problems(find_benchmark("aime24", tmp_path), tmp_path)
     with pytest.raises(PoiseError, match=r"jsonl:1: no field 'problem' .*--fields problem=NAME"):
-        load(find("gsm8k", tmp_path), tmp_path)
+        load_problems(find_benchmark("gsm8k", tmp_path), tmp_path)
     write(tmp_path / "empty.jsonl")
     with pytest.raises(PoiseError, match=r"empty.jsonl: no records"):
-        load(find("empty", tmp_path), tmp_path)
-    with pytest.raises(PoiseError, match=r"amc83 is on no hub: give --data"):
-        load(find("amc83", None), None)
+        load_problems(find_benchmark("empty", tmp_path), tmp_path)
+    with pytest.raises(PoiseError, match=r"amc83 is not on the hub: give --data"):
+        load_problems(find_benchmark("amc83", None), None)
 
 
 def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,17 +90,21 @@ def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         "math-ai/amc23": [],
     }
     monkeypatch.setattr(benchmarks.hub, "open_split", lambda name, split: rows[name])
-    assert load(find("olympiadbench", None), None) == [Prompt("olympiadbench-0", "Find x.", "2")]
-    assert load(find("gsm8k", None), None) == [Prompt("gsm8k-0", "How much?", "1018")]
+    assert load_problems(find_benchmark("olympiadbench", None), None) == [
+        Prompt("olympiadbench-0", "Find x.", "2")
+    ]
+    assert load_problems(find_benchmark("gsm8k", None), None) == [
+        Prompt("gsm8k-0", "How much?", "1018")
+    ]
     with pytest.raises(PoiseError, match="no column 'problem'"):
-        load(find("aime25", None), None)
+        load_problems(find_benchmark("aime25", None), None)
     with pytest.raises(PoiseError, match="no rows"):
-        load(find("amc23", None), None)
+        load_problems(find_benchmark("amc23", None), None)
 
 
 def test_a_digest_knows_any_change() -> None:
     one = [Prompt("1", "a", "b"), Prompt("2", "c", "d")]
     others = [one[:1], one[::-1], [Prompt("1", "a", "b"), Prompt("2", "c", "e")]]
-    assert len({digest(found) for found in [one, *others]}) == 4
-    assert digest(one) == digest(list(one))
+    assert len({digest_problems(found) for found in [one, *others]}) == 4
+    assert digest_problems(one) == digest_problems(list(one))
     assert final_answer(5) == 5

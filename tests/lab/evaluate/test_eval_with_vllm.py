@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.cells import read_cells
-from counterpoise.lab.evaluate.plan import Options
+from counterpoise.lab.evaluate.plan import EvaluationOptions
+from counterpoise.lab.evaluate.result_files import read_result_files
 from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.sample import vllm_host
 from counterpoise.task.word_problems import load
@@ -30,7 +30,7 @@ def test_the_embedded_model_through_vllm(tmp_path: Path) -> None:
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     found = {}
     for sampler in ("native", "vllm"):
-        options = Options(
+        options = EvaluationOptions(
             models=["embedded"], out=tmp_path / sampler, benchmarks=["words"], data=tmp_path,
             settings=[Setting(0.6, 0.95), Setting(1.0, 1.0)], samples={"": 4},
             max_new_tokens=80, rows=64, device="cpu", sampler=sampler, verify_workers=1,
@@ -41,4 +41,4 @@ def test_the_embedded_model_through_vllm(tmp_path: Path) -> None:
         assert abs(a.average.mean - b.average.mean) < 0.12
         assert b.mean_tokens == pytest.approx(a.mean_tokens, rel=0.1)
         assert b.truncated == 0
-    assert all(len(cell.done) == 32 for cell in read_cells(tmp_path / "vllm"))
+    assert all(len(cell.judged) == 32 for cell in read_result_files(tmp_path / "vllm"))

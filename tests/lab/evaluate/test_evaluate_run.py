@@ -20,10 +20,10 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.evaluate import run
-from counterpoise.lab.evaluate.cells import Cell, Judged, read_cells
-from counterpoise.lab.evaluate.plan import Options, plan
+from counterpoise.lab.evaluate.plan import EvaluationOptions, plan_jobs
+from counterpoise.lab.evaluate.progress import EvaluationProgress
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, read_result_files
 from counterpoise.lab.evaluate.run import evaluate
-from counterpoise.lab.evaluate.watch import Watch
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import share_estimate
@@ -45,8 +45,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def options(data: Path, out: Path, **changes: object) -> Options:
-    made = Options(
+def options(data: Path, out: Path, **changes: object) -> EvaluationOptions:
+    made = EvaluationOptions(
         models=["embedded"], out=out, benchmarks=["words1", "words3"], data=data,
         samples={"": SAMPLES}, max_new_tokens=80, rows=2 * SAMPLES, device="cpu",
         verify_workers=1,
@@ -68,8 +68,8 @@ def lines_of(out: Path) -> dict[str, bytes]:
 def test_the_numbers_are_those_of_the_responses(data: Path, whole: Path) -> None:
     """Every reward, length and vote again, from the texts; the mean in the summary from those."""
     told = json.loads((whole / "summary.json").read_text(encoding="utf-8"))
-    for cell, found in zip(read_cells(whole), told["scores"], strict=True):
-        judged = list(cell.done.values())
+    for cell, found in zip(read_result_files(whole), told["scores"], strict=True):
+        judged = list(cell.judged.values())
         assert [one.id for one in judged] == [f"word_problems/heldout/{i}" for i in range(PROBLEMS)]
         with MathVerifier(workers=1) as verifier:
             for one in judged:
@@ -86,12 +86,12 @@ def test_the_numbers_are_those_of_the_responses(data: Path, whole: Path) -> None
 
 def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
     """One problem by itself, drawn by the sampler directly."""
-    work = plan(options(data, whole))[1]
+    work = plan_jobs(options(data, whole))[1]
     config = SampleConfig(temperature=0.6, top_p=0.95, max_new_tokens=80)
     policy = load_policy(ModelConfig(device="cpu"))
-    seeds = run.seeds_for(work.cell.header, work.problems[4])
+    seeds = run.seeds_for(work.result_file.header, work.problems[4])
     (alone,) = sample(policy, [policy.encode(work.problems[4].problem)], [seeds], config)
-    stored = read_cells(whole)[1].done[work.problems[4].id]
+    stored = read_result_files(whole)[1].judged[work.problems[4].id]
     assert [response.text for response in alone] == stored.responses
     assert len(set(seeds)) == SAMPLES
 
@@ -99,8 +99,8 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 5 * SAMPLES, 512])
 def test_blocks_may_be_cut_in_any_way(data: Path, whole: Path, tmp_path: Path, rows: int) -> None:
     evaluate(options(data, tmp_path / "out", rows=rows))
-    found = {c.header.file: c.done for c in read_cells(tmp_path / "out")}
-    assert found == {c.header.file: c.done for c in read_cells(whole)}
+    found = {c.header.file: c.judged for c in read_result_files(tmp_path / "out")}
+    assert found == {c.header.file: c.judged for c in read_result_files(whole)}
 
 
 class StoppedError(Exception):
@@ -112,9 +112,9 @@ def test_stopped_and_resumed_is_the_same(
     data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """StoppedError between the problems of a block, in the middle of the next line."""
-    out, write, left = tmp_path / "out", Cell.write, iter(range(after))
+    out, write, left = tmp_path / "out", ResultFile.write, iter(range(after))
 
-    def failing(cell: Cell, judged: Judged) -> None:
+    def failing(cell: ResultFile, judged: JudgedProblem) -> None:
         if next(left, None) is None:
             with cell.path.open("ab") as file:
                 file.write(b'{"id": "half a li')
@@ -122,13 +122,13 @@ def test_stopped_and_resumed_is_the_same(
         write(cell, judged)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cell, "write", failing)
+        patched.setattr(ResultFile, "write", failing)
         with pytest.raises(StoppedError):
             evaluate(options(data, out))
     drawn: list[int] = []
 
-    class Counting(Watch):
-        def advanced(self, cell: Cell, responses: int, tokens: int) -> None:
+    class Counting(EvaluationProgress):
+        def advance(self, cell: ResultFile, responses: int, tokens: int) -> None:
             drawn.append(responses)
 
     evaluate(options(data, out), Counting())
@@ -166,12 +166,12 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
     path.write_text(text)
     asked = options(data, out, benchmarks=["words1"], verifier=f"{path}:score")
     (line,) = evaluate(asked).lines
-    (found,), first = read_cells(out), read_cells(whole)[0]
+    (found,), first = read_result_files(out), read_result_files(whole)[0]
     assert found.header.verifier == plugins.pinned(f"{path}:score", Path())
-    responses = [one.responses for one in found.done.values()]
-    assert responses == [one.responses for one in first.done.values()]
+    responses = [one.responses for one in found.judged.values()]
+    assert responses == [one.responses for one in first.judged.values()]
     rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
-    assert [one.rewards for one in found.done.values()] == rewards
+    assert [one.rewards for one in found.judged.values()] == rewards
     right = [sum(reward > 0 for reward in each) / SAMPLES for each in rewards]
     assert line.scores["words1"].average == share_estimate(right)
     assert 0 < sum(right) < PROBLEMS
@@ -199,8 +199,8 @@ def test_a_function_of_the_users_gets_the_columns_of_the_file(data: Path, tmp_pa
     write(0.5)
     asked = options(folder, tmp_path / "out", benchmarks=["words1"], verifier=f"{path}:score")
     evaluate(asked)
-    (cell,) = read_cells(tmp_path / "out")
-    assert [one.rewards for one in cell.done.values()] == [
+    (cell,) = read_result_files(tmp_path / "out")
+    assert [one.rewards for one in cell.judged.values()] == [
         [k + 0.5 + len(record["problem"])] * SAMPLES for k, record in enumerate(records)
     ]
     write(0.25)
@@ -218,7 +218,7 @@ def test_nothing_is_loaded_when_all_is_there(
     def refuse(*_: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(run.models, "load", refuse)
+    monkeypatch.setattr(run.models, "load_model", refuse)
     assert len(evaluate(options(data, whole)).lines) == 1
 
 
@@ -239,13 +239,13 @@ def test_several_models_and_a_run_s_folder(data: Path, whole: Path, tmp_path: Pa
     embedded, trained, other = summary.lines
     assert [line.model for line in summary.lines] == ["embedded", "trained", "changed"]
     assert trained.average == embedded.average
-    assert trained.against["words3"].mean == 0.0
+    assert trained.differences["words3"].mean == 0.0
     assert other.scores["words3"].header.weights != embedded.scores["words3"].header.weights
     with pytest.raises(PoiseError, match=r"was made with weights="):
         evaluate(replace_model(options(data, out), tmp_path, made))
 
 
-def replace_model(asked: Options, tmp_path: Path, made: Path) -> Options:
+def replace_model(asked: EvaluationOptions, tmp_path: Path, made: Path) -> EvaluationOptions:
     """The run's folder now holds other weights."""
     shutil.rmtree(made / "model")
     shutil.copytree(tmp_path / "changed", made / "model")
@@ -258,7 +258,7 @@ def test_a_sweep(data: Path, tmp_path: Path) -> None:
     summary = evaluate(asked)
     assert [line.setting for line in summary.lines] == grid
     assert summary.choices[0].best in grid
-    assert len(summary.choices[0].behind) == 3
+    assert len(summary.choices[0].differences) == 3
 
 
 def test_a_context_too_short(data: Path, tmp_path: Path) -> None:
@@ -279,8 +279,8 @@ def test_a_context_too_short(data: Path, tmp_path: Path) -> None:
 def test_the_context_s_room_is_said(data: Path, tmp_path: Path) -> None:
     said: list[str] = []
 
-    class Listening(Watch):
-        def say(self, message: str) -> None:
+    class Listening(EvaluationProgress):
+        def warn(self, message: str) -> None:
             said.append(message)
 
     few = {"max_new_tokens": None, "limit": 1, "benchmarks": ["words1"], "samples": {"": 1}}
@@ -312,7 +312,7 @@ def test_the_command(
     assert "3/3 problems" in said.err
     assert not (tmp_path / "out" / "report.html").exists()
     assert command(monkeypatch, *asked) == 0
-    assert "6 of 6 responses are there already" in capsys.readouterr().out
+    assert "6 of 6 responses exist already" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").is_file()
 
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.benchmarks import find
-from counterpoise.lab.evaluate.models import load, sources, tokenizer_and_context
-from counterpoise.lab.evaluate.plan import Asked, Options, put
+from counterpoise.lab.evaluate.benchmarks import find_benchmark
+from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
+from counterpoise.lab.evaluate.plan import BenchmarkProblems, EvaluationOptions, encode_prompts
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
 from counterpoise.model.templates import encode_prompt
 from counterpoise.store.checkpoint import Checkpoint, save, weights_of
@@ -25,7 +25,7 @@ def test_labels_are_short_and_differ(tmp_path: Path) -> None:
     for name in ("a/model", "b/model", "c/b/model"):
         shutil.copytree(EMBEDDED_FOLDER, tmp_path / name)
     names = [str(tmp_path / name) for name in ("a/model", "b/model", "c/b/model")]
-    found = sources([*names, "embedded", "shape:qwen3-0.6b", "owner/name"])
+    found = resolve_models([*names, "embedded", "shape:qwen3-0.6b", "owner/name"])
     assert [one.label for one in found] == [
         "a", "b", "c-b", "embedded", "shape-qwen3-0.6b", "name",
     ]  # fmt: skip
@@ -35,13 +35,13 @@ def test_labels_are_short_and_differ(tmp_path: Path) -> None:
 
 def test_one_changed_weight_is_another_model(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED_FOLDER, tmp_path / "m")
-    (before,) = sources([str(tmp_path / "m")])
+    (before,) = resolve_models([str(tmp_path / "m")])
     file = tmp_path / "m" / "model.safetensors"
     weights = load_file(file)
     name = next(iter(weights))
     weights[name].view(-1)[0] += 1
     save_file(weights, file, metadata={"format": "pt"})
-    (after,) = sources([str(tmp_path / "m")])
+    (after,) = resolve_models([str(tmp_path / "m")])
     assert (before.label, before.name) == (after.label, after.name)
     assert before.digest != after.digest
 
@@ -51,12 +51,12 @@ def test_a_run_stands_for_its_model(tmp_path: Path) -> None:
     run.mkdir()
     (run / "config.toml").write_text("", encoding="utf-8")
     with pytest.raises(PoiseError, match="is a run without a model"):
-        sources([str(run)])
+        resolve_models([str(run)])
     shutil.copytree(EMBEDDED_FOLDER, run / "model")
-    (found,) = sources([str(run)])
+    (found,) = resolve_models([str(run)])
     assert (found.label, found.name) == ("run", str(run / "model"))
     with pytest.raises(PoiseError, match="is named twice"):
-        sources([str(run), str(run / "model")])
+        resolve_models([str(run), str(run / "model")])
 
 
 def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
@@ -64,16 +64,16 @@ def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", asked)
     shutil.copytree(EMBEDDED_FOLDER, folder.path / "model")
     shutil.copytree(EMBEDDED_FOLDER, tmp_path / "bare" / "model")
-    found = sources([str(folder.path), str(tmp_path / "bare" / "model"), "embedded"])
+    found = resolve_models([str(folder.path), str(tmp_path / "bare" / "model"), "embedded"])
     assert [one.template for one in found] == ["chat-boxed", "auto", "auto"]
     for given, used in ((None, "chat-boxed"), ("boxed", "boxed")):
-        options = Options([str(folder.path)], tmp_path / "out", template=given)
+        options = EvaluationOptions([str(folder.path)], tmp_path / "out", template=given)
         prompt = Prompt("p", "What is 2 + 3?", "5")
         tokenizer, _ = tokenizer_and_context(found[0])
-        asked = Asked(find("gsm8k", None), [prompt], digest="")
-        said = put(asked, found[0], tokenizer, options)
+        asked = BenchmarkProblems(find_benchmark("gsm8k", None), [prompt], digest="")
+        said = encode_prompts(asked, found[0], tokenizer, options)
         assert said.template == used
-        assert said.tokens[0].tolist() == encode_prompt(used, tokenizer, prompt.problem)
+        assert said.prompt_tokens[0].tolist() == encode_prompt(used, tokenizer, prompt.problem)
 
 
 def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:
@@ -86,28 +86,28 @@ def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:
         weights = {name: weight.clone() for name, weight in weights_of(policy.model).items()}
         save(folder.checkpoints, Checkpoint(iteration, weights, {}, {}, {}), keep=2)
     names = [str(folder.checkpoints / f"iteration_0000{i}") for i in (1, 2)]
-    first, second = sources(names)
+    first, second = resolve_models(names)
     assert (first.label, second.label) == ("run-iteration_00001", "run-iteration_00002")
     assert (first.base, second.base) == ("embedded", "embedded")
     assert first.digest != second.digest
     assert tokenizer_and_context(second)[1] == 1024
-    loaded = dict(load(second, "cpu", "auto").model.named_parameters())
+    loaded = dict(load_model(second, "cpu", "auto").model.named_parameters())
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match="no model 'nothing': no such folder"):
-        sources(["nothing"])
+        resolve_models(["nothing"])
     with pytest.raises(PoiseError, match=r"holds no model: config.json is missing"):
-        sources([str(tmp_path)])
+        resolve_models([str(tmp_path)])
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(PoiseError, match="cannot be loaded"):
-        tokenizer_and_context(sources([str(tmp_path)])[0])
+        tokenizer_and_context(resolve_models([str(tmp_path)])[0])
 
 
 def test_context_and_tokenizer() -> None:
-    tokenizer, context = tokenizer_and_context(sources(["embedded"])[0])
+    tokenizer, context = tokenizer_and_context(resolve_models(["embedded"])[0])
     assert context == 1024
     assert tokenizer.chat_template
-    _, context = tokenizer_and_context(sources(["shape:smollm2-135m"])[0])
+    _, context = tokenizer_and_context(resolve_models(["shape:smollm2-135m"])[0])
     assert context == 8192

@@ -14,8 +14,13 @@ from made_up_results import HEADER, cell, evaluation, judged
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.lab.evaluate import page
-from counterpoise.lab.evaluate.cells import Cell, read_cells
-from counterpoise.lab.evaluate.page import map_of, responses, room, write_evaluation
+from counterpoise.lab.evaluate.page import (
+    benchmark_map,
+    choose_response_limits,
+    choose_responses,
+    write_evaluation_page,
+)
+from counterpoise.lab.evaluate.result_files import ResultFile, read_result_files
 from counterpoise.lab.evaluate.summary import summarise
 
 if TYPE_CHECKING:
@@ -56,43 +61,43 @@ def test_the_table_is_the_paper_s(made: Path) -> None:
 
 
 def test_the_map_counts_what_is_right(made: Path) -> None:
-    cells = [c for c in read_cells(made) if c.header.benchmark == "aime24"]
-    drawn = map_of("aime24", summarise(cells), cells, shown=2, longest=100)
+    cells = [c for c in read_result_files(made) if c.header.benchmark == "aime24"]
+    drawn = benchmark_map("aime24", summarise(cells), cells, shown=2, longest=100)
     assert drawn["right"] == [[0, 1, 2, 4], [4, 1, 3, 4]]
     assert (drawn["rows"], drawn["ids"]) == (["before", "after"], ["p0", "p1", "p2", "p3"])
 
 
 def test_both_outcomes_are_shown_where_there_are_both() -> None:
     one = judged("p", [1, 1, 1, 1, 1, 1, 0, 1])
-    assert [r[:2] for r in responses(one, shown=3, longest=10)] == [[0, 1], [1, 1], [6, 0]]
-    assert len(responses(one, shown=8, longest=10)) == 8
-    assert [r[0] for r in responses(judged("p", [0, 0, 0]), shown=2, longest=10)] == [0, 1]
+    assert [r[:2] for r in choose_responses(one, shown=3, longest=10)] == [[0, 1], [1, 1], [6, 0]]
+    assert len(choose_responses(one, shown=8, longest=10)) == 8
+    assert [r[0] for r in choose_responses(judged("p", [0, 0, 0]), shown=2, longest=10)] == [0, 1]
 
 
 def test_a_page_has_room_for_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = cell(tmp_path, {f"p{i}": [1.0] * 8 for i in range(10)})  # 13 characters a response
-    assert room([many]) == (8, 4000)
+    assert choose_response_limits([many]) == (8, 4000)
     monkeypatch.setattr(page, "TEXT_CHARACTERS", 10 * 4 * 13)
-    assert room([many]) == (4, 4000)
+    assert choose_response_limits([many]) == (4, 4000)
     monkeypatch.setattr(page, "TEXT_CHARACTERS", 100)
-    assert room([many]) == (2, page.SHORTEST)
+    assert choose_response_limits([many]) == (2, page.MIN_RESPONSE_CHARACTERS)
 
 
 def test_unfinished_and_empty(tmp_path: Path) -> None:
     made = cell(tmp_path, {"p0": [1, 0]}, problems=30)
-    html = write_evaluation(evaluation(tmp_path, [made])).read_text(encoding="utf-8")
+    html = write_evaluation_page(evaluation(tmp_path, [made])).read_text(encoding="utf-8")
     assert "not finished" in html
     assert "1 of 30" in html
     empty = tmp_path / "empty"
     empty.mkdir()
-    evaluation(empty, [Cell(empty, HEADER)])
+    evaluation(empty, [ResultFile(empty, HEADER)])
     with pytest.raises(PoiseError, match="no judged problem"):
         write_report(empty)
 
 
 def test_one_sample_has_no_curve(tmp_path: Path) -> None:
     made = cell(tmp_path, {"p0": [1], "p1": [0]})
-    html = write_evaluation(evaluation(tmp_path, [made])).read_text(encoding="utf-8")
+    html = write_evaluation_page(evaluation(tmp_path, [made])).read_text(encoding="utf-8")
     assert "More samples" not in html
     assert "vega" not in html.partition("<body>")[2].partition("<script")[0]
 
@@ -103,7 +108,7 @@ def test_the_details_fit_and_one_sample_is_one(tmp_path: Path) -> None:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     long = "Qwen3-1.7B-Base-grpo-shuffled"
     cells = [cell(tmp_path, {"p0": [1], "p1": [0]}, model=model) for model in ("base", long)]
-    file = write_evaluation(evaluation(tmp_path, cells))
+    file = write_evaluation_page(evaluation(tmp_path, cells))
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -119,9 +124,9 @@ def test_the_details_fit_and_one_sample_is_one(tmp_path: Path) -> None:
 def shown(made: Path) -> Iterator[Page]:
     """The page in a browser, with a hostile problem and model; whatever it says is a fault."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    hostile = Cell(made, read_cells(made)[0].header)
+    hostile = ResultFile(made, read_result_files(made)[0].header)
     hostile.open()
-    hostile.done = {}
+    hostile.judged = {}
     hostile.write(judged(HOSTILE, [1.0, 0, 0, 0], text=HOSTILE))
     said: list[str] = []
     with api.sync_playwright() as playwright:

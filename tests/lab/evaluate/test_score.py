@@ -9,7 +9,7 @@ import pytest
 from made_up_results import cell, evaluation
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.score import score
+from counterpoise.lab.evaluate.score import score_benchmark
 from counterpoise.lab.evaluate.summary import summarise, write_summary
 from counterpoise.statistics.prompt_intervals import (
     average_estimates,
@@ -21,19 +21,19 @@ from counterpoise.statistics.prompt_intervals import (
 def test_one_benchmark_in_closed_form(tmp_path: Path) -> None:
     """c = 4, 1, 0, 3 of 4: avg@4 = 1/2; pass@2 = 1, 1/2, 0, 1; maj@4 = 1, 0, 0, 1."""
     rewards = {"p1": [1, 1, 1, 1], "p2": [0, 1, 0, 0], "p3": [0, 0, 0, 0], "p4": [1, 0, 1, 1]}
-    found = score(cell(tmp_path, rewards))
+    found = score_benchmark(cell(tmp_path, rewards))
     assert found is not None
     assert found.average == share_estimate([1, 0.25, 0, 0.75])
     assert {k: e.mean for k, e in found.pass_at.items()} == {1: 0.5, 2: 0.625, 4: 0.75}
     # maj@2: a pair of one right and one wrong sample is a tie
     assert {k: e.mean for k, e in found.maj_at.items()} == {1: 0.5, 2: 0.5, 4: 0.5}
     assert (found.truncated, found.unboxed, found.mean_tokens) == (0.5, 0.0, 25.0)
-    assert (found.measure, found.whole, found.problems) == ("avg@4", True, 4)
+    assert (found.measure, found.is_complete, found.problems) == ("avg@4", True, 4)
     assert found.pass_at[1] == found.average
 
 
 def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
-    found = score(cell(tmp_path, {"p1": [1], "p2": [0], "p3": [1]}))
+    found = score_benchmark(cell(tmp_path, {"p1": [1], "p2": [0], "p3": [1]}))
     assert found is not None
     assert found.measure == "pass@1"
     assert found.average.mean == pytest.approx(2 / 3)
@@ -41,18 +41,18 @@ def test_one_sample_is_pass_at_1(tmp_path: Path) -> None:
 
 
 def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
-    graded = score(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
-    plain = score(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
+    graded = score_benchmark(cell(tmp_path, {"p1": [0.2, -1.0], "p2": [3.0, 0.5]}))
+    plain = score_benchmark(cell(tmp_path, {"p1": [1, 0], "p2": [1, 1]}, model="b"))
     assert graded is not None
     assert plain is not None
     assert graded.average == plain.average == share_estimate([0.5, 1])
 
 
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
-    found = score(cell(tmp_path, {"p1": [1, 0]}, problems=30))
+    found = score_benchmark(cell(tmp_path, {"p1": [1, 0]}, problems=30))
     assert found is not None
-    assert (found.whole, found.problems, found.header.problems) == (False, 1, 30)
-    assert score(cell(tmp_path, {"p1": [1]}, model="b")) is not None
+    assert (found.is_complete, found.problems, found.header.problems) == (False, 1, 30)
+    assert score_benchmark(cell(tmp_path, {"p1": [1]}, model="b")) is not None
 
 
 def test_averages_and_differences(tmp_path: Path) -> None:
@@ -66,14 +66,14 @@ def test_averages_and_differences(tmp_path: Path) -> None:
     summary = summarise(cells)
     first, second = summary.lines
     assert first.average == average_estimates([share_estimate([0.5, 0, 1]), share_estimate([0, 1])])
-    assert (first.against, first.against_average) == ({}, None)
-    assert second.against["x"] == paired_difference([1, 0.5, 1], [0.5, 0, 1])
-    assert second.against["x"].mean == pytest.approx(1 / 3)
-    assert second.against_average is not None
-    assert second.against_average.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
-    assert not summary.swept
+    assert (first.differences, first.average_difference) == ({}, None)
+    assert second.differences["x"] == paired_difference([1, 0.5, 1], [0.5, 0, 1])
+    assert second.differences["x"].mean == pytest.approx(1 / 3)
+    assert second.average_difference is not None
+    assert second.average_difference.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert not summary.has_sweep
     # of x, a solved problems 1 and 3 at least once, b all three; y was asked once
-    assert second.against_pass == {"x": paired_difference([1, 1, 1], [1, 0, 1])}
+    assert second.pass_differences == {"x": paired_difference([1, 1, 1], [1, 0, 1])}
 
 
 def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
     base, aligned = summary.choices
     assert (base.best, aligned.best) == (Setting(0.6, 0.7), Setting(0.6, 0.95))
     assert aligned.mean == 0.75
-    assert aligned.level() == [Setting(1.0, 0.95)]  # one problem of forty apart
-    assert "not told apart from 1/0.95" in str(aligned)
+    assert aligned.indistinguishable() == [Setting(1.0, 0.95)]  # one problem of forty apart
+    assert "not distinguishable from 1/0.95" in str(aligned)
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert told == json.loads(json.dumps(summary.to_json()))
     assert told["sweep"][-1]["not_told_apart"] == [{"temperature": 1.0, "top_p": 0.95}]

@@ -10,7 +10,7 @@ from made_up_results import HEADER, judged
 
 from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import Cell
+from counterpoise.lab.evaluate.result_files import ResultFile
 from counterpoise.lab.evaluate.summary import summarise
 from counterpoise.lab.evaluate.sweep import TEMPERATURES, TOP_PS
 
@@ -27,15 +27,15 @@ TABLE_4 = {  # per cent, and the average as printed
 }
 
 
-def made_up(model: str, temperature: float, top_p: float, name: str, percent: float) -> Cell:
+def made_up(model: str, temperature: float, top_p: float, name: str, percent: float) -> ResultFile:
     """A thousand problems of which as many are solved as the table says."""
     header = replace(
         HEADER, model=model, temperature=temperature, top_p=top_p, benchmark=name, title=name,
         problems=1000, samples=1,
     )  # fmt: skip
-    cell = Cell(Path("nowhere"), header)
+    cell = ResultFile(Path("nowhere"), header)
     solved = round(10 * percent)
-    cell.done = {str(i): judged(str(i), [float(i < solved)]) for i in range(1000)}
+    cell.judged = {str(i): judged(str(i), [float(i < solved)]) for i in range(1000)}
     return cell
 
 

@@ -11,7 +11,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import budget
 from counterpoise.lab.studies.fixed_batch import FixedBatch
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 
 
@@ -104,7 +104,7 @@ def test_a_small_run(small: Lab) -> None:
     assert all(whole["rollouts"][key] == delta for key, delta in whole["batch"].items())
     assert budget.judge(records).because
     for figure in budget.draw(records):
-        assert specification(figure)["layer"]
+        assert vega_specification(figure)["layer"]
 
 
 @pytest.mark.slow

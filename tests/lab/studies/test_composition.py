@@ -9,7 +9,7 @@ import pytest
 from lab.studies.token_values import lab, tokens
 
 from counterpoise.lab.studies import composition
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.types import Group, Rollout, Row
 
 
@@ -84,4 +84,4 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert all(arm == by_arm[0] for arm in by_arm)
     assert composition.judge(records).because
     for figure in composition.draw(records):
-        assert specification(figure)["layer"]
+        assert vega_specification(figure)["layer"]

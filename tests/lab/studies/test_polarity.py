@@ -13,7 +13,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import polarity
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.microscope.categories import CATEGORIES
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 
 
@@ -120,4 +120,4 @@ def test_every_chart_can_be_made(measured) -> None:
     assert polarity.judge(records).numbers
     figures = polarity.draw(records)
     assert len(figures) == 4
-    assert all(specification(figure)["layer"] for figure in figures)
+    assert all(vega_specification(figure)["layer"] for figure in figures)

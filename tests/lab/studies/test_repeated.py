@@ -9,7 +9,7 @@ from lab.studies.token_values import lab, tokens
 
 from counterpoise.lab.studies import repeated
 from counterpoise.lab.studies.fixed_batch import FixedBatch
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert {r["prompt"] for r in records} <= set(keys)
     assert repeated.judge(records).because
     for figure in repeated.draw(records):
-        assert specification(figure)["layer"]
+        assert vega_specification(figure)["layer"]

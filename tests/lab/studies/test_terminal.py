@@ -23,7 +23,7 @@ from counterpoise.lab.studies.selection import (
     select_studies,
 )
 from counterpoise.lab.studies.study import Study, load_study
-from counterpoise.report.charts.vega import bundle
+from counterpoise.report.charts.vega import javascript_bundle
 from counterpoise.statistics.finding import Records
 from counterpoise.variants import STUDIES
 
@@ -119,7 +119,7 @@ def test_without_what_draws_the_numbers_are_kept_and_drawn_later(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "vl_convert", None)
         without.delitem(sys.modules, "counterpoise.report.charts.figures", raising=False)
-        bundle.cache_clear()
+        javascript_bundle.cache_clear()
         run("proxy", tmp_path)
     said = capsys.readouterr().out.replace("\n", " ")
     assert "proxy: no figures, vl_convert is not installed;" in said

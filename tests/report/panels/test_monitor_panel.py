@@ -25,7 +25,7 @@ def test_the_signs_stand_side_by_side(tmp_path: Path):
     assert positive.keys == negative.keys
     assert "46 percent boosted and 41 percent suppressed" in positive.chart.description
     assert "Δ log p" in moved.note
-    assert len(others) == len(monitor.SHARES) + len(monitor.SIZES) == 9
+    assert len(others) == len(monitor.SHARE_METRICS) + len(monitor.SIZE_METRICS) == 9
     assert others[-1].title == "Drift between right answers"
 
 
@@ -42,7 +42,7 @@ def test_bands_add_up_to_one(tmp_path: Path):
 def test_what_is_left_of_rounding_is_zero(tmp_path: Path):
     panel = monitor.panel(RunData.read(write_run(tmp_path / "run")))
     assert panel is not None
-    (residual,) = (f for f in panel.body if f.title == "Exchangeability residual")
+    (residual,) = (f for f in panel.body if f.title == "Advantage left on shared prefixes")
     assert {record["value"] for record in values(residual.chart)} == {0.0}
 
 

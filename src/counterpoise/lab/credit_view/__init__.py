@@ -1,1 +1,1 @@
-"""`poise credit`: what a weighting of tokens makes of rollouts that a run has stored."""
+"""`poise credit`: apply token weightings to the stored rollouts of a run and compare them."""

@@ -1,64 +1,67 @@
-"""The page of `poise credit`: weightings in numbers, as histograms, and on every token."""
+"""The page of `poise credit`: weightings as a table, as histograms, and on every token."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from counterpoise.lab.credit_view.charts import histogram, residuals
-from counterpoise.lab.credit_view.preferences import preferred
-from counterpoise.lab.credit_view.result import Result
-from counterpoise.lab.credit_view.token_strips import tokens
+from counterpoise.lab.credit_view.charts import residual_chart, weight_histogram
+from counterpoise.lab.credit_view.preferences import preferred_types
+from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.lab.credit_view.token_strips import tokens_panel
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Panel
 
 ASSETS = ("summary.css", "evaluation.css", "tokens.css", "credit.css")
-TYPES = 8  # kinds of tokens on either side
+TYPES = 8  # distinct tokens listed on either side
 
 
-def write_credit(result: Result, out: Path | None = None) -> Path:
+def write_credit_page(result: CreditViewResult, out: Path | None = None) -> Path:
     """Write the page; by default to RUN/credit.html."""
-    stored = result.stored
+    source = result.source
     panels = {
-        "summary": summary(result),
-        "histograms": histograms(result),
-        "tokens": tokens(result),
-        "kinds": kinds(result),
+        "summary": summary_panel(result),
+        "histograms": histograms_panel(result),
+        "tokens": tokens_panel(result),
+        "kinds": token_types_panel(result),
     }
-    title = f"{stored.name}, iteration {stored.iteration}"
-    page = whole_page("Counterpoise token weights", title, panels)
-    return write_page(out or stored.path / "credit.html", page)
+    title = f"{source.name}, iteration {source.iteration}"
+    html = assemble_page("Counterpoise token weights", title, panels)
+    return write_page(out or source.path / "credit.html", html)
 
 
-def summary(result: Result) -> Panel:
-    return Panel("", "", render("credit_summary.html", r=result), assets=ASSETS)
+def summary_panel(result: CreditViewResult) -> Panel:
+    return Panel("", "", render("credit_summary.html", result=result), assets=ASSETS)
 
 
-def histograms(result: Result) -> Panel:
-    figures = [histogram(result.rows, one) for one in result.weighed]
-    left = residuals(result)
+def histograms_panel(result: CreditViewResult) -> Panel:
+    figures = [weight_histogram(result.rows, weighting) for weighting in result.weightings]
+    residual_figure = residual_chart(result)
     return Panel(
         "Weights",
-        "Tokens of rollouts with a positive advantage above the line, of those with a negative one "
-        "below it. The height goes with the root of the share of tokens, so that few can be seen "
-        "beside many.",
-        (*figures, left) if left else tuple(figures),
+        "Tokens of rollouts with a positive advantage are above the line, those with a negative "
+        "one below it. The height is the square root of the share of tokens, so that small shares "
+        "stay visible.",
+        (*figures, residual_figure) if residual_figure else tuple(figures),
     )
 
 
-def kinds(result: Result) -> Panel | None:
-    """Which kinds of tokens get most and least; None where no weighting has a preference."""
+def token_types_panel(result: CreditViewResult) -> Panel | None:
+    """Panel of the tokens that get most and least weight; None where no weighting prefers any."""
     lines = []
-    for one in result.weighed:
-        most, least = preferred(result.rows, one.weights, TYPES)
+    for weighting in result.weightings:
+        most, least = preferred_types(result.rows, weighting.weights, TYPES)
         if most or least:
-            texts = [[(result.vocabulary[t.token], t) for t in side] for side in (most, least)]
-            lines.append((one.asked.label, *texts))
+            texts = [
+                [(result.vocabulary[token_type.token], token_type) for token_type in side]
+                for side in (most, least)
+            ]
+            lines.append((weighting.choice.label, *texts))
     if not lines:
         return None
     return Panel(
-        "Kinds of tokens",
-        "Mean weight of all tokens of a kind, of those kinds that are frequent.",
+        "Most and least weighted tokens",
+        "Mean weight over all occurrences of a token id, for ids that are frequent.",
         render("credit_kinds.html", lines=lines),
         assets=ASSETS,
     )

@@ -1,4 +1,4 @@
-"""Which kinds of tokens a weighting prefers: the mean weight of each type that is frequent."""
+"""Which tokens a weighting prefers: the mean weight of every frequent token id."""
 
 from __future__ import annotations
 
@@ -9,35 +9,46 @@ import numpy as np
 
 from counterpoise.types import Floats, Row
 
-LEAST = 20  # tokens of a type, for its mean to say something
-SHARE = 0.002  # of all tokens, likewise
+MIN_COUNT = 20  # occurrences that a mean weight needs to be meaningful
+MIN_SHARE = 0.002  # of all tokens, for the same reason
 
 
 @dataclass(frozen=True, slots=True)
 class TokenType:
-    """Example: TokenType(token=412, count=103, mean=1.83)"""
+    """A token id with its number of occurrences and their mean weight.
+
+    Example:
+        TokenType(token=412, count=103, mean=1.83)
+    """
 
     token: int
     count: int
     mean: float  # of w
 
 
-def preferred(
+def preferred_types(
     rows: Sequence[Row], weights: Sequence[Floats], number: int = 8
 ) -> tuple[list[TokenType], list[TokenType]]:
-    """The `number` types with the highest mean weight, and those with the lowest.
+    """The `number` token ids with the highest mean weight, and those with the lowest.
 
-    Types that are at the common mean are in neither, so uniform weights prefer none.
+    Ids at the overall mean are in neither list, so uniform weights prefer none.
     """
     token_N = np.concatenate([row.content.response_tokens for row in rows])
     w_N = np.concatenate(weights).astype(np.float64)
-    ids, place_N, count = np.unique(token_N, return_inverse=True, return_counts=True)
-    mean = np.bincount(place_N, weights=w_N) / count
-    common = w_N.mean()
-    tiny = 1e-6 * max(1.0, abs(common))  # rounding is no preference
-    frequent = np.flatnonzero(count >= max(LEAST, SHARE * len(w_N)))
+    token_ids, type_N, count = np.unique(token_N, return_inverse=True, return_counts=True)
+    mean = np.bincount(type_N, weights=w_N) / count
+    mean_weight = w_N.mean()
+    tolerance = 1e-6 * max(1.0, abs(mean_weight))  # differences by rounding are no preference
+    # The mean weight of a rare token says little about a preference.
+    frequent = np.flatnonzero(count >= max(MIN_COUNT, MIN_SHARE * len(w_N)))
+    # A stable sort keeps equal means in the order of token ids.
     order = frequent[np.argsort(-mean[frequent], kind="stable")].tolist()
-    made = [TokenType(int(ids[k]), int(count[k]), float(mean[k])) for k in order]
-    above = [one for one in made if one.mean > common + tiny]
-    below = [one for one in reversed(made) if one.mean < common - tiny]
+    types = [
+        TokenType(int(token_ids[type_index]), int(count[type_index]), float(mean[type_index]))
+        for type_index in order
+    ]
+    above = [token_type for token_type in types if token_type.mean > mean_weight + tolerance]
+    below = [
+        token_type for token_type in reversed(types) if token_type.mean < mean_weight - tolerance
+    ]
     return above[:number], below[:number]

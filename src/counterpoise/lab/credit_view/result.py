@@ -1,4 +1,4 @@
-"""All that `poise credit` found: what the terminal, the page and --json are made from."""
+"""The result of `poise credit`, from which the terminal table, the page and --json are made."""
 
 from __future__ import annotations
 
@@ -9,35 +9,51 @@ from typing import Any
 from counterpoise.credit.view import unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.tokens import load_tokenizer
-from counterpoise.lab.credit_view.agreement import agreement
-from counterpoise.lab.credit_view.measure import Glass, Numbers, Tell, Weighed, numbers, weigh_all
-from counterpoise.lab.credit_view.selection import Asked, asked_for
-from counterpoise.lab.credit_view.stored_iteration import Stored, read_stored, tokenizer_of
+from counterpoise.lab.credit_view.agreement import rank_agreement
+from counterpoise.lab.credit_view.measure import (
+    Notify,
+    WeightedRows,
+    WeightingSession,
+    WeightStatistics,
+    weigh_all,
+    weight_statistics,
+)
+from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
+from counterpoise.lab.credit_view.stored_iteration import (
+    StoredIteration,
+    imported_tokenizer,
+    read_stored_iteration,
+)
 from counterpoise.model.load import Policy
 from counterpoise.report.traces import Vocabulary, read_vocabulary
 from counterpoise.types import Row
 
-AGREES = 1e-3  # nats: so near are sampler and trainer with the same weights
+SAME_WEIGHTS_TOLERANCE = 1e-3  # nats; sampler and trainer with the same weights agree this closely
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
-    """Example: Result(...).weighed[0].numbers.residual == 0.65"""
+class CreditViewResult:
+    """Weightings of one stored iteration, with statistics and their agreement.
 
-    stored: Stored
-    weighed: list[Weighed]
-    uniform: Numbers
-    agreement: list[list[float | None]]  # of the weightings, in their order
-    off: float | None  # mean |log p - log p at sampling| of the policy that read; None: none did
+    Example:
+        CreditViewResult(...).weightings[0].statistics.residual == 0.65
+    """
+
+    source: StoredIteration
+    weightings: list[WeightedRows]
+    uniform: WeightStatistics
+    agreement: list[list[float | None]]  # rank correlations [M, M], in the order of the weightings
+    # Of the policy against the sampler; None: no policy was needed.
+    mean_logprob_error: float | None
     vocabulary: Vocabulary
 
     @property
     def rows(self) -> list[Row]:
-        return self.stored.rows
+        return self.source.rows
 
     @property
     def rollouts(self) -> int:
-        return sum(len(group.rollouts) for group in self.stored.groups)
+        return sum(len(group.rollouts) for group in self.source.groups)
 
     @property
     def right(self) -> int:
@@ -49,34 +65,42 @@ class Result:
 
     @property
     def read_by(self) -> str | None:
-        """Who read the rollouts, and how near that is to who drew them; None: nobody had to."""
-        stored = self.stored
-        if stored.weights is None or not any(one.read for one in self.weighed):
-            return None
-        said = stored.weights.told(stored.iteration)
-        if self.off is None or self.off < AGREES:
-            return said
-        return f"{said}; log-probabilities are off by {self.off:.3f} on average"
+        """Which weights scored the rollouts, and how close they are to those that sampled them.
 
-    def as_json(self) -> dict[str, Any]:
-        """Numbers, and the weights of every token: six digits of them."""
-        stored = self.stored
+        None where no weighting needed the policy.
+        """
+        source = self.source
+        if source.weights is None or not any(
+            weighting.needed_policy for weighting in self.weightings
+        ):
+            return None
+        description = source.weights.describe(source.iteration)
+        if self.mean_logprob_error is None or self.mean_logprob_error < SAME_WEIGHTS_TOLERANCE:
+            return description
+        return (
+            f"{description}; log-probabilities differ from the sampler's by "
+            f"{self.mean_logprob_error:.3f} on average"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Statistics, and the weights of every token with six significant digits."""
+        source = self.source
         return {
-            "run": str(stored.path),
-            "iteration": stored.iteration,
-            "advantage": stored.config.credit.name,
+            "run": str(source.path),
+            "iteration": source.iteration,
+            "advantage": source.config.credit.name,
             "read_by": self.read_by,
-            "logprobs_off": self.off,
+            "logprobs_off": self.mean_logprob_error,
             "rollouts": self.rollouts,
             "uniform": asdict(self.uniform),
             "weights": [
                 {
-                    "name": one.asked.name,
-                    "settings": list(one.asked.settings),
-                    "seconds": one.seconds,
-                    **asdict(one.numbers),
+                    "name": weighting.choice.name,
+                    "settings": list(weighting.choice.settings),
+                    "seconds": weighting.seconds,
+                    **asdict(weighting.statistics),
                 }
-                for one in self.weighed
+                for weighting in self.weightings
             ],
             "agreement": self.agreement,
             "rows": [
@@ -87,50 +111,54 @@ class Result:
                     "advantage": row.advantage,
                     "tokens": row.content.response_tokens.tolist(),
                     "weights": [
-                        [float(f"{w:.6g}") for w in one.weights[i].tolist()] for one in self.weighed
+                        [float(f"{weight:.6g}") for weight in weighting.weights[row_index].tolist()]
+                        for weighting in self.weightings
                     ],
                 }
-                for i, row in enumerate(self.rows)
+                for row_index, row in enumerate(self.rows)
             ],
         }
 
 
-def look(
+def compare_weightings(
     names: str,
     path: Path,
     settings: tuple[str, ...] = (),
     iteration: int | None = None,
     model: str | None = None,
-    tell: Tell = lambda message: None,
-) -> Result:
-    """The weightings that are named, on the rollouts of one iteration of the run at `path`."""
-    asked_for(names, settings)  # a misspelt name is found before anything is read
-    stored = read_stored(path, iteration, model)
-    own = Asked(stored.config.credit.weights, tuple(stored.config.credit.settings))
-    glass = Glass(stored, tell)
-    weighed = list(weigh_all(glass, asked_for(names, settings, own)))
-    return Result(
-        stored,
-        weighed,
-        numbers(stored.rows, unit_weights(stored.rows)),
-        agreement([one.weights for one in weighed]),
-        glass.off,
-        _vocabulary(path, glass.policy),
+    notify: Notify = lambda message: None,
+) -> CreditViewResult:
+    """Apply the named weightings to the rollouts of one iteration of the run at `path`."""
+    parse_weightings(names, settings)  # reports a misspelt name before anything is read
+    source = read_stored_iteration(path, iteration, model)
+    run_weighting = WeightingChoice(
+        source.config.credit.weights, tuple(source.config.credit.settings)
+    )
+    session = WeightingSession(source, notify)
+    weightings = list(weigh_all(session, parse_weightings(names, settings, run_weighting)))
+    return CreditViewResult(
+        source,
+        weightings,
+        weight_statistics(source.rows, unit_weights(source.rows)),
+        rank_agreement([weighting.weights for weighting in weightings]),
+        session.mean_logprob_error,
+        _vocabulary(path, session.policy),
     )
 
 
 def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
-    """The run's own, that of the model that was loaded, or of the tokenizer it was imported by."""
-    found = read_vocabulary(path)
-    if found.texts:
-        return found
+    """Vocabulary of the run, else of the loaded model, else of the import's tokenizer."""
+    vocabulary = read_vocabulary(path)
+    if vocabulary.texts:
+        return vocabulary
     if policy:
         return Vocabulary(tuple(policy.vocabulary_texts()))
-    if name := tokenizer_of(path):
+    if name := imported_tokenizer(path):
         try:
             tokenizer = load_tokenizer(name)
         except PoiseError:  # not on this machine: tokens are shown by number
-            return found
+            return vocabulary
+        # Decode every token by itself: joined tokens can merge into other text.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
         return Vocabulary(tuple(texts))
-    return found
+    return vocabulary

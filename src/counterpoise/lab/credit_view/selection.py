@@ -1,4 +1,4 @@
-"""Which weightings are asked for: "grail,shear:width=16:stride=4" -> names with their settings."""
+"""Parse the weightings of the command line: "grail,shear:width=16:stride=4"."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Example: Asked("shear", ("width=16", "stride=4")).label == "shear width=16 stride=4" """
+class WeightingChoice:
+    """A weighting with its settings.
+
+    Example:
+        WeightingChoice("shear", ("width=16", "stride=4")).label == "shear width=16 stride=4"
+    """
 
     name: str
     settings: tuple[str, ...] = ()
@@ -23,37 +27,41 @@ class Asked:
         return " ".join((self.name, *self.settings))
 
 
-def asked_for(text: str, settings: Sequence[str] = (), own: Asked | None = None) -> list[Asked]:
-    """In the order named, each once. Names and settings are checked before anything is read.
+def parse_weightings(
+    text: str, settings: Sequence[str] = (), run_weighting: WeightingChoice | None = None
+) -> list[WeightingChoice]:
+    """The named weightings in order, each once. Names and settings are checked first.
 
-    `settings` are those of the one weighting that is named; `own` is what the run trained with: a
-    weighting of that name is shown with the run's settings, unless others are given.
+    `settings` belong to the only weighting in `text`. `run_weighting` is the weighting that the run
+    trained with: one of the same name gets the run's settings unless others are given.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise PoiseError(f"name one of the token weights: {', '.join(TOKEN_WEIGHTS)}")
-    if settings and len(parts) > 1:
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise PoiseError(f"no token weights are named: choose one of {', '.join(TOKEN_WEIGHTS)}")
+    if settings and len(entries) > 1:
         raise PoiseError(
             "--settings goes with one name; among several write NAME:setting=value, as in "
             "uniform,shear:width=16:stride=4"
         )
-    found = []
-    for part in parts:
-        name, *given = (piece.strip() for piece in part.split(":"))
+    choices = []
+    for entry in entries:
+        name, *entry_settings = (piece.strip() for piece in entry.split(":"))
         if name in STEP_RULES:
             raise PoiseError(
-                f"'{name}' is a rule of an optimizer step and weighs no tokens beforehand: "
-                f"name one of {', '.join(TOKEN_WEIGHTS)}"
+                f"'{name}' is a step rule and has no weights before the optimizer step: "
+                f"choose one of {', '.join(TOKEN_WEIGHTS)}"
             )
         if name not in TOKEN_WEIGHTS and Path(name).is_dir():
             raise PoiseError(
-                f"{name} is a folder: the weights come first, poise credit NAME {name}"
+                f"{name} is a folder: the name of the weights comes first, poise credit NAME {name}"
             )
         if name not in TOKEN_WEIGHTS:
             raise unknown("token weights", name, TOKEN_WEIGHTS)
-        given += settings
-        if not given and own and own.name == name:
-            given = list(own.settings)
-        parse_settings(name, TOKEN_WEIGHTS.load(name), given, "--settings")
-        found.append(Asked(name, tuple(given)))
-    return list(dict.fromkeys(found))
+        entry_settings += settings
+        # Without explicit settings, a weighting is shown as the run trained with it.
+        if not entry_settings and run_weighting and run_weighting.name == name:
+            entry_settings = list(run_weighting.settings)
+        parse_settings(name, TOKEN_WEIGHTS.load(name), entry_settings, "--settings")
+        choices.append(WeightingChoice(name, tuple(entry_settings)))
+    # The same weighting with the same settings is shown once.
+    return list(dict.fromkeys(choices))

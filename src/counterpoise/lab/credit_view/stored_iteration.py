@@ -1,8 +1,8 @@
-"""The rollouts of one iteration of a run, and the weights that drew them, as far as they are there.
+"""The stored rollouts of one iteration, and the policy weights closest to those that sampled them.
 
-Iteration N was drawn by the weights after N - 1 iterations: the model the run began with, or a
-checkpoint. Where those of N - 1 were not kept the nearest are taken,
-and how far off they are is measured (see `measure.py`), not assumed.
+Iteration N was sampled by the weights after N - 1 iterations: the initial model or a checkpoint.
+Where no checkpoint of N - 1 was kept, the nearest one is taken, and `measure.py` reports how far
+its log-probabilities are from the sampler's.
 """
 
 from __future__ import annotations
@@ -21,114 +21,152 @@ from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
-NEEDED = ("group", "prompt_id", "reward", "response_tokens")  # the prompt's only where it is read
+# Prompt_tokens only if a policy is needed.
+REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Example: Weights(30, Path("out/demo/checkpoints/iteration_00030"))"""
+class PolicyWeights:
+    """Where policy weights are stored, and how long they were trained.
 
-    after: int | None  # iterations; None: a model that was named
+    Example:
+        PolicyWeights(30, Path("out/demo/checkpoints/iteration_00030"))
+    """
+
+    after_iterations: int | None  # None: a model given by --model
     folder: Path | None  # a checkpoint; None: the model itself
 
-    def told(self, iteration: int) -> str:
-        if self.after is None:
-            return "model that was named"
-        which = f"weights after iteration {self.after}" if self.after else "weights before training"
-        if self.after == iteration - 1:
-            return f"{which}, which drew them"
-        return f"{which}, the nearest that are kept"
+    def describe(self, iteration: int) -> str:
+        if self.after_iterations is None:
+            return "model given by --model"
+        description = (
+            f"weights after iteration {self.after_iterations}"
+            if self.after_iterations
+            else "weights before training"
+        )
+        if self.after_iterations == iteration - 1:
+            return f"{description}, which sampled them"
+        return f"{description}, the nearest that were kept"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """One iteration, credited."""
+class StoredIteration:
+    """One iteration with its advantages."""
 
     path: Path
     iteration: int
     config: RunConfig  # of an imported run: the defaults
     groups: list[Group]
-    rows: list[Row]  # with signal
-    weights: Weights | None  # None: there is no model to read with
+    rows: list[Row]  # with an advantage other than 0
+    weights: PolicyWeights | None  # None: no model is known
     model: ModelConfig
 
     @property
     def name(self) -> str:
         return self.path.resolve().name
 
-    def load(self) -> Policy:
-        """The policy that `weights` says; to be called where it is not None."""
-        if any(not len(r.prompt_tokens) for group in self.groups for r in group.rollouts):
+    def load_policy(self) -> Policy:
+        """Load the policy with `weights`, which must not be None."""
+        if any(
+            not len(rollout.prompt_tokens) for group in self.groups for rollout in group.rollouts
+        ):
             raise PoiseError(
-                f"{self.path} has no prompt_tokens: what the model saw is not known, so only "
-                "weights that need no policy can be shown"
+                f"{self.path} has no prompt_tokens: the model's input is unknown, so choose "
+                "weights that need no policy"
             )
         policy = load_policy(self.model)
         if self.weights and self.weights.folder:
             checkpoint.take_weights(policy.model, policy.name, self.weights.folder)
+        # A model with another tokenizer would read other text, or fail in the embedding.
         check_vocabulary(self.groups, len(policy.decoder.unembedding))
         return policy
 
 
-def read_stored(path: Path, iteration: int | None = None, model: str | None = None) -> Stored:
-    """By default the last iteration with signal whose own weights are there, or just the last."""
-    config, known = _described(path)
+def read_stored_iteration(
+    path: Path, iteration: int | None = None, model: str | None = None
+) -> StoredIteration:
+    """Read one iteration with signal: the given one, or by default the best documented one.
+
+    That is the last one whose sampling weights were kept, else the last one.
+    """
+    config, available_weights = _read_options_and_weights(path)
     if model:
-        known = {None: Weights(None, None)}
+        available_weights = {None: PolicyWeights(None, None)}
     files = _files(path)
     if iteration is not None and iteration not in files:
-        stored = ranges(sorted(files))
-        raise PoiseError(f"{path} has no rollouts of iteration {iteration}, only of {stored}")
-    order = sorted(files, key=lambda i: (i - 1 in known, i), reverse=True)
-    for at in order if iteration is None else [iteration]:
-        groups = [replace(group, iteration=at) for group in read_groups(files[at], NEEDED)]
+        stored_ranges = ranges(sorted(files))
+        raise PoiseError(
+            f"{path} has no rollouts of iteration {iteration}, only of {stored_ranges}"
+        )
+    # Iterations whose sampling weights were kept come first; later ones before earlier ones.
+    candidates = sorted(files, key=lambda i: (i - 1 in available_weights, i), reverse=True)
+    for candidate in candidates if iteration is None else [iteration]:
+        groups = [
+            replace(group, iteration=candidate)
+            for group in read_groups(files[candidate], REQUIRED_FIELDS)
+        ]
         credited = assign(groups, config.credit.name, mixture=configured_mixture(config))
         rows = [row for group in credited for row in group if row.sign]
         if rows:
-            named = replace(config.model, name=model or config.model.name, device="auto")
-            return Stored(path, at, config, groups, rows, _nearest(known, at), named)
+            # The device that the run was trained on need not exist on this machine.
+            model_config = replace(config.model, name=model or config.model.name, device="auto")
+            return StoredIteration(
+                path,
+                candidate,
+                config,
+                groups,
+                rows,
+                _nearest(available_weights, candidate),
+                model_config,
+            )
     if iteration is None:
-        raise PoiseError(f"{path} has no rollout with signal: rewards never differ in a group")
+        raise PoiseError(f"{path} has no rollout with signal: the rewards of every group are equal")
     raise PoiseError(
-        f"iteration {iteration} of {path} has no rollout with signal: rewards do not differ in any "
-        "group; choose another --iteration"
+        f"iteration {iteration} of {path} has no rollout with signal: the rewards of every group "
+        "are equal; choose another --iteration"
     )
 
 
-def _described(path: Path) -> tuple[RunConfig, dict[int | None, Weights]]:
-    """The run's options, and which weights are there, by the iterations behind them."""
+def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, PolicyWeights]]:
+    """The run's options, and its stored weights by the number of iterations they were trained."""
     if is_imported(path):
         return RunConfig(), {}
     folder = RunFolder.open(path)
     config = folder.config()
-    known: dict[int | None, Weights] = {0: Weights(0, None)}
-    for kept in checkpoint.available(folder.checkpoints):
-        after = int(kept.name.removeprefix(checkpoint.PREFIX))
-        known[after] = Weights(after, kept)
-    return config, known
+    available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
+    for checkpoint_folder in checkpoint.available(folder.checkpoints):
+        iterations_trained = int(checkpoint_folder.name.removeprefix(checkpoint.PREFIX))
+        available_weights[iterations_trained] = PolicyWeights(iterations_trained, checkpoint_folder)
+    return config, available_weights
 
 
 def _files(path: Path) -> dict[int, Path]:
-    found = {
+    files = {
         int(number): file
         for file in sorted((path / "rollouts").glob("step_*.jsonl"))
         if (number := file.stem.removeprefix("step_")).isdigit()
     }
-    if not found:
+    if not files:
         raise PoiseError(f"{path} stored no rollouts: train with --set store.rollouts=true")
-    return found
+    return files
 
 
-def _nearest(known: dict[int | None, Weights], iteration: int) -> Weights | None:
-    if None in known or not known:
-        return known.get(None)
-    return min(known.values(), key=lambda w: (abs((w.after or 0) - iteration + 1), w.after))
+def _nearest(
+    available_weights: dict[int | None, PolicyWeights], iteration: int
+) -> PolicyWeights | None:
+    if None in available_weights or not available_weights:
+        return available_weights.get(None)
+    # The nearest in iterations; of two equally near ones, the earlier.
+    return min(
+        available_weights.values(),
+        key=lambda w: (abs((w.after_iterations or 0) - iteration + 1), w.after_iterations),
+    )
 
 
-def tokenizer_of(path: Path) -> str | None:
-    """The tokenizer that an imported run was told of."""
+def imported_tokenizer(path: Path) -> str | None:
+    """The tokenizer recorded when the run was imported; None where there is none."""
     try:
-        known = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
-        return str(known["tokenizer"]) if known.get("tokenizer") else None
+        description = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
+        return str(description["tokenizer"]) if description.get("tokenizer") else None
     except (OSError, ValueError, AttributeError, RecursionError):
         return None

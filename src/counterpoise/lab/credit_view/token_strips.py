@@ -1,8 +1,8 @@
-"""Every token with its weights, the rollouts of a prompt side by side.
+"""Panel of every token with its weights, the rollouts of a prompt side by side.
 
-The script has parallel lists over rows and over tokens; weights come with four digits. Prompts
-with both signs come first; at most about TOKENS tokens are on the page, and a note says what is
-missing.
+The page's script gets parallel lists over rows and over tokens, with weights of four digits.
+Prompts with advantages of both signs come first; at most about MAX_TOKENS tokens are on the page,
+and a note says what is left out.
 """
 
 from __future__ import annotations
@@ -11,109 +11,130 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.lab.credit_view.result import Result
-from counterpoise.report.charts.quantities import full_colour
-from counterpoise.report.charts.render import packed, render
+from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.report.charts.quantities import full_colour_size
+from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.types import Ints, Row
 
-TOKENS = 40_000
-PROMPT = 1200  # characters
+MAX_TOKENS = 40_000
+PROMPT_CHARACTERS = 1200
 CAPTION = (
-    "The rollouts of a prompt side by side. Blue with an edge above: weighed more than 1; orange "
-    "with an edge below: less. By credit A w instead: pulled up, or pushed down."
+    "The rollouts of a prompt side by side. Blue with an edge above: weight above 1; orange with "
+    "an edge below: weight below 1. When coloured by credit (advantage times weight): blue tokens "
+    "are made more likely, orange ones less likely."
 )
 
 
-def tokens(result: Result) -> Panel:
+def tokens_panel(result: CreditViewResult) -> Panel:
     rows = result.rows
     groups = groups_that_fit(rows)
-    kept = [i for members in groups for i in members]
+    shown_rows = [row_index for members in groups for row_index in members]
     pulls = [
-        [row.advantage * w_T.astype(np.float64) for row, w_T in zip(rows, one.weights, strict=True)]
-        for one in result.weighed
+        [
+            row.advantage * w_T.astype(np.float64)
+            for row, w_T in zip(rows, weighting.weights, strict=True)
+        ]
+        for weighting in result.weightings
     ]
     weighings = []
-    for one, pull in zip(result.weighed, pulls, strict=True):
-        coloured = (np.concatenate(one.weights).astype(np.float64) - 1, np.concatenate(pull))
+    for weighting, pull in zip(result.weightings, pulls, strict=True):
+        # A token is coloured by its weight relative to 1, or by its credit A w.
+        coloured = (np.concatenate(weighting.weights).astype(np.float64) - 1, np.concatenate(pull))
         weighings.append(
             {
-                "label": one.asked.label,
-                "full": [full_colour(x_N) for x_N in coloured],
-                "span": [[float(x_N.min()), float(x_N.max())] for x_N in coloured],
+                "label": weighting.choice.label,
+                "full": [full_colour_size(values_N) for values_N in coloured],
+                "span": [[float(values_N.min()), float(values_N.max())] for values_N in coloured],
             }
         )
-    value = {
+    payload = {
         "groups": [
             {
-                "name": visible(rows[members[0]].group, 200),
-                "prompt": visible(rows[members[0]].content.prompt, PROMPT),
+                "name": make_visible(rows[members[0]].group, 200),
+                "prompt": make_visible(rows[members[0]].content.prompt, PROMPT_CHARACTERS),
                 "rows": list(members),
             }
             for members in groups
         ],
         "rows": {
-            i: {
-                "advantage": round(rows[i].advantage, 4),
-                "reward": rows[i].content.reward,
-                "index": rows[i].index,
-                "token": rows[i].content.response_tokens.tolist(),
-                "told": [[at, tokens.tolist()] for at, tokens in rows[i].content.told],
-                "weights": [short(one.weights[i]) for one in result.weighed],
+            row_index: {
+                "advantage": round(rows[row_index].advantage, 4),
+                "reward": rows[row_index].content.reward,
+                "index": rows[row_index].index,
+                "token": rows[row_index].content.response_tokens.tolist(),
+                "told": [
+                    [start, tokens.tolist()] for start, tokens in rows[row_index].content.told
+                ],
+                "weights": [
+                    round_weights(weighting.weights[row_index]) for weighting in result.weightings
+                ],
             }
-            for i in kept
+            for row_index in shown_rows
         },
     }
-    texts = [t for i in kept for t in texts_of(rows[i])]
+    texts = [text for row_index in shown_rows for text in row_texts(rows[row_index])]
+    # Only the texts of tokens that occur are embedded, not the whole vocabulary.
     occurring = sorted({token for tokens in texts for token in tokens.tolist()})
     return Panel(
         "Tokens",
         CAPTION,
-        render("credit_tokens.html", labels=[w["label"] for w in weighings],
-               left_out=left_out(rows, groups, bool(result.vocabulary.texts))),
+        render(
+            "credit_tokens.html",
+            labels=[weighing["label"] for weighing in weighings],
+            left_out=describe_omissions(rows, groups, bool(result.vocabulary.texts)),
+        ),
         data={
             "weighings": weighings,
-            "vocabulary": packed({token: result.vocabulary[token] for token in occurring}),
-            "packed": packed(value),
+            "vocabulary": pack_json({token: result.vocabulary[token] for token in occurring}),
+            "packed": pack_json(payload),
         },
         assets=("tokens.css", "credit.css", "token_text.js", "credit.js"),
-    )  # fmt: skip
+    )
 
 
-def texts_of(row: Row) -> list[Ints]:
-    """Its own tokens, and what an environment told between them."""
+def row_texts(row: Row) -> list[Ints]:
+    """The response's tokens, and those that an environment inserted between them."""
     return [row.content.response_tokens, *(tokens for _, tokens in row.content.told)]
 
 
-def short(w_T: np.ndarray) -> list[float]:
-    return [float(f"{w:.4g}") for w in w_T.tolist()]
+def round_weights(w_T: np.ndarray) -> list[float]:
+    """The weights of a row with four significant digits."""
+    return [float(f"{weight:.4g}") for weight in w_T.tolist()]
 
 
 def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
-    """Positions of the rows of each prompt, those with both signs first; never none."""
-    found: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        found.setdefault(row.group, []).append(i)
-    mixed = sorted(found.values(), key=lambda members: len({rows[i].sign for i in members}) < 2)
-    kept: list[list[int]] = []
-    room = TOKENS
+    """Row indices of each prompt, prompts with both signs first; at least one prompt."""
+    rows_by_group: dict[str, list[int]] = {}
+    for row_index, row in enumerate(rows):
+        rows_by_group.setdefault(row.group, []).append(row_index)
+    # False sorts first: prompts with both signs, otherwise in their order.
+    mixed = sorted(
+        rows_by_group.values(),
+        key=lambda members: len({rows[row_index].sign for row_index in members}) < 2,
+    )
+    chosen_groups: list[list[int]] = []
+    tokens_left = MAX_TOKENS
     for members in mixed:
-        room -= sum(rows[i].num_tokens for i in members)
-        if room < 0 and kept:
+        tokens_left -= sum(rows[row_index].num_tokens for row_index in members)
+        # One prompt is always shown, however long its rollouts are.
+        if tokens_left < 0 and chosen_groups:
             break
-        kept.append(members)
-    return kept
+        chosen_groups.append(members)
+    return chosen_groups
 
 
-def left_out(rows: Sequence[Row], groups: Sequence[Sequence[int]], known: bool) -> str:
-    said = []
-    every, kept = len({row.group for row in rows}), len(groups)
-    if kept < every:
-        said.append(
-            f"{every - kept} of {every} prompts are left out: at most about {TOKENS:,} tokens are "
-            "shown; --json has all."
+def describe_omissions(
+    rows: Sequence[Row], groups: Sequence[Sequence[int]], has_vocabulary: bool
+) -> str:
+    sentences = []
+    num_prompts, num_shown = len({row.group for row in rows}), len(groups)
+    if num_shown < num_prompts:
+        sentences.append(
+            f"{num_prompts - num_shown} of {num_prompts} prompts are left out: at most about "
+            f"{MAX_TOKENS:,} tokens are shown; --json has all of them."
         )
-    if not known:
-        said.append("There is no vocabulary.json, so tokens are shown by number.")
-    return " ".join(said)
+    if not has_vocabulary:
+        sentences.append("There is no vocabulary.json, so tokens are shown by number.")
+    return " ".join(sentences)

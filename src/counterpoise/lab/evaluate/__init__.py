@@ -1,3 +1,4 @@
 """How good the policy is on problems it was not trained on."""
 
-PAPER = ("aime24", "aime25", "amc23", "olympiadbench", "minerva", "math500")  # asked by default
+# The default of --bench.
+PAPER = ("aime24", "aime25", "amc23", "olympiadbench", "minerva", "math500")

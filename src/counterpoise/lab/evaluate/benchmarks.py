@@ -1,8 +1,8 @@
-"""The benchmarks by name: one line each, read from a folder of JSON lines or from the hub.
+"""The benchmarks by name, read from a folder of JSON lines or from the Hugging Face hub.
 
-avg@32 for the small ones (AIME24, AIME25, AMC), pass@1 for the rest, as the paper's Appendix B has
-it. A file has a problem a line: {"id", "problem", "answer"}; a name that is not in the table is a
-file NAME.jsonl of the folder, asked once. A hub dataset may name its columns otherwise, give
+The small ones (AIME24, AIME25, AMC) use avg@32, the others pass@1, as in the paper's Appendix B. A
+file has one problem per line: {"id", "problem", "answer"}. A name that is not in the table is a
+file NAME.jsonl of the folder, sampled once per problem. A hub dataset may have other column names,
 several answers (the first counts) or a worked solution that ends in "#### 18" (GSM8K).
 """
 
@@ -24,16 +24,20 @@ ROLES = ("problem", "answer", "id")
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Example: BENCHMARKS["aime24"].samples == 32"""
+    """Where a benchmark is found and how it is sampled.
+
+    Example:
+        BENCHMARKS["aime24"].samples == 32
+    """
 
     name: str
-    title: str  # as the paper's tables have it
+    title: str  # as in the paper's tables
     file: str
     hub: str = ""  # dataset[:configuration]
     split: str = "test"
     samples: int = 1  # avg@samples; 1 is pass@1
     template: str = "qwen-math"
-    problem: str = "problem"  # the hub's columns
+    problem: str = "problem"  # column names of the hub dataset
     answer: str = "answer"
 
 
@@ -54,82 +58,93 @@ _TABLE = (
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
 
 
-def find(name: str, data: Path | None) -> Benchmark:
-    """By name, or a file of `data` that has it."""
+def find_benchmark(name: str, data: Path | None) -> Benchmark:
+    """Find a benchmark in the table, or a file NAME.jsonl in `data`."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if data is not None and "/" not in name and (data / f"{name}.jsonl").is_file():
         return Benchmark(name, name, f"{name}.jsonl", template=AUTO)
     if data is not None and not data.is_dir():
         raise PoiseError(f"--data {data}: no such folder")
+    # Files of the table are offered by their benchmark's name, not by their file name.
     files = {benchmark.file for benchmark in _TABLE}
-    mine = [f.stem for f in sorted(data.glob("*.jsonl")) if f.name not in files] if data else []
-    fault = unknown("benchmark", name, [*BENCHMARKS, *mine])
-    raise PoiseError(f"{fault}; with --data, any NAME.jsonl of the folder")
+    local_names = (
+        [file.stem for file in sorted(data.glob("*.jsonl")) if file.name not in files]
+        if data
+        else []
+    )
+    error = unknown("benchmark", name, [*BENCHMARKS, *local_names])
+    raise PoiseError(f"{error}; with --data, any NAME.jsonl of the folder")
 
 
-def load(
+def load_problems(
     benchmark: Benchmark,
     data: Path | None,
     fields: Mapping[str, str] | None = None,
     keep: tuple[str, ...] = (),
 ) -> list[Prompt]:
-    """The problems in the order of the file; `fields` names those of a file that differ, `keep` the
-    columns that a reward of the user's asks for."""
+    """Load the problems in the order of the file.
+
+    `fields` maps a role to the file's name for it; `keep` lists further columns that the user's
+    reward function needs.
+    """
     if data is None:
-        return from_hub(benchmark, keep)
+        return load_from_hub(benchmark, keep)
     path = data / benchmark.file
     if not path.is_file():
-        there = sorted(found.name for found in data.glob("*.jsonl")) if data.is_dir() else []
+        file_names = sorted(file.name for file in data.glob("*.jsonl")) if data.is_dir() else []
         raise PoiseError(
             f"{benchmark.name}: no file {benchmark.file} in {data}"
-            + (f" (there: {', '.join(there[:12])})" if there else "")
-            + "; --data names a folder of JSON lines, and without it the hub is asked"
+            + (f" (there: {', '.join(file_names[:12])})" if file_names else "")
+            + "; --data must be a folder of JSON lines; without it the hub is used"
         )
     remedy = "name it by --fields {role}=NAME"
     return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
 
 
-def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
+def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
     if not benchmark.hub:
         raise PoiseError(
-            f"{benchmark.name} is on no hub: give --data, a folder that holds {benchmark.file}"
+            f"{benchmark.name} is not on the hub: give --data, a folder that holds {benchmark.file}"
         )
     try:
         rows = hub.open_split(benchmark.hub, benchmark.split)
-    except PoiseError as fault:
-        said = str(fault).partition("; check task.path")[0]
+    except PoiseError as error:
+        reason = str(error).partition("; check task.path")[0]
         raise PoiseError(
-            f"{benchmark.name}: {said}; or give --data, a folder that holds {benchmark.file}"
-        ) from fault
+            f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
+        ) from error
     prompts = []
     fields = jsonl.Fields(keep=keep)
     for index, row in enumerate(rows):
-        if missing := [c for c in (benchmark.problem, benchmark.answer) if c not in row]:
+        if missing := [
+            column for column in (benchmark.problem, benchmark.answer) if column not in row
+        ]:
             raise PoiseError(
                 f"{benchmark.hub}: no column '{missing[0]}' (columns: {', '.join(row)}): the "
                 "dataset has changed; give --data, a folder of JSON lines"
             )
-        where = f"{benchmark.hub} [{benchmark.split}] row {index}"
+        row_name = f"{benchmark.hub} [{benchmark.split}] row {index}"
         record = {
             "id": f"{benchmark.name}-{index}",
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
         fields.check_kept(row, benchmark.hub)
-        prompts.append(jsonl.to_prompt(record, where, fields, fields.columns(row)))
+        prompts.append(jsonl.to_prompt(record, row_name, fields, fields.columns(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts
 
 
 def final_answer(value: Any) -> Any:
-    """What a column holds as an answer, without the solution before it.
+    """The final answer in a column, without the solution before it.
 
     Example:
         >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
         ('2', '1018')
     """
+    # OlympiadBench lists several answers, written as LaTeX between dollar signs.
     if isinstance(value, list | tuple):
         return str(value[0]).strip().strip("$") if value else ""
     if isinstance(value, str) and "####" in value:
@@ -137,11 +152,11 @@ def final_answer(value: Any) -> Any:
     return value
 
 
-def digest(problems: Sequence[Prompt]) -> str:
-    """Twelve hex digits that change with any id, text or answer, and with columns that are kept."""
-    whole = blake2b(digest_size=6)
+def digest_problems(problems: Sequence[Prompt]) -> str:
+    """Twelve hex digits that change with any id, text, answer or kept column."""
+    hasher = blake2b(digest_size=6)
     for prompt in problems:
-        whole.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
+        hasher.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
         if prompt.columns:
-            whole.update(repr(sorted(prompt.columns.items())).encode())
-    return whole.hexdigest()
+            hasher.update(repr(sorted(prompt.columns.items())).encode())
+    return hasher.hexdigest()

@@ -1,11 +1,11 @@
-"""How often an interval over prompts holds the truth: made-up evaluations, correlated samples.
+"""Coverage of our intervals over prompts, measured on simulated evaluations.
 
     difficulty_p ~ Beta(m k, (1 - m) k),  k = 1/rho - 1       m: true success, rho: correlation of
     x_p ~ Binomial(samples, difficulty_p) / samples           two samples of one problem
 
-Beside it: the same without c, Student's t over problems, and Wilson's with every sample taken as
-independent. `python -m counterpoise.lab.evaluate.coverage` prints the table of docs/evaluation.md
-in about four minutes.
+Compared with: the same without the correction c, Student's t over problems, and Wilson's interval
+with all samples taken as independent. `python -m counterpoise.lab.evaluate.coverage` prints the
+table of docs/evaluation.md in about four minutes.
 """
 
 from __future__ import annotations
@@ -22,74 +22,83 @@ Values = NDArray[np.float64]  # [P]
 Bounds = tuple[float, float]
 SIZES = ((30, 32), (40, 32), (128, 4), (272, 1), (500, 1))  # problems, samples
 MEANS = (0.05, 0.1, 0.3, 0.5, 0.9)
-RHOS = (0.2, 0.5, 0.8)
-SIX = ((30, 32), (30, 32), (40, 32), (675, 1), (272, 1), (500, 1))  # the paper's benchmarks
-MODELS = {  # true success on each: the paper's baselines, and a model that solves little
+CORRELATIONS = (0.2, 0.5, 0.8)
+# (problems, samples) of the paper's benchmarks.
+PAPER_SIZES = (
+    (30, 32),
+    (30, 32),
+    (40, 32),
+    (675, 1),
+    (272, 1),
+    (500, 1),
+)
+MODELS = {  # true success on each benchmark: the paper's baselines, and a weak model
     "Qwen3-4B-Base": (0.283, 0.242, 0.58, 0.532, 0.445, 0.862),
     "Qwen3-1.7B-Base": (0.124, 0.094, 0.37, 0.345, 0.283, 0.698),
     "a weak model": (0.02, 0.02, 0.1, 0.1, 0.08, 0.2),
 }
 
 
-def ours(x_P: Values, samples: int) -> Bounds:
-    found = prompt_intervals.share_estimate(x_P)
-    return found.low, found.high
+def shipped_interval(x_P: Values, samples: int) -> Bounds:
+    estimate = prompt_intervals.share_estimate(x_P)
+    return estimate.low, estimate.high
 
 
-def without_caution(x_P: Values, samples: int) -> Bounds:
+def uncorrected_interval(x_P: Values, samples: int) -> Bounds:
     P, m, variance = len(x_P), float(x_P.mean()), float(x_P.var(ddof=1))
     n = P * m * (1 - m) / variance if variance else P
     return prompt_intervals.wilson_interval(m, n, prompt_intervals.t_critical(P - 1))
 
 
-def student(x_P: Values, samples: int) -> Bounds:
+def student_interval(x_P: Values, samples: int) -> Bounds:
     P, m = len(x_P), float(x_P.mean())
     half = prompt_intervals.t_critical(P - 1) * float(x_P.std(ddof=1)) / P**0.5
     return m - half, m + half
 
 
-def independent(x_P: Values, samples: int) -> Bounds:
+def independent_interval(x_P: Values, samples: int) -> Bounds:
     return prompt_intervals.wilson_interval(float(x_P.mean()), len(x_P) * samples)
 
 
 METHODS: dict[str, Callable[[Values, int], Bounds]] = {
-    "ours": ours,
-    "without c": without_caution,
-    "Student's t": student,
-    "samples independent": independent,
+    "ours": shipped_interval,
+    "without c": uncorrected_interval,
+    "Student's t": student_interval,
+    "samples independent": independent_interval,
 }
 
 
 def coverage(
     method: str, problems: int, samples: int, mean: float, rho: float, runs: int = 20_000
 ) -> float:
-    """The share of `runs` evaluations whose interval holds `mean`."""
-    values = draw(problems, samples, mean, rho, runs)
+    """The share of `runs` simulated evaluations whose interval contains `mean`."""
+    values = simulate_evaluations(problems, samples, mean, rho, runs)
     bounds = np.array([METHODS[method](x_P, samples) for x_P in values])
     return float(((bounds[:, 0] <= mean) & (mean <= bounds[:, 1])).mean())
 
 
 def average_coverage(means: Sequence[float], rho: float, runs: int = 3000) -> float:
-    """The same of the average over benchmarks of the paper's six sizes."""
-    drawn = [
-        draw(problems, samples, mean, rho, runs, index)
-        for index, ((problems, samples), mean) in enumerate(zip(SIX, means, strict=True))
+    """The same for the average over benchmarks of the paper's six sizes."""
+    simulations = [
+        simulate_evaluations(problems, samples, mean, rho, runs, index)
+        for index, ((problems, samples), mean) in enumerate(zip(PAPER_SIZES, means, strict=True))
     ]
     truth = sum(means) / len(means)
-    found = [
+    averages = [
         prompt_intervals.average_estimates(
-            [prompt_intervals.share_estimate(values[i]) for values in drawn]
+            [prompt_intervals.share_estimate(values[run_index]) for values in simulations]
         )
-        for i in range(runs)
+        for run_index in range(runs)
     ]
-    return sum(one.low <= truth <= one.high for one in found) / runs
+    return sum(estimate.low <= truth <= estimate.high for estimate in averages) / runs
 
 
-def draw(
+def simulate_evaluations(
     problems: int, samples: int, mean: float, rho: float, runs: int, index: int = 0
 ) -> NDArray[np.float64]:
-    """[runs, P]: made-up evaluations, the mean of every problem."""
+    """Simulated mean success of every problem: [runs, P]."""
     rng = rng_for(0, f"coverage/{problems}/{samples}/{mean}/{rho}", index)
+    # A beta distribution with this concentration gives two samples of a problem correlation rho.
     weight = 1 / rho - 1
     difficulty = rng.beta(mean * weight, (1 - mean) * weight, size=(runs, problems))
     return rng.binomial(samples, difficulty) / samples
@@ -100,14 +109,16 @@ def main() -> None:
     print("|---" * (3 + len(METHODS)) + "|")
     for problems, samples in SIZES:
         for mean in MEANS:
-            for rho in RHOS if samples > 1 else RHOS[1:2]:  # one sample has no correlation
-                found = [coverage(m, problems, samples, mean, rho) for m in METHODS]
-                shown = " | ".join(f"{100 * share:.1f}" for share in found)
-                of = f"{rho:g}" if samples > 1 else "-"
-                print(f"| {problems} x {samples} | {100 * mean:g} % | {of} | {shown} |")
+            for rho in (
+                CORRELATIONS if samples > 1 else CORRELATIONS[1:2]
+            ):  # a single sample per problem has no correlation
+                shares = [coverage(method, problems, samples, mean, rho) for method in METHODS]
+                columns = " | ".join(f"{100 * share:.1f}" for share in shares)
+                correlation = f"{rho:g}" if samples > 1 else "-"
+                print(f"| {problems} x {samples} | {100 * mean:g} % | {correlation} | {columns} |")
     for name, means in MODELS.items():
-        found = [average_coverage(means, rho) for rho in RHOS]
-        print(f"average of six, {name}: " + ", ".join(f"{100 * share:.1f}" for share in found))
+        shares = [average_coverage(means, rho) for rho in CORRELATIONS]
+        print(f"average of six, {name}: " + ", ".join(f"{100 * share:.1f}" for share in shares))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Which models are judged: a label for tables, and a digest that knows one set of weights again.
+"""The models of an evaluation: a label for tables, and a digest that identifies the weights.
 
-A model is what `model.name` takes, or the folder of a run, whose trained model is meant, or one of
-the run's checkpoints. A folder is known by the SHA-256 of its weights, a hub id or a random shape
-by its name.
+A model is anything that `model.name` accepts, the folder of a run (its trained model is used), or a
+checkpoint of a run. A folder is identified by the SHA-256 of its weights, a hub id or a random
+shape by its name.
 """
 
 from __future__ import annotations
@@ -30,66 +30,72 @@ from counterpoise.store.folder import CHECKPOINTS, RunFolder, is_run
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Example: Source("mine", "out/mine/model", base="out/mine/model", digest="5f0c3a...")"""
+class ModelSource:
+    """A model to evaluate.
+
+    Example:
+        ModelSource("mine", "out/mine/model", base="out/mine/model", digest="5f0c3a...")
+    """
 
     label: str
-    name: str  # as given, or the model inside the run that was given
-    base: str  # what is loaded; a checkpoint is the run's first model with other weights
+    name: str  # as given, or the model inside the given run
+    # what is loaded; for a checkpoint, the run's initial model, which then gets other weights
+    base: str
     digest: str
-    template: str = AUTO  # how its run asked it
+    template: str = AUTO  # prompt template of the run that trained it
 
 
-def sources(names: Sequence[str]) -> list[Source]:
-    """In the order given; a model that is named twice is an error."""
-    found = [_place(name) for name in names]
-    if twice := sorted({name for name in found if found.count(name) > 1}):
-        raise PoiseError(f"model '{twice[0]}' is named twice")
-    labels = _labels(found)
+def resolve_models(names: Sequence[str]) -> list[ModelSource]:
+    """Resolve the models in the order given; naming a model twice is an error."""
+    resolved = [_place(name) for name in names]
+    if duplicates := sorted({name for name in resolved if resolved.count(name) > 1}):
+        raise PoiseError(f"model '{duplicates[0]}' is named twice")
+    labels = _labels(resolved)
     return [
-        Source(label, name, _base(name), _digest(name), _template(name))
-        for label, name in zip(labels, found, strict=True)
+        ModelSource(label, name, _base(name), _digest(name), _template(name))
+        for label, name in zip(labels, resolved, strict=True)
     ]
 
 
-def load(source: Source, device: str, dtype: str) -> Policy:
+def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
     policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
         checkpoint.take_weights(policy.model, policy.name, Path(source.name))
     return policy
 
 
-def tokenizer_and_context(source: Source) -> tuple[Any, int]:
-    """What a prompt needs to know of a model before its weights are loaded."""
+def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
+    """The tokenizer and the context length, read before any weights are loaded."""
     from transformers import AutoConfig, AutoTokenizer
 
     silence_libraries()
     try:
         if source.base.startswith(SHAPE_PREFIX):
-            config, where = shape_config(source.base), str(EMBEDDED_FOLDER)
+            config, folder = shape_config(source.base), str(EMBEDDED_FOLDER)
         else:
-            where = find_model_folder(source.base)
-            config = AutoConfig.from_pretrained(where, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            folder = find_model_folder(source.base)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except PoiseError:
         raise
-    except Exception as fault:  # transformers and tokenizers raise as they please
-        said = first_line(fault)
-        raise PoiseError(f"model '{source.name}' cannot be loaded: {said}") from fault
+    except Exception as error:  # transformers and tokenizers raise many types of exceptions
+        reason = first_line(error)
+        raise PoiseError(f"model '{source.name}' cannot be loaded: {reason}") from error
     return tokenizer, int(config.max_position_embeddings)
 
 
 def _place(name: str) -> str:
-    """The model inside a run's folder; any other name as it is, if something is there."""
+    """The model inside a run's folder; any other name unchanged, after checking that it exists."""
     path = Path(name)
     if is_run(path):
         if not (path / "model" / "config.json").is_file():
             raise PoiseError(
-                f"{name} is a run without a model: it has not ended, or store.model was false"
+                f"{name} is a run without a model: it has not finished, or store.model was false; "
+                "name one of its checkpoints instead"
             )
         return str(path / "model")
-    ours = name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX)
-    if not ours and not path.exists() and not HUB_ID.fullmatch(name):
+    is_builtin = name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX)
+    if not is_builtin and not path.exists() and not HUB_ID.fullmatch(name):
         raise PoiseError(
             f"no model '{name}': no such folder; give 'embedded', 'smollm2', a folder, a run, or a "
             "hub id like Qwen/Qwen3-0.6B"
@@ -105,7 +111,7 @@ def _base(name: str) -> str:
 
 
 def _template(name: str) -> str:
-    """What the run that made a model had as `model.template`."""
+    """The option `model.template` of the run that trained the model."""
     path = Path(name).resolve()
     run = checkpoint.run_of(path)
     if run is None and path.name == "model" and is_run(path.parent):
@@ -114,7 +120,7 @@ def _template(name: str) -> str:
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Short and different: the last part of a path (a run's folder, not its model/).
+    """Short distinct labels: the last part of a path (a run's folder, not its model/).
 
     Example:
         >>> _labels(["out/a/model", "out/a/checkpoints/iteration_00010", "embedded"])
@@ -122,11 +128,15 @@ def _labels(names: Sequence[str]) -> list[str]:
     """
     labels: list[str] = []
     for name in names:
+        # These path components do not distinguish models.
         skipped = ("model", CHECKPOINTS, "/")
-        parts = [part for part in Path(name).parts if part not in skipped] or ["model"]
-        label = parts[-1].replace(":", "-")
-        if (label in labels or CHECKPOINTS in Path(name).parts) and len(parts) > 1:
-            label = f"{parts[-2]}-{label}"
+        path_parts = [path_part for path_part in Path(name).parts if path_part not in skipped] or [
+            "model"
+        ]
+        label = path_parts[-1].replace(":", "-")
+        if (label in labels or CHECKPOINTS in Path(name).parts) and len(path_parts) > 1:
+            label = f"{path_parts[-2]}-{label}"
+        # Labels become folder names, so equal ones get a number.
         base, number = label, 1
         while label in labels:
             number += 1
@@ -137,12 +147,13 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _digest(name: str) -> str:
     folder = Path(find_model_folder(name))
-    wanted = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
-    files = sorted(folder.glob(wanted)) if folder.is_dir() else []
+    pattern = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
+    files = sorted(folder.glob(pattern)) if folder.is_dir() else []
+    # A hub id or a random shape has no files here; its name identifies it.
     if not files:
         return name
-    whole = sha256()
+    hasher = sha256()
     for path in files:
         with path.open("rb") as file:
-            whole.update(file_digest(file, "sha256").digest())
-    return whole.hexdigest()[:16]
+            hasher.update(file_digest(file, "sha256").digest())
+    return hasher.hexdigest()[:16]

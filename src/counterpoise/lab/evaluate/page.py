@@ -1,7 +1,7 @@
-"""The page of an evaluation: a table as the paper's, every problem of every benchmark, responses.
+"""The page of an evaluation: the table of scores, a map of all problems, and responses.
 
-Responses are the bulk, so each cell of the map carries a few of them, right and wrong ones if there
-are both; how many follows from the room there is (TEXT_CHARACTERS before deflating).
+Responses take up most of the page, so each cell of the map has only a few of them, right and wrong
+ones if there are both. TEXT_CHARACTERS limits their total length before compression.
 """
 
 from __future__ import annotations
@@ -11,129 +11,182 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import Cell, Judged, read_cells
-from counterpoise.lab.evaluate.pass_curves import curves
-from counterpoise.lab.evaluate.score import right
-from counterpoise.lab.evaluate.summary import Summary, summarise
-from counterpoise.report.charts.render import packed, render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.lab.evaluate.pass_curves import pass_curves_panel
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, read_result_files
+from counterpoise.lab.evaluate.score import count_right
+from counterpoise.lab.evaluate.summary import EvaluationSummary, summarise
+from counterpoise.report.charts.render import pack_json, render
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Panel
-from counterpoise.report.texts import LONGEST, visible
+from counterpoise.report.texts import MAX_CHARACTERS, make_visible
 
 ASSETS = ("summary.css", "evaluation.css")
-TEXT_CHARACTERS = 24_000_000  # of all responses on the page
-SHOWN = 8  # responses of a cell, at most
-SHORTEST = 600  # characters of a response, at least
+TEXT_CHARACTERS = 24_000_000  # total over all responses on the page
+MAX_RESPONSES = 8  # responses of a cell, at most
+MIN_RESPONSE_CHARACTERS = 600  # characters of a response, at least
 
 
-def write_evaluation(folder: Path, out: Path | None = None) -> Path:
+def write_evaluation_page(folder: Path, out: Path | None = None) -> Path:
     """Write the page of the evaluation in `folder`; by default to FOLDER/report.html."""
-    cells = [cell for cell in read_cells(folder) if cell.done]
-    if not cells:
-        raise PoiseError(f"{folder} holds no judged problem yet: give the poise eval again")
-    summary = summarise(cells)
+    result_files = [result_file for result_file in read_result_files(folder) if result_file.judged]
+    if not result_files:
+        raise PoiseError(f"{folder} holds no judged problem yet: give the poise eval command again")
+    summary = summarise(result_files)
     panels = {
-        "summary": table(summary),
-        "problems": problems(summary, cells),
-        "curves": curves(summary),
-        "details": details(summary),
+        "summary": table_panel(summary),
+        "problems": problems_panel(summary, result_files),
+        "curves": pass_curves_panel(summary),
+        "details": details_panel(summary),
     }
     title = folder.resolve().name
     return write_page(
-        out or folder / "report.html", whole_page("Counterpoise evaluation", title, panels)
+        out or folder / "report.html", assemble_page("Counterpoise evaluation", title, panels)
     )
 
 
-def table(summary: Summary) -> Panel:
+def table_panel(summary: EvaluationSummary) -> Panel:
     best = {
         name: max(line.scores[name].average.mean for line in summary.lines if name in line.scores)
         for name in summary.benchmarks
     }
-    return Panel("", "", render("evaluation_table.html", s=summary, best=best), assets=ASSETS)
+    return Panel("", "", render("evaluation_table.html", summary=summary, best=best), assets=ASSETS)
 
 
-def details(summary: Summary) -> Panel:
+def details_panel(summary: EvaluationSummary) -> Panel:
     return Panel(
         "Behind the numbers",
-        "Every interval is at 95 % and counts problems, not samples: samples of one problem are "
-        "dependent. pass@n and maj@n are over all samples of a problem.",
-        render("evaluation_details.html", s=summary),
+        "Intervals are at 95 % and treat problems, not samples, as independent. pass@n: any of the "
+        "n samples of a problem is right. maj@n: their most frequent answer is right.",
+        render("evaluation_details.html", summary=summary),
         label="Details",
         assets=ASSETS,
     )
 
 
-def problems(summary: Summary, cells: Sequence[Cell]) -> Panel:
-    """The map: a column a problem, a row a model (and way of sampling), a cell its samples."""
-    shown, longest = room(cells)
+def problems_panel(summary: EvaluationSummary, result_files: Sequence[ResultFile]) -> Panel:
+    """Panel of the map: a column per problem, a row per model and setting, a cell per result."""
+    max_responses, max_characters = choose_response_limits(result_files)
     maps = [
-        map_of(name, summary, [c for c in cells if c.header.benchmark == name], shown, longest)
+        benchmark_map(
+            name,
+            summary,
+            [result_file for result_file in result_files if result_file.header.benchmark == name],
+            max_responses,
+            max_characters,
+        )
         for name in summary.benchmarks
     ]
-    samples = max(cell.header.samples for cell in cells)
-    left = f"Up to {shown} of {samples} responses of a cell are shown" if shown < samples else ""
-    cut = f"{'; r' if left else 'R'}esponses are cut at {longest:,} characters."
+    samples = max(result_file.header.samples for result_file in result_files)
+    omission = (
+        f"Up to {max_responses} of {samples} responses of a cell are shown"
+        if max_responses < samples
+        else ""
+    )
+    cut_note = f"{'; r' if omission else 'R'}esponses are cut at {max_characters:,} characters."
     return Panel(
         "Problems",
-        "Which problems are solved how often. A column is a problem, a row a model; the stronger "
-        "the colour, the more samples are right. Choose a cell to read the responses behind it.",
-        render("evaluation_map.html", benchmarks=summary.benchmarks, note=left + cut),
+        "How often each problem is solved. A column is a problem, a row is a model; the stronger "
+        "the colour, the more samples are right. Choose a cell to read its responses.",
+        render("evaluation_map.html", benchmarks=summary.benchmarks, note=omission + cut_note),
         data={"benchmarks": maps},
         assets=(*ASSETS, "evaluation.js"),
     )
 
 
-def map_of(
-    name: str, summary: Summary, cells: Sequence[Cell], shown: int, longest: int
+def benchmark_map(
+    name: str,
+    summary: EvaluationSummary,
+    result_files: Sequence[ResultFile],
+    max_responses: int,
+    max_characters: int,
 ) -> dict[str, Any]:
-    ids = list(dict.fromkeys(i for cell in cells for i in cell.done))
-    first: dict[str, Judged] = {}
-    for cell in cells:
-        first = cell.done | first
+    problem_ids = list(
+        dict.fromkeys(
+            problem_id for result_file in result_files for problem_id in result_file.judged
+        )
+    )
+    problem_by_id: dict[str, JudgedProblem] = {}
+    for result_file in result_files:
+        problem_by_id = result_file.judged | problem_by_id
     return {
         "name": name,
-        "title": visible(summary.titles[name], 80),
-        "samples": max(cell.header.samples for cell in cells),
-        "rows": [visible(label(cell, summary), 80) for cell in cells],
-        "ids": [visible(i, 80) for i in ids],
-        "right": [[right(cell.done[i]) if i in cell.done else None for i in ids] for cell in cells],
-        "asked": packed([[visible(first[i].problem), visible(first[i].answer, 400)] for i in ids]),
+        "title": make_visible(summary.titles[name], 80),
+        "samples": max(result_file.header.samples for result_file in result_files),
+        "rows": [make_visible(row_label(result_file, summary), 80) for result_file in result_files],
+        "ids": [make_visible(problem_id, 80) for problem_id in problem_ids],
+        "right": [
+            [
+                count_right(result_file.judged[problem_id])
+                if problem_id in result_file.judged
+                else None
+                for problem_id in problem_ids
+            ]
+            for result_file in result_files
+        ],
+        "asked": pack_json(
+            [
+                [
+                    make_visible(problem_by_id[problem_id].problem),
+                    make_visible(problem_by_id[problem_id].answer, 400),
+                ]
+                for problem_id in problem_ids
+            ]
+        ),
         "texts": [
-            packed([responses(cell.done[i], shown, longest) if i in cell.done else [] for i in ids])
-            for cell in cells
+            pack_json(
+                [
+                    choose_responses(result_file.judged[problem_id], max_responses, max_characters)
+                    if problem_id in result_file.judged
+                    else []
+                    for problem_id in problem_ids
+                ]
+            )
+            for result_file in result_files
         ],
     }
 
 
-def label(cell: Cell, summary: Summary) -> str:
-    at = f" {cell.header.setting}" if summary.swept else ""
-    return cell.header.model + at
+def row_label(result_file: ResultFile, summary: EvaluationSummary) -> str:
+    setting = f" {result_file.header.setting}" if summary.has_sweep else ""
+    return result_file.header.model + setting
 
 
-def responses(one: Judged, shown: int, longest: int) -> list[list[Any]]:
-    """[sample, reward, tokens, finished, text] of a few samples, the scarcer outcome first."""
+def choose_responses(
+    problem: JudgedProblem, max_responses: int, max_characters: int
+) -> list[list[Any]]:
+    """[sample, reward, tokens, finished, text] of a few samples, with both outcomes if possible."""
+    # The rarer outcome gets up to half of the places; the other one fills the rest.
     by_outcome: dict[bool, list[int]] = {True: [], False: []}
-    for g, reward in enumerate(one.rewards):
-        by_outcome[reward > 0].append(g)
-    few, many = sorted(by_outcome.values(), key=len)
-    taken = few[: max(1, shown // 2)]
-    taken = sorted([*taken, *many[: shown - len(taken)]])
+    for sample, reward in enumerate(problem.rewards):
+        by_outcome[reward > 0].append(sample)
+    rarer, commoner = sorted(by_outcome.values(), key=len)
+    chosen_samples = rarer[: max(1, max_responses // 2)]
+    chosen_samples = sorted([*chosen_samples, *commoner[: max_responses - len(chosen_samples)]])
     return [
-        [g, one.rewards[g], one.tokens[g], one.finished[g], visible(one.responses[g], longest)]
-        for g in taken
+        [
+            sample,
+            problem.rewards[sample],
+            problem.tokens[sample],
+            problem.finished[sample],
+            make_visible(problem.responses[sample], max_characters),
+        ]
+        for sample in chosen_samples
     ]
 
 
-def room(cells: Sequence[Cell]) -> tuple[int, int]:
-    """(responses of a cell, characters of a response) that fit into the page."""
-    counted = sum(len(cell.done) for cell in cells)
-    for shown in (SHOWN, 4, 2):
-        sizes = sum(
-            min(len(text), LONGEST)
-            for cell in cells
-            for one in cell.done.values()
-            for text in one.responses[:shown]
+def choose_response_limits(result_files: Sequence[ResultFile]) -> tuple[int, int]:
+    """(maximum responses per cell, maximum characters per response) that fit into the page."""
+    num_problems = sum(len(result_file.judged) for result_file in result_files)
+    # First reduce the number of responses per cell, then their length.
+    for max_responses in (MAX_RESPONSES, 4, 2):
+        characters = sum(
+            min(len(text), MAX_CHARACTERS)
+            for result_file in result_files
+            for problem in result_file.judged.values()
+            for text in problem.responses[:max_responses]
         )
-        if sizes <= TEXT_CHARACTERS:
-            return shown, LONGEST
-    return 2, max(SHORTEST, min(LONGEST, TEXT_CHARACTERS // (2 * counted)))
+        if characters <= TEXT_CHARACTERS:
+            return max_responses, MAX_CHARACTERS
+    return 2, max(
+        MIN_RESPONSE_CHARACTERS, min(MAX_CHARACTERS, TEXT_CHARACTERS // (2 * num_problems))
+    )

@@ -1,18 +1,18 @@
-"""pass@k and maj@k against k: what more samples are worth, with a judge and by their vote."""
+"""Panel of pass@k and maj@k against k: the gain from more samples."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from counterpoise.lab.evaluate.summary import Summary
+from counterpoise.lab.evaluate.summary import EvaluationSummary
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 HUES = ("positive", "negative", "green", "violet", "gold", "muted")
 
 
-def curves(summary: Summary) -> Panel | None:
-    """None where every problem was asked once."""
+def pass_curves_panel(summary: EvaluationSummary) -> Panel | None:
+    """A chart per benchmark; None where every problem was sampled only once."""
     figures = []
     for name in summary.benchmarks:
         records = _records(summary, name)
@@ -28,21 +28,26 @@ def curves(summary: Summary) -> Panel | None:
     )
 
 
-def _records(summary: Summary, name: str) -> list[dict[str, Any]]:
+def _records(summary: EvaluationSummary, name: str) -> list[dict[str, Any]]:
     records = []
-    for number, line in enumerate(summary.lines):
-        one = line.scores.get(name)
-        if one is None:
+    for line_index, line in enumerate(summary.lines):
+        score = line.scores.get(name)
+        if score is None:
             continue
-        label = f"{line.model} {line.setting}" if summary.swept else line.model
-        for kind, found in (("pass@k", one.pass_at), ("maj@k", one.maj_at)):
+        label = f"{line.model} {line.setting}" if summary.has_sweep else line.model
+        for kind, estimates in (("pass@k", score.pass_at), ("maj@k", score.maj_at)):
             records += [
                 {
-                    "k": k, "value": e.mean, "low": e.low, "high": e.high, "kind": kind,
-                    "model": visible(label, 40), "hue": HUES[number % len(HUES)],
+                    "k": k,
+                    "value": estimate.mean,
+                    "low": estimate.low,
+                    "high": estimate.high,
+                    "kind": kind,
+                    "model": make_visible(label, 40),
+                    "hue": HUES[line_index % len(HUES)],
                 }
-                for k, e in found.items()
-            ]  # fmt: skip
+                for k, estimate in estimates.items()
+            ]
     return records
 
 
@@ -54,11 +59,13 @@ def _chart(records: list[dict[str, Any]]) -> Any:
     import altair as alt
 
     hues = list(dict.fromkeys(record["hue"] for record in records))
-    colour = alt.Color("hue:N").scale(domain=hues, range=[f"var(--{h})" for h in hues]).legend(None)
+    colour = (
+        alt.Color("hue:N").scale(domain=hues, range=[f"var(--{hue})" for hue in hues]).legend(None)
+    )
     x = (
         alt.X("k:Q")
         .scale(type="log", base=2, nice=False)
-        .axis(values=sorted({r["k"] for r in records}))
+        .axis(values=sorted({record["k"] for record in records}))
     )
     tooltip = [
         alt.Tooltip("model:N"),
@@ -69,6 +76,7 @@ def _chart(records: list[dict[str, Any]]) -> Any:
         alt.Tooltip("high:Q", format=".1%"),
     ]
     base = alt.Chart(alt.Data(values=records))
+    # Only pass@k has a band: two overlapping bands per model would be unreadable.
     band = base.mark_area(opacity=0.12).encode(
         x, alt.Y("low:Q").axis(format="%"), alt.Y2("high:Q"), colour, alt.Detail("kind:N")
     ).transform_filter("datum.kind == 'pass@k'")  # fmt: skip

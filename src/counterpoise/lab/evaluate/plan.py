@@ -1,8 +1,9 @@
-"""What an evaluation will do: every file of results, and the prompts it takes to fill it.
+"""Plan an evaluation: all its result files, and the prompts needed to fill them.
 
-All that can be refused is refused here, before a model is loaded: a benchmark that is not there, a
-template the tokenizer cannot write, a context too short. New tokens are as many as every model has
-room for after a benchmark's longest prompt (8,192 at most), so that models are judged alike.
+Everything that can fail early fails here, before a model is loaded: a missing benchmark, a template
+that the tokenizer does not have, a context that is too short. The response length is what every
+model has room for after the benchmark's longest prompt (at most 8,192), so that it is equal for
+all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from counterpoise.config.evaluation_settings import Setting
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.evaluate import PAPER, benchmarks, models
 from counterpoise.lab.evaluate.benchmarks import Benchmark
-from counterpoise.lab.evaluate.cells import Cell, Header
-from counterpoise.lab.evaluate.models import Source
+from counterpoise.lab.evaluate.models import ModelSource
+from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.plugins import is_own
@@ -27,23 +28,23 @@ from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.plugin_reward import wanted
 
-ROWS_CPU, ROWS_CUDA = 256, 1024  # responses drawn together
-LONGEST = 8192  # new tokens, where the context has room for them: the paper's response length
+ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
+MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it
 
 
 @dataclass(frozen=True)
-class Options:
-    """What `poise eval` takes; None is a benchmark's own, or the machine's."""
+class EvaluationOptions:
+    """Options of `poise eval`; None means the benchmark's or the machine's default."""
 
     models: Sequence[str]
     out: Path
     benchmarks: Sequence[str] = PAPER
-    data: Path | None = None  # None: the hub
+    data: Path | None = None  # None: download from the hub
     settings: Sequence[Setting] = (Setting(0.6, 0.95),)
     samples: Mapping[str, int] = field(default_factory=dict)  # by benchmark; "" for the others
     template: str | None = None
     max_new_tokens: int | None = None
-    limit: int | None = None  # problems of each benchmark, from its first
+    limit: int | None = None  # use only the first problems of each benchmark
     fields: Mapping[str, str] = field(default_factory=dict)  # role -> the file's name for it
     seed: int = 0
     rows: int | None = None
@@ -56,8 +57,8 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """The problems of a benchmark, and a digest that changes with any of them."""
+class BenchmarkProblems:
+    """The problems of a benchmark and their digest."""
 
     benchmark: Benchmark
     problems: Sequence[Prompt]
@@ -65,60 +66,78 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Put:
-    """The problems of a benchmark as one model reads them."""
+class EncodedPrompts:
+    """The prompts of a benchmark, encoded for one model."""
 
     template: str
-    tokens: list[Ints]  # a prompt each
-    ends: tuple[int, ...]  # end tokens that the template brings
+    prompt_tokens: list[Ints]  # by problem
+    end_tokens: tuple[int, ...]  # added by the template
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """One file of results, and what it takes to fill it."""
+class EvaluationJob:
+    """One result file and the prompts needed to fill it."""
 
-    source: Source
-    cell: Cell
+    source: ModelSource
+    result_file: ResultFile
     problems: Sequence[Prompt]
-    tokens: Sequence[Ints]  # of the prompts
-    added_ends: tuple[int, ...]  # that the template brings
+    prompt_tokens: Sequence[Ints]  # by problem
+    added_end_tokens: tuple[int, ...]  # added by the template
 
     @property
     def missing(self) -> list[Prompt]:
-        return [prompt for prompt in self.problems if prompt.id not in self.cell.done]
+        return [prompt for prompt in self.problems if prompt.id not in self.result_file.judged]
 
 
-def plan(options: Options) -> list[Work]:
-    """In the order it is done: model by model, then setting, then benchmark."""
+def plan_jobs(options: EvaluationOptions) -> list[EvaluationJob]:
+    """All jobs in the order they are run: by model, then setting, then benchmark."""
     check_names(options)
-    asked = read_problems(options)
-    found = models.sources(options.models)
-    known = {source: models.tokenizer_and_context(source) for source in found}
+    problem_sets = read_problems(options)
+    sources = models.resolve_models(options.models)
+    tokenizers_and_contexts = {source: models.tokenizer_and_context(source) for source in sources}
     prompts = {
-        (source, one): put(one, source, known[source][0], options)
-        for source in found
-        for one in asked
-    }
-    rooms = {
-        one: room_for(
-            one.benchmark.name, options, [(s, known[s][1], prompts[s, one]) for s in found]
+        (source, problem_set): encode_prompts(
+            problem_set, source, tokenizers_and_contexts[source][0], options
         )
-        for one in asked
+        for source in sources
+        for problem_set in problem_sets
     }
-    works = []
-    for source in found:
+    # One limit per benchmark, so that all models may write equally long responses.
+    max_new_tokens = {
+        problem_set: choose_max_new_tokens(
+            problem_set.benchmark.name,
+            options,
+            [
+                (source, tokenizers_and_contexts[source][1], prompts[source, problem_set])
+                for source in sources
+            ],
+        )
+        for problem_set in problem_sets
+    }
+    jobs = []
+    for source in sources:
         for setting in options.settings:
-            for one in asked:
-                said = prompts[source, one]
-                header = header_for(one, source, setting, said, rooms[one], options)
-                cell = Cell(options.out, header)
-                works.append(Work(source, cell, one.problems, said.tokens, said.ends))
-    return works
+            for problem_set in problem_sets:
+                encoded = prompts[source, problem_set]
+                header = make_header(
+                    problem_set, source, setting, encoded, max_new_tokens[problem_set], options
+                )
+                result_file = ResultFile(options.out, header)
+                jobs.append(
+                    EvaluationJob(
+                        source,
+                        result_file,
+                        problem_set.problems,
+                        encoded.prompt_tokens,
+                        encoded.end_tokens,
+                    )
+                )
+    return jobs
 
 
-def check_names(options: Options) -> None:
+def check_names(options: EvaluationOptions) -> None:
     if not options.benchmarks:
-        raise PoiseError("--bench names no benchmark: give one, as --bench math500")
+        raise PoiseError("--bench names no benchmark: give at least one, as in --bench math500")
     for name in options.samples:
         if name and name not in options.benchmarks:
             raise unknown("benchmark in --samples", name, options.benchmarks)
@@ -127,84 +146,101 @@ def check_names(options: Options) -> None:
             raise unknown("field in --fields", role, benchmarks.ROLES)
     if options.sampler not in SAMPLERS:
         raise unknown("sampler", options.sampler, SAMPLERS)
-    VERIFIERS.load(options.verifier)  # an unknown name, or a function that is not there
-    for name, given, choices in (
+    VERIFIERS.load(options.verifier)  # fails for an unknown name or a missing function
+    for name, value, choices in (
         ("--device", options.device, ("auto", "cpu", "cuda")),
         ("--dtype", options.dtype, ("auto", "float32", "bfloat16")),
     ):
-        if given not in choices:
-            raise PoiseError(f"{name} {given}: give {', '.join(choices[:-1])} or {choices[-1]}")
+        if value not in choices:
+            raise PoiseError(f"{name} {value}: give {', '.join(choices[:-1])} or {choices[-1]}")
 
 
-def read_problems(options: Options) -> list[Asked]:
-    """Of every benchmark, in the order asked for."""
-    found = [benchmarks.find(name, options.data) for name in options.benchmarks]
-    if twice := {one.name for one in found if found.count(one) > 1}:
-        raise PoiseError(f"benchmark '{min(twice)}' is named twice")
-    asked = []
+def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
+    """The problems of every benchmark, in the order given."""
+    selected = [benchmarks.find_benchmark(name, options.data) for name in options.benchmarks]
+    if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
+        raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
+    problem_sets = []
     keep = wanted(options.verifier).columns if is_own(options.verifier) else ()
-    for one in found:
-        prompts = benchmarks.load(one, options.data, options.fields, keep)[: options.limit]
-        asked.append(Asked(one, prompts, benchmarks.digest(prompts)))
-    return asked
+    for benchmark in selected:
+        prompts = benchmarks.load_problems(benchmark, options.data, options.fields, keep)[
+            : options.limit
+        ]
+        problem_sets.append(
+            BenchmarkProblems(benchmark, prompts, benchmarks.digest_problems(prompts))
+        )
+    return problem_sets
 
 
-def put(one: Asked, source: Source, tokenizer: Any, options: Options) -> Put:
-    """The problems as one model reads them."""
-    name = options.template or one.benchmark.template
+def encode_prompts(
+    problem_set: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
+) -> EncodedPrompts:
+    """Encode the problems of a benchmark for one model."""
+    name = options.template or problem_set.benchmark.template
+    # `auto` means the template that the model's own run trained with, if there is one.
     name = source.template if name == templates.AUTO else name
     template = templates.resolve_template(name, tokenizer, source.name, remedy="give --template ")
     encoded = (
-        templates.encode_prompt(template, tokenizer, prompt.problem) for prompt in one.problems
+        templates.encode_prompt(template, tokenizer, prompt.problem)
+        for prompt in problem_set.problems
     )
-    return Put(
+    return EncodedPrompts(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],
         templates.end_tokens(template, tokenizer, ()),
     )
 
 
-def room_for(name: str, options: Options, put_to: Sequence[tuple[Source, int, Put]]) -> int:
-    """New tokens that every model has room for after the longest prompt of the benchmark."""
-    rooms = []
-    for source, context, said in put_to:
-        longest = max(map(len, said.tokens))
-        room = context - longest
-        if room < 1:
+def choose_max_new_tokens(
+    name: str,
+    options: EvaluationOptions,
+    encoded_prompts: Sequence[tuple[ModelSource, int, EncodedPrompts]],
+) -> int:
+    """Response tokens that every model has room for after the benchmark's longest prompt."""
+    free_tokens = []
+    for source, context, encoded in encoded_prompts:
+        longest = max(map(len, encoded.prompt_tokens))
+        free = context - longest
+        if free < 1:
             raise PoiseError(
                 f"{name}: its longest prompt has {longest:,} tokens with template "
-                f"'{said.template}', and the context of '{source.name}' is {context:,}: leave the "
-                "benchmark out, or choose a shorter --template"
+                f"'{encoded.template}', and the context of '{source.name}' is {context:,}: leave "
+                "the benchmark out, or choose a shorter --template"
             )
-        if options.max_new_tokens and options.max_new_tokens > room:
+        if options.max_new_tokens and options.max_new_tokens > free:
             raise PoiseError(
                 f"{name}: {longest:,} tokens of its longest prompt and --max-tokens "
                 f"{options.max_new_tokens:,} exceed the context of '{source.name}', {context:,}: "
-                f"--max-tokens {room} is the most"
+                f"--max-tokens {free} is the most"
             )
-        rooms.append(room)
-    return options.max_new_tokens or min(LONGEST, *rooms)
+        free_tokens.append(free)
+    return options.max_new_tokens or min(MAX_NEW_TOKENS, *free_tokens)
 
 
-def header_for(
-    one: Asked, source: Source, setting: Setting, said: Put, room: int, options: Options
-) -> Header:
-    benchmark, samples = one.benchmark, options.samples
+def make_header(
+    problem_set: BenchmarkProblems,
+    source: ModelSource,
+    setting: Setting,
+    encoded: EncodedPrompts,
+    max_new_tokens: int,
+    options: EvaluationOptions,
+) -> ResultHeader:
+    benchmark, samples = problem_set.benchmark, options.samples
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    return Header(
+    return ResultHeader(
         model=source.label,
         name=source.name,
         weights=source.digest,
         benchmark=benchmark.name,
         title=benchmark.title,
-        problems=len(said.tokens),
-        problems_digest=one.digest,
+        problems=len(encoded.prompt_tokens),
+        problems_digest=problem_set.digest,
         temperature=setting.temperature,
         top_p=setting.top_p,
         samples=samples.get(benchmark.name, samples.get("", benchmark.samples)),
-        template=said.template,
-        max_new_tokens=room,
+        template=encoded.template,
+        max_new_tokens=max_new_tokens,
         sampler=options.sampler,
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),

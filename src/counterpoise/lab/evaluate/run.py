@@ -1,12 +1,12 @@
-"""`poise eval`: models x ways of sampling x benchmarks, a block of problems at a time.
+"""`poise eval`: evaluate models x sampling settings x benchmarks, a block of problems at a time.
 
-    problems -> prompts -> responses -> rewards -> a line of results a problem
+    problems -> prompts -> responses -> rewards -> one line of results per problem
 
-Problems are drawn in blocks of `rows / samples`, cut the same way every time. The seed of a sample
-follows from the seed, the benchmark, the problem's id and the sample's number, not from the block,
-the model or the temperature: models and settings are compared on the same draws. A block that was
-cut short is drawn again whole and only what is missing is written, so the numbers are those of an
-evaluation that was never stopped.
+Problems are sampled in blocks of `rows / samples`, which are the same in every run. The seed of a
+sample follows from the seed, the benchmark, the problem's id and the sample's number, not from the
+block, the model or the temperature, so models and settings are compared on the same random numbers.
+An interrupted block is sampled again completely and only its missing problems are written, so the
+numbers equal those of an evaluation that was never stopped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.evaluate import models
-from counterpoise.lab.evaluate.cells import Header, Judged, write_order
-from counterpoise.lab.evaluate.models import Source
-from counterpoise.lab.evaluate.plan import LONGEST, Options, Work, plan
-from counterpoise.lab.evaluate.summary import Summary, write_summary
-from counterpoise.lab.evaluate.watch import Watch
+from counterpoise.lab.evaluate.models import ModelSource
+from counterpoise.lab.evaluate.plan import (
+    MAX_NEW_TOKENS,
+    EvaluationJob,
+    EvaluationOptions,
+    plan_jobs,
+)
+from counterpoise.lab.evaluate.progress import EvaluationProgress
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultHeader, write_order
+from counterpoise.lab.evaluate.summary import EvaluationSummary, write_summary
 from counterpoise.model.fit_memory import explain_out_of_memory
 from counterpoise.model.load import Policy
 from counterpoise.plugins import is_own, pinned
@@ -40,53 +45,66 @@ from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.math.boxed import boxed
 from counterpoise.verify.scores import Verifier, verified
 
-NO_MEMORY = "give a lower --rows or --max-tokens; what is written so far is kept"
-ENGINE_MEMORY = 0.7  # of a GPU, where vLLM draws: nothing is trained beside it
+NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
+ENGINE_MEMORY = 0.7  # share of the GPU for vLLM: nothing is trained beside it
 
 
-def evaluate(options: Options, watch: Watch | None = None) -> Summary:
-    """A verifier of the user's is pinned: its content is in the header of every file."""
-    watch = watch or Watch()
+def evaluate(
+    options: EvaluationOptions, progress: EvaluationProgress | None = None
+) -> EvaluationSummary:
+    """Run or continue the evaluation, and return the summary of all results."""
+    progress = progress or EvaluationProgress()
+    # A user's verifier is pinned by its content, which becomes part of every file's header.
     if is_own(options.verifier):
         options = replace(options, verifier=pinned(options.verifier, Path()))
-    works = plan(options)
-    prepare(options.out)
+    jobs = plan_jobs(options)
+    prepare_folder(options.out)
     with alone(options.out):
-        return fill_cells(works, options, watch)
+        return fill_result_files(jobs, options, progress)
 
 
-def fill_cells(works: Sequence[Work], options: Options, watch: Watch) -> Summary:
-    """What is missing of every file; then the summary of all."""
-    for work in works:
-        work.cell.open()
-    write_order(options.out, [work.cell.header for work in works])
-    total = sum(len(work.problems) * work.cell.header.samples for work in works)
-    missing = sum(len(work.missing) * work.cell.header.samples for work in works)
-    watch.started(total, total - missing)
-    tell_of_short_rooms(works, options, watch)
+def fill_result_files(
+    jobs: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
+) -> EvaluationSummary:
+    """Judge the missing problems of every result file, then write the summary."""
+    for job in jobs:
+        job.result_file.open()
+    write_order(options.out, [job.result_file.header for job in jobs])
+    total = sum(len(job.problems) * job.result_file.header.samples for job in jobs)
+    missing = sum(len(job.missing) * job.result_file.header.samples for job in jobs)
+    progress.start(total, total - missing)
+    warn_about_short_responses(jobs, options, progress)
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
-        for source, group in groupby(works, key=lambda work: work.source):
-            if pending := [work for work in group if work.missing]:
-                watch.loading(source.label)
-                judge(source, pending, verifier, options, watch)
+        # Jobs are ordered by model, so every model is loaded once.
+        for source, source_jobs in groupby(jobs, key=lambda job: job.source):
+            if pending := [job for job in source_jobs if job.missing]:
+                progress.show_loading(source.label)
+                judge_model(source, pending, verifier, options, progress)
     finally:
         verifier.close()
-        watch.finished()
+        progress.finish()
     return write_summary(options.out)
 
 
-def tell_of_short_rooms(works: Sequence[Work], options: Options, watch: Watch) -> None:
-    """Fewer tokens than were meant are another measurement: that is said."""
-    rooms = {work.cell.header.benchmark: work.cell.header.max_new_tokens for work in works}
-    for name, room in rooms.items():
-        if options.max_new_tokens is None and room < LONGEST:
-            watch.say(f"{name}: responses are cut at {room:,} tokens, all that the context leaves")
+def warn_about_short_responses(
+    jobs: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
+) -> None:
+    """Warn where the context is too short for full responses: scores are lower then."""
+    token_limits = {
+        job.result_file.header.benchmark: job.result_file.header.max_new_tokens for job in jobs
+    }
+    for name, token_limit in token_limits.items():
+        if options.max_new_tokens is None and token_limit < MAX_NEW_TOKENS:
+            progress.warn(
+                f"{name}: responses are cut at {token_limit:,} tokens, all that fits into the "
+                "context"
+            )
 
 
-def prepare(out: Path) -> None:
-    """A folder to write to that holds no run."""
+def prepare_folder(out: Path) -> None:
+    """Create the output folder; one that holds a run is an error."""
     if out.exists() and not out.is_dir():
         raise PoiseError(f"{out} is a file; --out must name a folder")
     check_no_run(out, "its evaluation")
@@ -96,81 +114,103 @@ def prepare(out: Path) -> None:
         raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
 
 
-def judge(
-    source: Source, works: Sequence[Work], verifier: Verifier, options: Options, watch: Watch
+def judge_model(
+    source: ModelSource,
+    jobs: Sequence[EvaluationJob],
+    verifier: Verifier,
+    options: EvaluationOptions,
+    progress: EvaluationProgress,
 ) -> None:
-    """Fill the files of one model; its memory is given back afterwards."""
-    policy = models.load(source, options.device, options.dtype)
-    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, largest(works, options))
+    """Fill the result files of one model, then free its memory."""
+    policy = models.load_model(source, options.device, options.dtype)
+    sampler: Sampler = SAMPLERS.load(options.sampler)(policy, sampler_config(jobs, options))
     try:
         with explain_out_of_memory(NO_MEMORY):
-            for work in works:
-                fill(work, policy, sampler, verifier, watch)
+            for job in jobs:
+                fill_result_file(job, policy, sampler, verifier, progress)
     finally:
         sampler.close()
         release_graphs(policy.decoder)
+        # Drop the references before emptying the cache, else the next model may not fit.
         del sampler, policy
         gc.collect()
         torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
 
-def largest(works: Sequence[Work], options: Options) -> RunConfig:
-    """What a sampler must have room for, as the run it would be made for."""
-    lengths = [max(map(len, work.tokens)) for work in works]
-    room = max(
-        length + work.cell.header.max_new_tokens
-        for length, work in zip(lengths, works, strict=True)
+def sampler_config(jobs: Sequence[EvaluationJob], options: EvaluationOptions) -> RunConfig:
+    """A configuration that makes the sampler reserve room for the longest prompt and response."""
+    lengths = [max(map(len, job.prompt_tokens)) for job in jobs]
+    total_tokens = max(
+        length + job.result_file.header.max_new_tokens
+        for length, job in zip(lengths, jobs, strict=True)
     )
     sample = SampleConfig(
         max_prompt_tokens=max(lengths),
-        max_new_tokens=room - max(lengths),
-        temperature=works[0].cell.header.temperature,
+        max_new_tokens=total_tokens - max(lengths),
+        temperature=jobs[0].result_file.header.temperature,
         engine=options.sampler,
         engine_memory=ENGINE_MEMORY,
     )
     return RunConfig(sample=sample)
 
 
-def fill(work: Work, policy: Policy, sampler: Sampler, verifier: Verifier, watch: Watch) -> None:
-    header, done = work.cell.header, work.cell.done
+def fill_result_file(
+    job: EvaluationJob,
+    policy: Policy,
+    sampler: Sampler,
+    verifier: Verifier,
+    progress: EvaluationProgress,
+) -> None:
+    header, judged = job.result_file.header, job.result_file.judged
     config = replace(
         SampleConfig(),
         temperature=header.temperature,
         top_p=header.top_p,
         max_new_tokens=header.max_new_tokens,
     )
-    ends = tuple(sorted({*policy.end_tokens, *work.added_ends}))
-    policy = replace(policy, end_tokens=ends)
-    size = max(1, header.rows // header.samples)
-    for start in range(0, len(work.problems), size):
-        block = work.problems[start : start + size]
-        if all(prompt.id in done for prompt in block):
+    end_tokens = tuple(sorted({*policy.end_tokens, *job.added_end_tokens}))
+    policy = replace(policy, end_tokens=end_tokens)
+    # Blocks are cut by position, not by what is missing, so that a resumed evaluation samples
+    # the same batches.
+    block_size = max(1, header.rows // header.samples)
+    for start in range(0, len(job.problems), block_size):
+        block = job.problems[start : start + block_size]
+        if all(prompt.id in judged for prompt in block):
             continue
         seeds = [seeds_for(header, prompt) for prompt in block]
-        drawn = sampler(policy, work.tokens[start : start + size], seeds, config)
-        left = [pair for pair in zip(block, drawn, strict=True) if pair[0].id not in done]
-        texts = [response.text for _, responses in left for response in responses]
-        asked = [prompt for prompt, responses in left for _ in responses]
-        scores = verified(verifier, texts, asked)
+        block_responses = sampler(
+            policy, job.prompt_tokens[start : start + block_size], seeds, config
+        )
+        # Problems that were judged before an interruption keep their first result.
+        unjudged = [
+            pair for pair in zip(block, block_responses, strict=True) if pair[0].id not in judged
+        ]
+        texts = [response.text for _, responses in unjudged for response in responses]
+        prompts = [prompt for prompt, responses in unjudged for _ in responses]
+        scores = verified(verifier, texts, prompts)
         if scores.timeouts or scores.crashes:
-            watch.say(
+            progress.warn(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "
-                f"{scores.crashes} crashed the verifier: they count as wrong"
+                f"{scores.crashes} crashed the verifier; they count as wrong"
             )
         rewards = iter(scores.rewards)
-        for prompt, responses in left:
-            work.cell.write(judged(prompt, responses, [next(rewards) for _ in responses]))
-        tokens = sum(len(r.tokens) for _, responses in left for r in responses)
-        watch.advanced(work.cell, len(texts), tokens)
+        for prompt, responses in unjudged:
+            job.result_file.write(
+                make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
+            )
+        tokens = sum(len(response.tokens) for _, responses in unjudged for response in responses)
+        progress.advance(job.result_file, len(texts), tokens)
 
 
-def seeds_for(header: Header, prompt: Prompt) -> list[int]:
+def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:
     stage = f"eval/{header.benchmark}/{prompt.id}"
-    return [seed_for(header.seed, stage, 0, g) for g in range(header.samples)]
+    return [seed_for(header.seed, stage, 0, sample) for sample in range(header.samples)]
 
 
-def judged(prompt: Prompt, responses: Sequence[Response], rewards: Sequence[float]) -> Judged:
-    return Judged(
+def make_judged_problem(
+    prompt: Prompt, responses: Sequence[Response], rewards: Sequence[float]
+) -> JudgedProblem:
+    return JudgedProblem(
         id=prompt.id,
         problem=prompt.problem,
         answer=prompt.answer,

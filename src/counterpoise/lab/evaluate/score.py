@@ -1,9 +1,10 @@
-"""The numbers of one benchmark: rewards of every sample -> avg@n, pass@k, maj@k, lengths.
+"""Scores of one benchmark, from the rewards of every sample: avg@n, pass@k, maj@k, lengths.
 
     avg@n = mean over problems of the share of their n samples that is right     (n = 1: pass@1)
 
-pass@k and maj@k are given for k = 1, 2, 4, ... up to n. Every number is a mean over problems, with
-the interval of prompt_intervals.py; lengths and the share cut off are plain means over all samples.
+pass@k and maj@k are given for k = 1, 2, 4, ... up to n. Every score is a mean over problems, with
+the interval of prompt_intervals.py; lengths and the truncated share are plain means over all
+samples.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from counterpoise.lab.evaluate.cells import Cell, Header, Judged
 from counterpoise.lab.evaluate.majority import maj_at_k
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, ResultHeader
 from counterpoise.statistics.pass_at_k import pass_at_k
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """Of the problems judged so far: `problems` of `of`."""
+class BenchmarkScore:
+    """Scores over the `problems` judged so far."""
 
-    header: Header
+    header: ResultHeader
     problems: int
     average: IntervalEstimate
     pass_at: dict[int, IntervalEstimate]
     maj_at: dict[int, IntervalEstimate]
-    truncated: float  # share of samples cut off at the length limit
-    unboxed: float  # share of samples without an answer in a box
+    truncated: float  # share of samples that hit the length limit
+    unboxed: float  # share of samples without a boxed answer
     mean_tokens: float
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.problems == self.header.problems
 
     @property
@@ -47,8 +48,8 @@ class Score:
             "problems": self.problems,
             "of": self.header.problems,
             **asdict(self.average),
-            "pass_at": {str(k): asdict(found) for k, found in self.pass_at.items()},
-            "maj_at": {str(k): asdict(found) for k, found in self.maj_at.items()},
+            "pass_at": {str(k): asdict(estimate) for k, estimate in self.pass_at.items()},
+            "maj_at": {str(k): asdict(estimate) for k, estimate in self.maj_at.items()},
             "truncated": self.truncated,
             "unboxed": self.unboxed,
             "mean_tokens": self.mean_tokens,
@@ -57,53 +58,60 @@ class Score:
         }
 
 
-def score(cell: Cell) -> Score | None:
-    """None while no problem is judged."""
-    if not cell.done:
+def score_benchmark(result_file: ResultFile) -> BenchmarkScore | None:
+    """Scores of a result file; None while no problem is judged."""
+    if not result_file.judged:
         return None
-    judged = list(cell.done.values())
-    ks = powers(cell.header.samples)
-    return Score(
-        header=cell.header,
-        problems=len(judged),
-        average=share_estimate(solved(judged)),
+    problems = list(result_file.judged.values())
+    sample_sizes = sample_counts(result_file.header.samples)
+    return BenchmarkScore(
+        header=result_file.header,
+        problems=len(problems),
+        average=share_estimate(solved_shares(problems)),
         pass_at={
-            k: share_estimate([pass_at_k(right(one), len(one.rewards), k) for one in judged])
-            for k in ks
+            k: share_estimate(
+                [pass_at_k(count_right(problem), len(problem.rewards), k) for problem in problems]
+            )
+            for k in sample_sizes
         },
-        maj_at={k: share_estimate([_majority(one, k) for one in judged]) for k in ks},
-        truncated=_mean([not ended for one in judged for ended in one.finished]),
-        unboxed=_mean([vote is None for one in judged for vote in one.votes]),
-        mean_tokens=_mean([length for one in judged for length in one.tokens]),
+        maj_at={
+            k: share_estimate([_majority(problem, k) for problem in problems]) for k in sample_sizes
+        },
+        truncated=_mean(
+            [not is_finished for problem in problems for is_finished in problem.finished]
+        ),
+        unboxed=_mean([vote is None for problem in problems for vote in problem.votes]),
+        mean_tokens=_mean([length for problem in problems for length in problem.tokens]),
     )
 
 
-def solved(judged: Sequence[Judged]) -> list[float]:
-    """x_p: the share of a problem's samples that is right, of every problem."""
-    return [right(one) / len(one.rewards) for one in judged]
+def solved_shares(problems: Sequence[JudgedProblem]) -> list[float]:
+    """x_p, the share of right samples, of every problem."""
+    return [count_right(problem) / len(problem.rewards) for problem in problems]
 
 
-def solved_once(judged: Sequence[Judged]) -> list[float]:
-    """pass@n of every problem: whether any of its samples is right."""
-    return [float(right(one) > 0) for one in judged]
+def solved_any(problems: Sequence[JudgedProblem]) -> list[float]:
+    """pass@n of every problem: 1.0 if any of its samples is right."""
+    return [float(count_right(problem) > 0) for problem in problems]
 
 
-def right(one: Judged) -> int:
-    """Samples with a reward above 0: one of the user's may be any number."""
-    return sum(reward > 0 for reward in one.rewards)
+def count_right(problem: JudgedProblem) -> int:
+    """Number of right samples: reward above 0, since a user's reward may be any number."""
+    return sum(reward > 0 for reward in problem.rewards)
 
 
-def powers(n: int) -> list[int]:
-    """
+def sample_counts(n: int) -> list[int]:
+    """The k of pass@k: powers of two below n, and n.
+
     Example:
-        >>> powers(32), powers(1), powers(6)
+        >>> sample_counts(32), sample_counts(1), sample_counts(6)
         ([1, 2, 4, 8, 16, 32], [1], [1, 2, 4, 6])
     """
     return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
 
 
-def _majority(one: Judged, k: int) -> float:
-    return maj_at_k(one.votes, [reward > 0 for reward in one.rewards], k)
+def _majority(problem: JudgedProblem, k: int) -> float:
+    return maj_at_k(problem.votes, [reward > 0 for reward in problem.rewards], k)
 
 
 def _mean(values: Sequence[float]) -> float:

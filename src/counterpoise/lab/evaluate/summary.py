@@ -1,8 +1,8 @@
-"""All numbers of an evaluation: every benchmark, their averages, models against the first.
+"""Summary of an evaluation: scores of every benchmark, averages, differences to the first model.
 
-An average is the plain mean over benchmarks, as the paper's; it is given where every benchmark was
-judged. Models are compared problem by problem: the same seeds, the same problems. Where pass@n does
-not rise with avg@n, a model has become surer of what it could do, not able to do more.
+An average is the plain mean over benchmarks, as in the paper; it needs results of every benchmark.
+Models are compared problem by problem, on the same problems and seeds. Where avg@n rises and pass@n
+does not, a model solves the same problems more reliably but no new ones.
 """
 
 from __future__ import annotations
@@ -13,93 +13,105 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting
-from counterpoise.lab.evaluate.cells import SCHEMA, Cell, read_cells, write_json
-from counterpoise.lab.evaluate.score import Score, score, solved_once
-from counterpoise.lab.evaluate.sweep import Choice, choices, gap
+from counterpoise.lab.evaluate.result_files import SCHEMA, ResultFile, read_result_files, write_json
+from counterpoise.lab.evaluate.score import BenchmarkScore, score_benchmark, solved_any
+from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A row of the table: one model, sampled one way."""
+class SummaryLine:
+    """A row of the table: one model at one sampling setting."""
 
     model: str
     setting: Setting
-    scores: dict[str, Score]  # by benchmark
+    scores: dict[str, BenchmarkScore]  # by benchmark
     average: IntervalEstimate | None  # None: a benchmark is missing
-    against: dict[
+    # By benchmark: this model minus the first one at the same setting.
+    differences: dict[str, IntervalEstimate]
+    average_difference: IntervalEstimate | None
+    pass_differences: dict[
         str, IntervalEstimate
-    ]  # this less the first model at the same setting; by benchmark
-    against_average: IntervalEstimate | None
-    against_pass: dict[str, IntervalEstimate]  # the same of pass@n; where there are several samples
+    ]  # the same for pass@n, where there are several samples
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class EvaluationSummary:
     benchmarks: list[str]
     titles: dict[str, str]
-    lines: list[Line]
-    choices: list[Choice]  # where a model was sampled in several ways
+    lines: list[SummaryLine]
+    choices: list[SettingChoice]  # for models with several sampling settings
 
     @property
-    def swept(self) -> bool:
+    def has_sweep(self) -> bool:
         return bool(self.choices)
 
     @property
-    def compared(self) -> bool:
-        return any(line.against for line in self.lines)
+    def has_differences(self) -> bool:
+        return any(line.differences for line in self.lines)
 
     @property
-    def whole(self) -> bool:
-        return all(one.whole for line in self.lines for one in line.scores.values())
+    def is_complete(self) -> bool:
+        return all(score.is_complete for line in self.lines for score in line.scores.values())
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
-            "scores": [s.to_json() for line in self.lines for s in line.scores.values()],
+            "scores": [score.to_json() for line in self.lines for score in line.scores.values()],
             "averages": [
                 {**_key(line), **asdict(line.average)} for line in self.lines if line.average
             ],
             "against_first": [
-                {**_key(line), "benchmark": name, "difference": found.mean,
-                 "low": found.low, "high": found.high}
+                {**_key(line), "benchmark": name, "difference": estimate.mean,
+                 "low": estimate.low, "high": estimate.high}
                 for line in self.lines
-                for name, found in _against(line).items()
+                for name, estimate in _against(line).items()
             ],
             "against_first_pass_at_n": [
-                {**_key(line), "benchmark": name, "difference": found.mean,
-                 "low": found.low, "high": found.high}
+                {**_key(line), "benchmark": name, "difference": estimate.mean,
+                 "low": estimate.low, "high": estimate.high}
                 for line in self.lines
-                for name, found in line.against_pass.items()
+                for name, estimate in line.pass_differences.items()
             ],
             "sweep": [
-                {"model": c.model, **asdict(c.best), "mean": c.mean,
-                 "not_told_apart": [asdict(setting) for setting in c.level()]}
-                for c in self.choices
+                {"model": choice.model, **asdict(choice.best), "mean": choice.mean,
+                 "not_told_apart": [asdict(setting) for setting in choice.indistinguishable()]}
+                for choice in self.choices
             ],
         }  # fmt: skip
 
 
-def summarise(cells: Sequence[Cell]) -> Summary:
-    found: dict[tuple[str, Setting], dict[str, Cell]] = {}
-    for cell in cells:
-        if cell.done:
-            key = (cell.header.model, cell.header.setting)
-            found.setdefault(key, {})[cell.header.benchmark] = cell
-    names = list(dict.fromkeys(cell.header.benchmark for cell in cells))
-    first = next(iter(found), ("", None))[0]
+def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
+    files_by_line: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
+    for result_file in result_files:
+        if result_file.judged:
+            key = (result_file.header.model, result_file.header.setting)
+            files_by_line.setdefault(key, {})[result_file.header.benchmark] = result_file
+    benchmarks = list(dict.fromkeys(result_file.header.benchmark for result_file in result_files))
+    # The first model is the baseline of all differences.
+    first_model = next(iter(files_by_line), ("", None))[0]
     lines = [
-        _line(model, setting, group, names, found.get((first, setting)) if model != first else None)
-        for (model, setting), group in found.items()
+        _line(
+            model,
+            setting,
+            files,
+            benchmarks,
+            files_by_line.get((first_model, setting)) if model != first_model else None,
+        )
+        for (model, setting), files in files_by_line.items()
     ]
-    titles = {cell.header.benchmark: cell.header.title for cell in cells}
-    judged = [cell for group in found.values() for cell in group.values()]
-    return Summary(names, titles, lines, choices(judged))
+    titles = {
+        result_file.header.benchmark: result_file.header.title for result_file in result_files
+    }
+    judged_files = [
+        result_file for files in files_by_line.values() for result_file in files.values()
+    ]
+    return EvaluationSummary(benchmarks, titles, lines, choose_settings(judged_files))
 
 
-def write_summary(folder: Path) -> Summary:
-    """summary.json from the files of results/."""
-    summary = summarise(read_cells(folder))
+def write_summary(folder: Path) -> EvaluationSummary:
+    """Write summary.json from the result files."""
+    summary = summarise(read_result_files(folder))
     write_json(folder / "summary.json", summary.to_json())
     return summary
 
@@ -107,36 +119,45 @@ def write_summary(folder: Path) -> Summary:
 def _line(
     model: str,
     setting: Setting,
-    cells: dict[str, Cell],
+    result_files: dict[str, ResultFile],
     names: Sequence[str],
-    first: dict[str, Cell] | None,
-) -> Line:
-    scores = {name: made for name in names if name in cells and (made := score(cells[name]))}
+    first: dict[str, ResultFile] | None,
+) -> SummaryLine:
+    scores = {
+        name: benchmark_score
+        for name in names
+        if name in result_files and (benchmark_score := score_benchmark(result_files[name]))
+    }
+    # An average over fewer benchmarks than the other lines have would not be comparable.
     complete = len(scores) == len(names) and len(names) > 1
     against = {
-        name: gap({name: cells[name]}, {name: first[name]})
+        name: paired_result_difference({name: result_files[name]}, {name: first[name]})
         for name in scores
         if first is not None and name in first
     }
-    return Line(
+    return SummaryLine(
         model,
         setting,
         scores,
-        average_estimates([s.average for s in scores.values()]) if complete else None,
+        average_estimates([score.average for score in scores.values()]) if complete else None,
         against,
-        gap(cells, first) if first is not None and len(against) == len(names) > 1 else None,
+        paired_result_difference(result_files, first)
+        if first is not None and len(against) == len(names) > 1
+        else None,
         {
-            name: gap({name: cells[name]}, {name: first[name]}, solved_once)
+            name: paired_result_difference(
+                {name: result_files[name]}, {name: first[name]}, solved_any
+            )
             for name in against
-            if first is not None and cells[name].header.samples > 1
+            if first is not None and result_files[name].header.samples > 1
         },
     )
 
 
-def _against(line: Line) -> dict[str, IntervalEstimate]:
-    overall = {"average": line.against_average} if line.against_average else {}
-    return line.against | overall
+def _against(line: SummaryLine) -> dict[str, IntervalEstimate]:
+    overall = {"average": line.average_difference} if line.average_difference else {}
+    return line.differences | overall
 
 
-def _key(line: Line) -> dict[str, Any]:
+def _key(line: SummaryLine) -> dict[str, Any]:
     return {"model": line.model, **asdict(line.setting)}

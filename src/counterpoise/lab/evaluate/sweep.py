@@ -1,9 +1,8 @@
-"""Which temperature and top-p to judge by: the paper's Table 4, and the choice it implies.
+"""Choose the temperature and top-p of an evaluation, as in the paper's Table 4.
 
-The paper takes the setting with the highest average over benchmarks on the aligned model. Here the
-aligned model is the last one named. Settings that were sampled with the same seeds on the same
-problems are compared problem by problem, so it can be said which of the others are behind, and
-which only look so.
+The paper takes the setting with the highest average over benchmarks on the aligned model; here that
+is the last model named. Settings use the same seeds and problems, so they are compared problem by
+problem, which shows which of the others are really worse.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from itertools import product
 
 from counterpoise.config.evaluation_settings import Setting, parse_grid
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.cells import Cell, Judged
-from counterpoise.lab.evaluate.score import solved
+from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile
+from counterpoise.lab.evaluate.score import solved_shares
 from counterpoise.statistics.prompt_intervals import (
     IntervalEstimate,
     average_estimates,
@@ -25,81 +24,113 @@ from counterpoise.statistics.prompt_intervals import (
 TEMPERATURES, TOP_PS = (1.0, 0.6), (0.7, 0.95)  # Table 4
 
 
-def asked(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
-    """What --temperature and --top-p name: every pair of a sweep, else the one there is.
+def parse_settings(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
+    """The settings of --temperature and --top-p: all pairs of a sweep, else the only one.
 
     Example:
-        >>> [str(setting) for setting in asked("1.0", "0.7,0.95", sweep=True)]
+        >>> [str(setting) for setting in parse_settings("1.0", "0.7,0.95", sweep=True)]
         ['1/0.7', '1/0.95']
     """
     temperatures = parse_grid("--temperature", temperature, TEMPERATURES if sweep else (0.6,))
     top_ps = parse_grid("--top-p", top_p, TOP_PS if sweep else (0.95,))
     if not sweep and len(temperatures) * len(top_ps) > 1:
-        raise PoiseError("several temperatures or top-ps are a sweep: add --sweep")
+        raise PoiseError("several values of --temperature or --top-p are a sweep: add --sweep")
     return [Setting(*pair) for pair in product(temperatures, top_ps)]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Example: Choice("mine", Setting(0.6, 0.95), 0.412, {Setting(1.0, 0.7): Estimate(...)})"""
+class SettingChoice:
+    """The best setting of a model, and how far the others are from it.
+
+    Example:
+        SettingChoice("mine", Setting(0.6, 0.95), 0.412, {Setting(1.0, 0.7): IntervalEstimate(...)})
+    """
 
     model: str
     best: Setting
     mean: float
-    behind: dict[
-        Setting, IntervalEstimate
-    ]  # the others' average less the best's, problem by problem
+    # Average of each other setting minus the best's, paired by problem.
+    differences: dict[Setting, IntervalEstimate]
 
-    def level(self) -> list[Setting]:
-        """Those that these problems cannot tell from the best."""
-        return [setting for setting, gap in self.behind.items() if gap.high >= 0]
+    def indistinguishable(self) -> list[Setting]:
+        """Settings that these problems cannot distinguish from the best one."""
+        return [setting for setting, gap in self.differences.items() if gap.high >= 0]
 
     def __str__(self) -> str:
-        level = self.level()
-        others = len(self.behind)
-        tail = (
-            f"not told apart from {', '.join(map(str, level))} by these problems"
-            if level
+        tied = self.indistinguishable()
+        num_others = len(self.differences)
+        comparison = (
+            f"not distinguishable from {', '.join(map(str, tied))} by these problems"
+            if tied
             else "ahead of the other"
-            if others == 1
-            else f"ahead of all {others} others"
+            if num_others == 1
+            else f"ahead of all {num_others} others"
         )
-        return f"{self.model}: {self.best} ({100 * self.mean:.1f} %), {tail}"
+        return f"{self.model}: {self.best} ({100 * self.mean:.1f} %), {comparison}"
 
 
-def choices(cells: Sequence[Cell]) -> list[Choice]:
-    """For every model that was judged in several ways; the last one's is the one to take."""
-    by_model: dict[str, dict[Setting, dict[str, Cell]]] = {}
-    for cell in cells:
-        at = by_model.setdefault(cell.header.model, {}).setdefault(cell.header.setting, {})
-        at[cell.header.benchmark] = cell
-    return [choose(model, found) for model, found in by_model.items() if len(found) > 1]
+def choose_settings(result_files: Sequence[ResultFile]) -> list[SettingChoice]:
+    """The choice of every model with several settings; that of the last model is the result."""
+    by_model: dict[str, dict[Setting, dict[str, ResultFile]]] = {}
+    for result_file in result_files:
+        files_by_benchmark = by_model.setdefault(result_file.header.model, {}).setdefault(
+            result_file.header.setting, {}
+        )
+        files_by_benchmark[result_file.header.benchmark] = result_file
+    return [
+        choose_setting(model, files_by_setting)
+        for model, files_by_setting in by_model.items()
+        if len(files_by_setting) > 1
+    ]
 
 
-def choose(model: str, found: Mapping[Setting, Mapping[str, Cell]]) -> Choice:
-    means = {setting: _mean(benchmarks) for setting, benchmarks in found.items()}
+def choose_setting(
+    model: str, files_by_setting: Mapping[Setting, Mapping[str, ResultFile]]
+) -> SettingChoice:
+    means = {setting: _mean(benchmarks) for setting, benchmarks in files_by_setting.items()}
     best = max(means, key=lambda setting: means[setting])
-    behind = {s: gap(found[s], found[best]) for s in found if s != best}
-    return Choice(model, best, means[best], behind)
+    behind = {
+        setting: paired_result_difference(files_by_setting[setting], files_by_setting[best])
+        for setting in files_by_setting
+        if setting != best
+    }
+    return SettingChoice(model, best, means[best], behind)
 
 
-def gap(
-    after: Mapping[str, Cell],
-    before: Mapping[str, Cell],
-    values: Callable[[Sequence[Judged]], list[float]] = solved,
+def paired_result_difference(
+    after: Mapping[str, ResultFile],
+    before: Mapping[str, ResultFile],
+    values: Callable[[Sequence[JudgedProblem]], list[float]] = solved_shares,
 ) -> IntervalEstimate:
-    """The mean over benchmarks of paired differences; what only one of them has is left out."""
-    parts = []
+    """Mean over benchmarks of the paired differences, on problems that both have."""
+    estimates = []
     for name in before:
-        new = after[name].done if name in after else {}
-        old = {i: one for i, one in before[name].done.items() if i in new}
-        if old:
-            parts.append(
-                paired_difference(values([new[i] for i in old]), values(list(old.values())))
+        after_problems = after[name].judged if name in after else {}
+        # Paired differences need problems that both sides have judged.
+        before_problems = {
+            problem_id: problem
+            for problem_id, problem in before[name].judged.items()
+            if problem_id in after_problems
+        }
+        if before_problems:
+            estimates.append(
+                paired_difference(
+                    values([after_problems[problem_id] for problem_id in before_problems]),
+                    values(list(before_problems.values())),
+                )
             )
-    return average_estimates(parts) if parts else IntervalEstimate(0.0, -1.0, 1.0)
+    return average_estimates(estimates) if estimates else IntervalEstimate(0.0, -1.0, 1.0)
 
 
-def _mean(benchmarks: Mapping[str, Cell]) -> float:
-    each = [solved(list(cell.done.values())) for cell in benchmarks.values() if cell.done]
-    return sum(sum(x) / len(x) for x in each) / len(each) if each else 0.0
+def _mean(benchmarks: Mapping[str, ResultFile]) -> float:
+    shares_per_benchmark = [
+        solved_shares(list(result_file.judged.values()))
+        for result_file in benchmarks.values()
+        if result_file.judged
+    ]
+    return (
+        sum(sum(shares) / len(shares) for shares in shares_per_benchmark)
+        / len(shares_per_benchmark)
+        if shares_per_benchmark
+        else 0.0
+    )

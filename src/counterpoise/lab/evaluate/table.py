@@ -1,4 +1,4 @@
-"""An evaluation in the terminal: a table as the paper's, then what stands behind each number."""
+"""An evaluation in the terminal: the table of scores, then details and differences."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.lab.evaluate.summary import Summary
+from counterpoise.lab.evaluate.summary import EvaluationSummary
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.terminal import one_line
 
 AVERAGE = "Avg"
 
 
-def print_summary(console: Console, summary: Summary) -> None:
+def print_summary(console: Console, summary: EvaluationSummary) -> None:
     console.print(Group(*_parts(summary)))
 
 
-def _parts(summary: Summary) -> list[RenderableType]:
-    parts: list[RenderableType] = [main_table(summary), Text(), details(summary), Text()]
-    if summary.compared:
-        parts += [differences(summary), Text()]
+def _parts(summary: EvaluationSummary) -> list[RenderableType]:
+    blocks: list[RenderableType] = [main_table(summary), Text(), details_table(summary), Text()]
+    if summary.has_differences:
+        blocks += [differences_table(summary), Text()]
     for choice in summary.choices:
-        parts.append(_name(str(choice)))
+        blocks.append(_name(str(choice)))
     if summary.choices:
-        last = summary.choices[-1]
-        parts.append(Text(f"choice: {last.best}, by the last model named", style="bold"))
-    return parts
+        final_choice = summary.choices[-1]
+        blocks.append(Text(f"choice: {final_choice.best}, by the last model named", style="bold"))
+    return blocks
 
 
-def main_table(summary: Summary) -> Table:
-    """Per cent, and the 95 % interval under it: narrow, so that six benchmarks fit."""
+def main_table(summary: EvaluationSummary) -> Table:
+    """Percentages with the 95 % interval below, narrow enough for six benchmarks."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("model")
-    if summary.swept:
+    if summary.has_sweep:
         table.add_column("T/top-p")
     for name in summary.benchmarks:
         table.add_column(_name(summary.titles[name]), justify="right")
@@ -41,62 +41,70 @@ def main_table(summary: Summary) -> Table:
     if averaged:
         table.add_column(AVERAGE, justify="right")
     for line in summary.lines:
-        shown = [line.scores.get(name) for name in summary.benchmarks]
-        cells = [_cell(s.average, whole=s.whole) if s else Text("-") for s in shown]
+        scores = [line.scores.get(name) for name in summary.benchmarks]
+        cells = [
+            _cell(score.average, is_complete=score.is_complete) if score else Text("-")
+            for score in scores
+        ]
         if averaged:
             cells.append(_cell(line.average) if line.average else Text("-"))
-        at = [str(line.setting)] if summary.swept else []
-        table.add_row(_name(line.model), *at, *cells)
+        setting = [str(line.setting)] if summary.has_sweep else []
+        table.add_row(_name(line.model), *setting, *cells)
     return table
 
 
-def details(summary: Summary) -> Table:
+def details_table(summary: EvaluationSummary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("model", "benchmark"):
         table.add_column(title, no_wrap=True)
-    for title in ("asked", "pass@n", "maj@n", "cut off", "no box", "tokens"):
+    for title in ("problems", "pass@n", "maj@n", "truncated", "no box", "tokens"):
         table.add_column(title, justify="right", no_wrap=True)
     for line in summary.lines:
-        for name, one in line.scores.items():
-            n = one.header.samples
-            at = f" {line.setting}" if summary.swept else ""
-            partly = "" if one.whole else f" of {one.header.problems}"
+        for name, score in line.scores.items():
+            num_samples = score.header.samples
+            setting = f" {line.setting}" if summary.has_sweep else ""
+            partly = "" if score.is_complete else f" of {score.header.problems}"
             row = [
-                f"{one.problems}{partly} x {n}",
-                f"{100 * one.pass_at[n].mean:.1f}",
-                f"{100 * one.maj_at[n].mean:.1f}",
-                f"{100 * one.truncated:.1f} %",
-                f"{100 * one.unboxed:.1f} %",
-                f"{one.mean_tokens:,.0f}",
+                f"{score.problems}{partly} x {num_samples}",
+                f"{100 * score.pass_at[num_samples].mean:.1f}",
+                f"{100 * score.maj_at[num_samples].mean:.1f}",
+                f"{100 * score.truncated:.1f} %",
+                f"{100 * score.unboxed:.1f} %",
+                f"{score.mean_tokens:,.0f}",
             ]
-            table.add_row(_name(line.model + at), _name(name), *row)
+            table.add_row(_name(line.model + setting), _name(name), *row)
     return table
 
 
-def differences(summary: Summary) -> Table:
-    """Points more than the first model, problem by problem."""
+def differences_table(summary: EvaluationSummary) -> Table:
+    """Differences to the first model in percentage points, paired by problem."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(_name(f"against {summary.lines[0].model}"))
     names = [*summary.benchmarks, AVERAGE] if len(summary.benchmarks) > 1 else summary.benchmarks
     for name in names:
         table.add_column(_name(summary.titles.get(name, name)), justify="right")
+    # A second row per model compares pass@n, where several samples were drawn.
     for line in summary.lines:
-        found = line.against | ({AVERAGE: line.against_average} if line.against_average else {})
-        at = f" {line.setting}" if summary.swept else ""
-        for kind, gaps in (("", found), (" pass@n", line.against_pass)):
+        by_column = line.differences | (
+            {AVERAGE: line.average_difference} if line.average_difference else {}
+        )
+        setting = f" {line.setting}" if summary.has_sweep else ""
+        for kind, gaps in (("", by_column), (" pass@n", line.pass_differences)):
             if gaps:
-                cells = [_cell(gaps[n], sign="+") if n in gaps else Text("-") for n in names]
-                table.add_row(_name(line.model + at + kind), *cells)
+                cells = [
+                    _cell(gaps[name], sign="+") if name in gaps else Text("-") for name in names
+                ]
+                table.add_row(_name(line.model + setting + kind), *cells)
     return table
 
 
 def _name(text: str) -> Text:
-    """A model or a benchmark: its name is a path of the user's, or the name of a file."""
+    """The name of a model or a benchmark as one line: a path may contain control characters."""
     return Text(one_line(text))
 
 
-def _cell(found: IntervalEstimate, *, whole: bool = True, sign: str = "") -> Text:
-    mean, low, high = (f"{100 * x:{sign}.1f}" for x in (found.mean, found.low, found.high))
-    text = Text(mean + ("" if whole else "*"), style="bold")
+def _cell(estimate: IntervalEstimate, *, is_complete: bool = True, sign: str = "") -> Text:
+    mean, low, high = (f"{100 * x:{sign}.1f}" for x in (estimate.mean, estimate.low, estimate.high))
+    text = Text(mean + ("" if is_complete else "*"), style="bold")
     joint = " to " if sign else "–"
     return text.append(f"\n{low}{joint}{high}", style="not bold dim")

@@ -13,8 +13,8 @@ from counterpoise.lab.experiments.measures import MEASURES, wilson
 from counterpoise.lab.experiments.pieces import read_pieces
 from counterpoise.lab.experiments.results import Result, results
 from counterpoise.lab.experiments.seed_means import WINDOW, over_seeds
-from counterpoise.report.charts.forest import forest, point
-from counterpoise.report.charts.multiples import Frame, grid, small
+from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.multiples import ChartFrame, chart_grid, small_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
@@ -73,10 +73,10 @@ def _differences(found: list[Result], experiment: Experiment, rate: float) -> Fi
             pairs = [one.against[first].rollouts, one.against[first].updates]
             pairs += [one.against[o].rollouts for o in others[:1] if o in one.against]
             points += [
-                point(one.arm, series, _bounds(mean))
+                forest_point(one.arm, series, _bounds(mean))
                 for series, mean in zip(styles, pairs, strict=False)
             ]
-    drawn = forest(
+    drawn = forest_chart(
         points, styles, f"success minus {experiment.baseline}",
         f"Held-out success against {experiment.baseline}, learning rate {rate:g}",
         axis="+%", number="+.1%", zero=True, guide=0.0,
@@ -91,22 +91,22 @@ def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
     shown = []
     for name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
         points = [
-            point(one.arm, f"lr {one.rate:g}", _bounds(one.measures[name]))
+            forest_point(one.arm, f"lr {one.rate:g}", _bounds(one.measures[name]))
             for one in found
             if name in one.measures
         ]
         if not points:
             continue
         label, percent = MEASURES[name].label, MEASURES[name].percent
-        drawn = forest(
+        drawn = forest_chart(
             points, styles, label, f"{label} by arm", zero=True,
             axis="%" if percent else ",.0f", number=".2%" if percent else ".1f",
         )  # fmt: skip
         note = "Mean over seeds with its 95 % interval."
         shown.append(Figure(drawn, label[0].upper() + label[1:], note, _keys(styles)))
-    points = [point(one.arm, f"lr {one.rate:g}", _collapsed(one)) for one in found]
+    points = [forest_point(one.arm, f"lr {one.rate:g}", _collapsed(one)) for one in found]
     title = "share of runs"
-    drawn = forest(
+    drawn = forest_chart(
         points, styles, title, "Runs that collapsed by arm", axis="%", number=".0%", zero=True
     )
     note = "By the definition in the experiment file; 95 % intervals (Wilson)."
@@ -144,20 +144,20 @@ def _against(
         for arm in [experiment.baseline, *arms]
         for column in columns
     }
-    frame = Frame.of(lines.values(), cost, "%")
+    frame = ChartFrame.fit(lines.values(), cost, "%")
     charts = []
     for arm in arms:
         layers: list[alt.Chart] = []
         for who, colour in ((experiment.baseline, "muted"), (arm, _colour(arm, experiment))):
             for dash, column in zip(([1, 0], [4, 3]), columns, strict=False):
-                layers += frame.banded(lines[who, column], colour, dash)
-        charts.append(small(layers, arm))
+                layers += frame.line_with_band(lines[who, column], colour, dash)
+        charts.append(small_chart(layers, arm))
     first, *others = (experiment.columns[c] for c in columns)
     note = f"Mean over seeds with its 95 % interval. Solid: sampled at {first}"
     note += f"; dashed: at {others[0]}." if others else "."
     title = f"Held-out success over {cost}, lr {rate:g}"
     keys = [(_colour(arm, experiment), arm) for arm in arms] + [("muted", experiment.baseline)]
-    return Figure(grid(charts, title), title, note, tuple(keys), wide=True)
+    return Figure(chart_grid(charts, title), title, note, tuple(keys), wide=True)
 
 
 def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
@@ -167,20 +167,20 @@ def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
         lines = {a: over_seeds(runs, a, rate, column, window=window) for a in arms}
         if not any(lines.values()):
             continue
-        frame = Frame.of(lines.values(), "rollouts", form)
+        frame = ChartFrame.fit(lines.values(), "rollouts", form)
         above = sorted(arms, key=lambda a: a == experiment.baseline)  # the baseline is drawn last
         layers = [
             layer
             for arm in above
             if lines[arm]
-            for layer in frame.banded(lines[arm], _colour(arm, experiment), opacity=0.1)
+            for layer in frame.line_with_band(lines[arm], _colour(arm, experiment), opacity=0.1)
         ]
-        charts.append(small(layers, title))
+        charts.append(small_chart(layers, title))
     title = f"What happened besides, lr {rate:g}"
     note = "Means over seeds with 95 % intervals, over rollouts sampled; "
     note += f"noisy ones are also averaged over {WINDOW} iterations."
     keys = tuple((_colour(arm, experiment), arm) for arm in arms)
-    return Figure(grid(charts, title), title, note, keys, wide=True)
+    return Figure(chart_grid(charts, title), title, note, keys, wide=True)
 
 
 def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
@@ -194,12 +194,14 @@ def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
             for key, curve in runs.items()
             if (key.arm, key.rate) == (arm, rate)
         ]
-        frame = Frame.of([line for _, line in lines], "rollouts", form)
+        frame = ChartFrame.fit([line for _, line in lines], "rollouts", form)
         layers = [frame.line(line, BY_RATE[i % len(BY_RATE)]) for i, line in lines if line]
         if layers:
-            charts.append(small(layers, title, width=300, height=180))
+            charts.append(small_chart(layers, title, width=300, height=180))
     keys = tuple((BY_RATE[i % len(BY_RATE)], f"lr {rate:g}") for i, rate in enumerate(rates))
-    return Figure(grid(charts, "Pilot"), f"{arm} at every rate", "A line a seed.", keys, wide=True)
+    return Figure(
+        chart_grid(charts, "Pilot"), f"{arm} at every rate", "A line a seed.", keys, wide=True
+    )
 
 
 def _point(r: Record, column: str) -> Record:

@@ -9,8 +9,8 @@ import altair as alt
 from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
 from counterpoise.lab.studies.arms import BASELINE, SIDE_METRICS, final_success, side_metric
-from counterpoise.report.charts.forest import forest, point
-from counterpoise.report.charts.series import chart, smoothed
+from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart, moving_average
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -31,12 +31,12 @@ def draw(records: Records) -> tuple[Figure, ...]:
 def _results_figure(runs: Runs) -> Figure:
     styles = _rate_styles(runs)
     points = [
-        point(arm, f"lr {rate:g}", (success.value, success.low, success.high))
+        forest_point(arm, f"lr {rate:g}", (success.value, success.low, success.high))
         for arm in arms(runs)
         for rate in rates(runs)
         for success in [final_success(runs, arm, rate)]
     ]
-    layered_chart = forest(
+    layered_chart = forest_chart(
         points,
         styles,
         title="held-out success",
@@ -58,8 +58,8 @@ def _differences_figure(runs: Runs) -> Figure:
             for arm in arms(runs):
                 if arm != BASELINE:
                     mean = getattr(compare(runs, arm, BASELINE)[rate_index], cost)
-                    points.append(point(arm, series, (mean.value, mean.low, mean.high)))
-    layered_chart = forest(
+                    points.append(forest_point(arm, series, (mean.value, mean.low, mean.high)))
+    layered_chart = forest_chart(
         points,
         styles,
         title=f"success minus {BASELINE}",
@@ -81,8 +81,8 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     for rate_index, rate in enumerate(rates(runs)):
         for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index])):
-            line = chart(_seed_band(runs, shown_arm, rate))
-            points = chart(_heldout_points(runs, shown_arm, rate))
+            line = base_chart(_seed_band(runs, shown_arm, rate))
+            points = base_chart(_heldout_points(runs, shown_arm, rate))
             layers += [
                 line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
                 line.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(x=x, y=y),
@@ -102,7 +102,7 @@ def _seed_band(runs: Runs, arm: str, rate: float) -> list[Record]:
         if record["success"] is not None:
             by_seed.setdefault(record["seed"], []).append(record)
     smooth = {
-        seed: smoothed([record["success"] for record in seed_records])[0]
+        seed: moving_average([record["success"] for record in seed_records])[0]
         for seed, seed_records in by_seed.items()
     }
     line = []
@@ -143,13 +143,13 @@ def _run_records(runs: Runs, arm: str, rate: float) -> list[Record]:
 def _side_metric_figure(runs: Runs, name: str) -> Figure:
     styles = _rate_styles(runs)
     points = [
-        point(arm, f"lr {rate:g}", seed_range)
+        forest_point(arm, f"lr {rate:g}", seed_range)
         for arm in arms(runs)
         for rate in rates(runs)
         if (seed_range := side_metric(runs, arm, rate, name))
     ]
     label = SIDE_METRICS[name][0]
-    layered_chart = forest(points, styles, label, f"{label} by arm", zero=True)
+    layered_chart = forest_chart(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: the pushes of positive and negative rollouts on a token cancel.",
         "largest_sum": "S_B: sum of the advantages of a group's rollouts in a step; 0 if whole.",

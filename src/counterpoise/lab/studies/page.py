@@ -16,9 +16,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.study import load_study
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.panels.summary import duration
+from counterpoise.report.panels.summary import format_duration
 from counterpoise.variants import STUDIES
 
 StudyResult = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
@@ -41,13 +41,13 @@ def write_studies_page(folder: Path, out: Path, only: str | None = None) -> Path
         (result,) = results
         panel = replace(study_panel(folder, result), title="")
         return write_page(
-            out, whole_page("Counterpoise experiment", result["title"], {result["study"]: panel})
+            out, assemble_page("Counterpoise experiment", result["title"], {result["study"]: panel})
         )
     panels = {result["study"]: study_panel(folder, result) for result in results}
     if only is None:
         panels = {"overview": overview_panel(results), **panels}
-        return write_page(out, whole_page("Counterpoise studies", folder.resolve().name, panels))
-    return write_page(out, whole_page("Counterpoise study", only, panels))
+        return write_page(out, assemble_page("Counterpoise studies", folder.resolve().name, panels))
+    return write_page(out, assemble_page("Counterpoise study", only, panels))
 
 
 def read_results(folder: Path) -> list[StudyResult]:
@@ -83,7 +83,7 @@ def overview_panel(results: list[StudyResult]) -> Panel:
             found=[(result, hypothesis_verdicts(result)) for result in results],
             marks=VERDICT_MARKS,
             tally=tally,
-            duration=duration,
+            duration=format_duration,
             papers=any(result["shows"] for result in results),
         ),
         assets=ASSETS,
@@ -119,7 +119,7 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
             numbers=[_number_row(number) for number in result["numbers"]],
             first=VISIBLE_NUMBERS,
             settings=[(name, _format_setting(value)) for name, value in settings.items()],
-            took=duration(result.get("seconds") or 0.0),
+            took=format_duration(result.get("seconds") or 0.0),
             why_none=why_none,
             papers=any(number.get("paper") is not None for number in result["numbers"]),
         ),

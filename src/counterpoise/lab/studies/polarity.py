@@ -37,7 +37,7 @@ from counterpoise.microscope.categories import (
 )
 from counterpoise.microscope.displacement import displacement_classes, flipped_tokens
 from counterpoise.microscope.polarity import measure_polarity
-from counterpoise.report.charts.forest import Point, forest, point
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
@@ -236,7 +236,7 @@ def _shares(records: Records, optimizer: str) -> Figure:
                 prompts, _share(optimizer_records, update, (category,))
             )
             points.append(
-                point(LABELS[category], UPDATE_NAMES[update], share_interval, count / tokens)
+                forest_point(LABELS[category], UPDATE_NAMES[update], share_interval, count / tokens)
             )
     return Figure(
         _forest(points, "share of boosted mass", "%"),
@@ -250,7 +250,7 @@ def _shares(records: Records, optimizer: str) -> Figure:
 def _means(records: Records) -> Figure:
     adamw_records = _matching(records, optimizer="adamw")
     points = [
-        point(LABELS[category], UPDATE_NAMES[update], _rate(members, "delta"))
+        forest_point(LABELS[category], UPDATE_NAMES[update], _rate(members, "delta"))
         for category in _present_categories(adamw_records)
         for update in UPDATES
         for members in [_matching(adamw_records, category=category, update=update)]
@@ -265,7 +265,9 @@ def _means(records: Records) -> Figure:
 
 def _flips(records: Records) -> Figure:
     points = [
-        point(f"{sign}, {OPTIMIZERS[optimizer]}", UPDATE_NAMES[update], _rate(members, "flipped"))
+        forest_point(
+            f"{sign}, {OPTIMIZERS[optimizer]}", UPDATE_NAMES[update], _rate(members, "flipped")
+        )
         for optimizer in OPTIMIZERS
         for sign in SIGNS
         for update in UPDATES
@@ -289,10 +291,10 @@ def _present_categories(records: Records) -> list[str]:
     ]
 
 
-def _forest(points: Sequence[Point], title: str, axis: str) -> alt.LayerChart:
+def _forest(points: Sequence[ForestPoint], title: str, axis: str) -> alt.LayerChart:
     styles = {UPDATE_NAMES["positive"]: "soft", UPDATE_NAMES["joint"]: "series"}
     description = "Positive-only against joint update"
-    return forest(points, styles, title, description, axis=axis, zero=True, labels=112)
+    return forest_chart(points, styles, title, description, axis=axis, zero=True, labels=112)
 
 
 STUDY = Study(

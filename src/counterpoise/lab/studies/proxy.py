@@ -20,7 +20,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
@@ -124,7 +124,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0.0, 1.0]), axis=alt.Axis(format="%"))
     layers = []
     for optimizer, style in (("adamw", "series"), ("sgd", "soft")):
-        optimizer_chart = chart([point for point in points if point["optimizer"] == optimizer])
+        optimizer_chart = base_chart([point for point in points if point["optimizer"] == optimizer])
         layers += [
             optimizer_chart.mark_rule(style=style, strokeWidth=1.5).encode(
                 x=x, y="low:Q", y2="high:Q"
@@ -132,7 +132,9 @@ def draw(records: Records) -> tuple[Figure, ...]:
             optimizer_chart.mark_point(style=style, size=50).encode(x=x, y=y),
         ]
     dashed = (
-        chart([{"value": PAPER_AGREEMENT}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+        base_chart([{"value": PAPER_AGREEMENT}])
+        .mark_rule(style="muted", strokeDash=[2, 3])
+        .encode(y=y)
     )
     layered = alt.LayerChart(
         layer=[dashed, *layers],

@@ -8,7 +8,7 @@ from typing import TypedDict
 import altair as alt
 
 from counterpoise.lab.studies.value_gap import value_gap
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 
@@ -67,11 +67,11 @@ def gap_chart(
     )
     tooltip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
     tooltip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
-    zero = chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+    zero = base_chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
     layers: list[alt.Chart] = [zero]
     for series_index, (series, style) in enumerate(styles.items()):
         shift = SERIES_SPACING * (series_index - (len(styles) - 1) / 2)
-        series_chart = chart([dict(point) for point in points if point["series"] == series])
+        series_chart = base_chart([dict(point) for point in points if point["series"] == series])
         if joined:
             layers.append(
                 series_chart.mark_line(

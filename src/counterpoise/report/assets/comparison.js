@@ -1,4 +1,4 @@
-// What lies along x, and which runs are shown: the same in every chart.
+// The choice of the x axis and of the runs that are shown, for all charts together.
 {
   const bar = document.querySelector(".bar");
   const runs = [...bar.querySelectorAll(".runs button")];

@@ -25,9 +25,9 @@
     const many = chosen.length > 1;
     const centre = colouring.value === "0" ? 1 : 0;
     const size = full(chosen[0]);
-    const digits = size < 0.05 ? 4 : size < 0.5 ? 3 : 2; // those near 1 differ late
+    const digits = size < 0.05 ? 4 : size < 0.5 ? 3 : 2; // weights near 1 differ only in late digits
     const [least, most] = data.weighings[chosen[0]].span[Number(colouring.value)];
-    const [low, high] = [Math.max(least, -size), Math.min(most, size)]; // no colour that no token has
+    const [low, high] = [Math.max(least, -size), Math.min(most, size)]; // the scale shows only colours that occur
     const share = (x) => (size ? Math.sign(x) * Math.sqrt(Math.abs(x) / size) : 0);
     const [left, right] = [Math.min(0, share(low)), Math.max(0, share(high))];
     const at = (x) => `${right > left ? (100 * (share(x) - left)) / (right - left) : 50}%`;
@@ -43,8 +43,8 @@
     }));
     find(".tints").setAttribute("aria-label", `Colour from ${texts[0]} to ${texts.at(-1)}`);
     find(".meaning").textContent =
-      `${centre ? "Distance of the weight from 1." : "Advantage times weight: what the surrogate is given."} ` +
-      `The colour goes with its root, full from the 98th percentile of the iteration's tokens${many ? ", for each of the weights by itself" : ""}.`;
+      `${centre ? "Distance of the weight from 1." : "Advantage times weight: what the loss uses."} ` +
+      `The colour strength is its square root, full from the 98th percentile of the iteration's tokens${many ? ", separately for each weighting" : ""}.`;
   }
 
   // -- strips ----------------------------------------------------------------------------------
@@ -54,7 +54,7 @@
     const box = element("div", `strip ${row.advantage < 0 ? "wrong" : "right"}`);
     box.setAttribute("role", "listbox");
     box.setAttribute("aria-label", `Response ${row.index + 1}, ${data.weighings[m].label}`);
-    const between = new Map(row.told); // an environment's words: read, and weighed by nobody
+    const between = new Map(row.told); // text of an environment: read, but without weights
     row.token.forEach((token, place) => {
       if (between.has(place)) {
         const words = element("span", "said");

@@ -1,4 +1,4 @@
-// The map of an evaluation (page.py, `map_of`). Foreign text only ever enters as textContent.
+// The map of an evaluation (page.py, `benchmark_map`). Foreign text only ever enters as textContent.
 (() => {
   const root = document.querySelector(".evaluation");
   const { benchmarks } = poise.data("problems");
@@ -107,7 +107,7 @@
       const one = node(pair, "div");
       const line = node(one, "p", undefined, `outcome ${reward > 0 ? "right" : "wrong"}`);
       node(line, "b", reward > 0 ? "right" : "wrong");
-      line.append(` · sample ${sample + 1} · ${tokens.toLocaleString("en")} tokens${finished ? "" : " · cut off"}`);
+      line.append(` · sample ${sample + 1} · ${tokens.toLocaleString("en")} tokens${finished ? "" : " · truncated"}`);
       const box = node(one, "pre", text);
       box.dir = "auto";
       box.tabIndex = 0;

@@ -1,4 +1,4 @@
-// The batch mosaic. A plan comes as parallel lists over its rows (mosaic.py, `compact`); foreign text only ever enters the page as textContent.
+// The batch mosaic. A plan comes as parallel lists over its rows (mosaic.py, `compact_plan`); foreign text only ever enters the page as textContent.
 (() => {
   const root = document.querySelector(".mosaic");
   const { iterations, largest } = poise.data("mosaic");
@@ -179,7 +179,7 @@
     const known = reward === undefined || reward === null ? "" : ` · reward ${reward}`;
     head.append("advantage ", strong, `${known} · ${plan.tokens[row].toLocaleString("en")} tokens`);
     const parts = new Set(svg.querySelectorAll(`g[data-group="${group}"]`)).size;
-    const where = parts > 1 ? `, group cut into ${parts} parts` : "";
+    const where = parts > 1 ? `, group split into ${parts} parts` : "";
     card.replaceChildren(
       head,
       line(`${plan.groups[group]} · response ${plan.index[row] + 1} · sampled in iteration ${plan.born[row]}${where}`),
@@ -224,7 +224,7 @@
       hide();
       shown = { plan: null, texts: null, cells: [], chosen: -1 };
       const [positive, negative] = record.waiting;
-      told.textContent = `No update: ${positive} positive and ${negative} negative rollouts were left waiting.`;
+      told.textContent = `No update: ${positive} positive and ${negative} negative rollouts are waiting in the buffer.`;
       svg.setAttribute("aria-label", told.textContent);
       return;
     }
@@ -232,10 +232,11 @@
     const texts = record.texts ? await poise.unpack(record.texts) : null;
     if (slider.value !== String(place)) return; // the slider has moved on
     shown = { plan, texts, cells: [], chosen: -1 };
-    const { split_groups: split, token_imbalance: load, max_abs_group_advantage_sum: S } = plan.describe;
+    const { split_groups: split, token_imbalance: load, max_abs_group_advantage_sum: remainder } = plan.describe;
     told.textContent =
       `${plan.rule}: ${plan.group.length} rollouts of ${plan.groups.length} groups in ${plan.steps} steps, ` +
-      `${split} ${split === 1 ? "group" : "groups"} split, largest |S_B| ${S.toFixed(2)}, heaviest step ${load.toFixed(2)} × the mean.`;
+      `${split} ${split === 1 ? "group" : "groups"} split, largest advantage remainder of a group in a step ${remainder.toFixed(2)}, ` +
+      `largest step ${load.toFixed(2)} × the mean number of tokens.`;
     svg.setAttribute("aria-label", told.textContent);
     draw();
   }

@@ -4,7 +4,7 @@ const poise = {
     return JSON.parse(document.getElementById(`data-${name}`).textContent);
   },
 
-  // The inverse of `packed` in render.py.
+  // The inverse of `pack_json` in render.py.
   async unpack(text) {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -15,7 +15,7 @@ const poise = {
     document.dispatchEvent(new CustomEvent("poise:iteration", { detail: iteration }));
   },
 
-  // Charts, and what was asked of all of them: one that is drawn later is told too.
+  // Charts, and the signals set so far: a chart that is drawn later gets them too.
   views: [],
   signals: {},
   signal(name, value) {
@@ -28,7 +28,7 @@ const poise = {
     if (name in signals && signals[name] !== value) view.signal(name, value).runAsync();
   },
 
-  // One rollout, by its place in the iteration's plan: the token view shows it.
+  // Show one rollout, by its row in the iteration's plan, in the token view.
   open(iteration, row) {
     document.dispatchEvent(new CustomEvent("poise:rollout", { detail: { iteration, row } }));
   },

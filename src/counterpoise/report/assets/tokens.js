@@ -12,7 +12,7 @@
   const vocabulary = poise.unpack(data.vocabulary);
   const views = new Map(); // place of the slider -> promise of a view
   let now = { view: null, row: -1, active: 0, picked: null };
-  const trail = []; // tokens that were left by a jump
+  const trail = []; // tokens to go back to after jumps
 
   // -- one rollout -----------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@
     const [start, end] = view.spans.get(row);
     strip.className = `strip ${view.advantage[row] < 0 ? "wrong" : "right"}`;
     strip.replaceChildren();
-    const said = new Map(view.told[view.kept.indexOf(row)]); // an environment's words: read, not trained
+    const said = new Map(view.told[view.kept.indexOf(row)]); // text of an environment: read, not trained on
     for (let place = start; place < end; place++) {
       if (said.has(place - start)) {
         const words = element("span", "said");
@@ -97,7 +97,7 @@
     find(".tints").className = `tints ${by.signed ? "signed" : "size"}`;
     find(".ticks").replaceChildren(...ticks.map((x) => element("i", "", number(low * x, { signed: by.signed }))));
     find(".tints").setAttribute("aria-label", `Colour: ${by.title} from ${number(ticks[0])} to ${number(full)}`);
-    find(".meaning").textContent = known ? `${by.meaning} Full colour from the 98th percentile of the iteration.` : `Iteration ${view.iteration} did not store it.`;
+    find(".meaning").textContent = known ? `${by.meaning} Full colour from the 98th percentile of the iteration.` : `Iteration ${view.iteration} has no values for it.`;
   }
 
   // -- one token -------------------------------------------------------------------------------
@@ -177,14 +177,14 @@
     output.textContent = record.iteration;
     const view = await load(place);
     if (slider.value !== String(place)) return false; // the slider has moved on
-    told.textContent = record.iteration === iteration ? "" : `Iteration ${iteration} has no tokens on this page; ${record.iteration} is the nearest that has.`;
+    told.textContent = record.iteration === iteration ? "" : `Iteration ${iteration} has no tokens on this page; showing iteration ${record.iteration}, the nearest that has.`;
     if (now.view !== view) {
       now = { view, row: -1, active: 0, picked: null };
       trail.length = 0;
       chips(view);
     }
     if (record.iteration === iteration && row !== null && !view.spans.has(row)) {
-      told.textContent = view.signal.has(row) ? "This rollout is not on the page." : "This rollout carried no signal, so nothing was trained on it.";
+      told.textContent = view.signal.has(row) ? "This rollout is not on the page." : "This rollout has advantage 0, so nothing was trained on it.";
       return false;
     }
     showRow(row ?? view.kept.find((r) => view.watched.has(r)) ?? view.kept[0], options);

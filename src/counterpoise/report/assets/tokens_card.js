@@ -1,4 +1,4 @@
-// What the token view says of one token: its numbers, and the tokens that pushed it.
+// The card of one token: its numbers, and the tokens that pushed it.
 (() => {
   const { number, percent, write, spoken, element, paint, quantities } = poise.tokens;
   const STABLE = 1e-6;
@@ -22,7 +22,7 @@
     const where = element("p", "where", `token ${position} of 0 to ${end - start - 1} · id ${id}`);
     const parts = [head, where];
     if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
-    if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or left out by a rule"));
+    if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or masked by a step rule"));
     if (view.has("push")) parts.push(pushTable(view, place));
     parts.push(facts(view, value));
     card.querySelector(".numbers").replaceChildren(...parts);
@@ -31,7 +31,7 @@
   function change(delta, logprob) {
     const p = element("p", "change");
     if (!Number.isFinite(delta)) {
-      p.append("not looked at in this iteration (monitor.tokens)");
+      p.append("not measured in this iteration (monitor.tokens)");
       return p;
     }
     const after = Math.min(1, Math.exp(logprob + delta));
@@ -40,7 +40,7 @@
     return p;
   }
 
-  // The eight parts as a table tinted on one scale: who pushed, by kind.
+  // The eight parts of the push as a table, tinted on one scale.
   function pushTable(view, place) {
     const table = element("table", "parts");
     const full = Math.max(...["same", "other"].flatMap((t) => ["same", "other"].flatMap((q) =>
@@ -63,7 +63,7 @@
     const columns = [["+", "positive"], ["−", "negative"]].map(([sign, name]) => {
       const th = element("th", "", `${sign} rollouts`);
       th.scope = "col";
-      th.title = `by tokens of ${name} rollouts`;
+      th.title = `from tokens of ${name} rollouts`;
       return th;
     });
     head.append(corner, ...columns);
@@ -74,7 +74,7 @@
         table.append(line(`${name}, ${prompt}`, cell(at("positive")), cell(at("negative"))));
       }
     }
-    table.append(line("own", cell(view.value("own", place), 2)));
+    table.append(line("the token itself", cell(view.value("own", place), 2)));
     const total = line("all pushes", cell(view.value("push", place), 2));
     total.className = "total";
     table.append(total);
@@ -96,14 +96,14 @@
     return list;
   }
 
-  // -- who pushed it ---------------------------------------------------------------------------
+  // -- the tokens that pushed it ---------------------------------------------------------------
 
   // `jump(row, position)` is called when one of them is chosen.
   poise.tokens.pushers = (box, { view, row, position }, jump) => {
     const place = view.spans.get(row)[0] + position;
     const found = view.pushes(place);
     const title = element("h3");
-    title.append("Who pushed ");
+    title.append("Tokens that pushed ");
     const token = element("span", "token");
     write(token, view.text(view.token[place]), 40, true);
     title.append(token);
@@ -112,10 +112,10 @@
     if (!found.length) {
       const watched = view.kept.find((other) => view.watched.has(other));
       const why = !view.watched.size
-        ? "This run did not store who pushed whom."
+        ? "This run did not store pushes between tokens."
         : view.watched.has(row)
           ? "No token of the batch pushed this one."
-          : "Who pushed whom is stored for a few prompts only, those marked ●.";
+          : "Pushes between tokens are stored for a few prompts only, those marked ●.";
       const p = element("p", "note", why);
       if (watched !== undefined && !view.watched.has(row)) {
         const button = element("button", "plain", "Show one of them");

@@ -1,4 +1,4 @@
-// Numbers of the token view: the inverse of quantise.py and of `view_of` in tokens.py.
+// Numbers of the token view: the inverse of quantise.py and of `pack_iteration` in tokens.py.
 poise.tokens = (() => {
   const data = poise.data("tokens");
   const quantities = new Map(data.quantities.map((q) => [q.name, q]));
@@ -6,7 +6,7 @@ poise.tokens = (() => {
     Float64Array.from(codes, (k) =>
       k === null ? NaN : k === 0 ? 0 : Math.sign(k) * largest * data.step ** (Math.abs(k) - data.levels));
 
-  // One iteration. A place counts the tokens of all kept rows; a position those of one row.
+  // One iteration. A place counts the tokens of all shown rows; a position those of one row.
   function view(record, value, vocabulary) {
     const spans = new Map();
     let end = 0;

@@ -1,4 +1,4 @@
-"""A study's charts as SVG and PNG: side by side, in the report's light colours."""
+"""Write a study's charts as SVG and PNG, side by side, in the report's light colours."""
 
 from __future__ import annotations
 
@@ -11,54 +11,57 @@ import altair as alt
 import vl_convert
 
 from counterpoise.files import replacing
-from counterpoise.report.charts.render import asset
-from counterpoise.report.charts.vega import specification, theme
+from counterpoise.report.charts.render import read_asset
+from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels.panel import Figure
 
-WIDTH = {False: 340, True: 720}  # of one chart; wide ones stand alone
-LETTER = 6.2  # width of one in a legend, about
+# Pixels of a narrow and of a wide chart; a wide one has a line to itself.
+CHART_WIDTH = {False: 340, True: 720}
+LETTER_WIDTH = 6.2  # approximate pixels of a letter in a legend
 
 
 def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
-    spec = side_by_side(figures)
+    specification = arrange_side_by_side(figures)
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    for suffix, drawn in (
-        ("svg", vl_convert.vegalite_to_svg(spec, vl_version=version).encode()),
-        ("png", vl_convert.vegalite_to_png(spec, vl_version=version, scale=2)),
+    for suffix, image in (
+        ("svg", vl_convert.vegalite_to_svg(specification, vl_version=version).encode()),
+        ("png", vl_convert.vegalite_to_png(specification, vl_version=version, scale=2)),
     ):
         with replacing(folder / f"{name}.{suffix}") as temporary:
-            temporary.write_bytes(drawn)
+            temporary.write_bytes(image)
 
 
-def side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
-    """One Vega-Lite specification of all charts, two in a line."""
-    data: dict[str, Any] = {}  # Vega-Lite finds named data only at the top
+def arrange_side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
+    """Combine all charts into one Vega-Lite specification, two in a line."""
+    datasets: dict[str, Any] = {}  # Vega-Lite looks for named data at the top level only
     lines: list[list[dict[str, Any]]] = []
-    narrow = False  # the last line has room for another
+    has_room = False  # whether the last line has room for another chart
     for figure in figures:
-        if figure.wide or not narrow:
+        if figure.wide or not has_room:
             lines.append([])
-        narrow = not figure.wide and not lines[-1]
-        lines[-1].append(_titled(figure, data))
-    whole = {
+        has_room = not figure.wide and not lines[-1]
+        lines[-1].append(_titled(figure, datasets))
+    figure_spec = {
         "vconcat": [{"hconcat": line, "spacing": 48} for line in lines],
         "spacing": 40,
-        "datasets": data,
-        "config": {**theme(), "background": "white", "padding": 18, "concat": {"spacing": 6}},
+        "datasets": datasets,
+        "config": {**vega_theme(), "background": "white", "padding": 18, "concat": {"spacing": 6}},
         "resolve": {"scale": {"color": "independent"}},
     }
-    coloured: dict[str, Any] = json.loads(_in_colour(json.dumps(whole)))
+    # An image has no CSS, so every var(--name) is replaced by the light colour it stands for.
+    coloured: dict[str, Any] = json.loads(_in_colour(json.dumps(figure_spec)))
     return coloured
 
 
-def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
-    """The chart under its title and its legend; its data goes into `data`."""
-    chart = specification(figure)
+def _titled(figure: Figure, datasets: dict[str, Any]) -> dict[str, Any]:
+    """The chart below its title and legend; its data is moved into `data`."""
+    chart = vega_specification(figure)
     if "concat" not in chart:  # small multiples have sizes of their own
-        chart.update(width=WIDTH[figure.wide])
+        chart.update(width=CHART_WIDTH[figure.wide])
         chart.setdefault("height", 200)
+    # The page's charts fit their container; an image needs fixed sizes.
     chart.pop("autosize", None)
-    data |= chart.pop("datasets", {})
+    datasets |= chart.pop("datasets", {})
     title = {"text": _plain(figure.title), "anchor": "start", "fontSize": 14, "offset": 8}
     if not figure.keys:
         return {**chart, "title": title}
@@ -66,15 +69,18 @@ def _titled(figure: Figure, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _legend(figure: Figure) -> dict[str, Any]:
-    """A swatch and its meaning, one after the other, in as many lines as they need."""
-    x, line, entries = 0.0, 0, []
+    """Colour swatches with their meaning, in as many lines as they need."""
+    # Vega-Lite's own legends need a colour scale; these charts set the colour of a mark directly.
+    x_offset, line_number, entries = 0.0, 0, []
     for colour, meaning in figure.keys:
-        width = 26 + LETTER * len(meaning)
-        if x and x + width > WIDTH[figure.wide]:
-            x, line = 0.0, line + 1
-        entries.append({"x": x, "y": 8 + 16 * line, "meaning": meaning, "colour": colour})
-        x += width
-    place = {
+        width = 26 + LETTER_WIDTH * len(meaning)
+        if x_offset and x_offset + width > CHART_WIDTH[figure.wide]:
+            x_offset, line_number = 0.0, line_number + 1
+        entries.append(
+            {"x": x_offset, "y": 8 + 16 * line_number, "meaning": meaning, "colour": colour}
+        )
+        x_offset += width
+    position = {
         "x": {"field": "x", "type": "quantitative", "scale": None, "axis": None},
         "y": {"field": "y", "type": "quantitative", "scale": None, "axis": None},
     }
@@ -88,22 +94,22 @@ def _legend(figure: Figure) -> dict[str, Any]:
                 "xOffset": 5,
                 "color": f"var(--{colour})",
             },
-            "encoding": place,
+            "encoding": position,
         }
         for colour in dict.fromkeys(colour for colour, _ in figure.keys)
     ]
-    words = {
+    labels = {
         "mark": {"type": "text", "align": "left", "xOffset": 14, "color": "var(--muted)"},
-        "encoding": {**place, "text": {"field": "meaning"}},
+        "encoding": {**position, "text": {"field": "meaning"}},
     }
-    size = {"width": WIDTH[figure.wide], "height": 16 * (line + 1)}
-    return {"data": {"values": entries}, "layer": [*swatches, words], **size}
+    size = {"width": CHART_WIDTH[figure.wide], "height": 16 * (line_number + 1)}
+    return {"data": {"values": entries}, "layer": [*swatches, labels], **size}
 
 
 def light_palette() -> dict[str, str]:
-    """The light colours of page.css by name: the one place where they are written down."""
-    root = str(asset("page.css")).partition("}")[0]
-    return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", root))
+    """Read the light colours from page.css, the only place where they are defined."""
+    root_rules = str(read_asset("page.css")).partition("}")[0]
+    return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", root_rules))
 
 
 def _in_colour(text: str) -> str:

@@ -1,92 +1,104 @@
-"""Values with their intervals, a line each: what most of the studies' comparisons come to.
+"""Forest charts: values with their intervals, one line each, as most studies compare them.
 
   whole   |--o--|
-by sign             |---o---|        one mark a series, side by side within a line
+by sign             |---o---|        one mark per series, side by side within a line
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import altair as alt
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 
 SPACING = 9  # pixels between the series of one line
 
 
-class Point(TypedDict):
+class ForestPoint(TypedDict):
     line: str
     series: str
     value: float
     low: float | None  # None or nan: no interval
     high: float | None
-    expected: float | None  # by theory, drawn as a tick
+    expected: float | None  # value predicted by theory, drawn as a tick
 
 
-def point(
+class ForestOptions(TypedDict, total=False):
+    """Options of a forest chart, with their defaults."""
+
+    number: str  # format of tooltips: ".3f"
+    axis: str  # format of the axis: ""
+    zero: bool  # the axis includes 0: False
+    guide: float | None  # a dashed vertical line: None
+    labels: int  # pixels for the names of the lines: 96
+
+
+def forest_point(
     line: str,
     series: str,
-    found: tuple[float, float | None, float | None],
+    estimate: tuple[float, float | None, float | None],
     expected: float | None = None,
-) -> Point:
-    value, low, high = found
-    return {
-        "line": line, "series": series, "value": value, "low": low, "high": high,
-        "expected": expected,
-    }  # fmt: skip
+) -> ForestPoint:
+    """A point of a forest chart; `estimate` is (value, low, high)."""
+    value, low, high = estimate
+    return ForestPoint(line=line, series=series, value=value, low=low, high=high, expected=expected)
 
 
-def forest(
-    points: Sequence[Point],
+def forest_chart(
+    points: Sequence[ForestPoint],
     styles: Mapping[str, str],
     title: str,
     description: str,
-    *,
-    number: str = ".3f",
-    axis: str = "",
-    zero: bool = False,
-    guide: float | None = None,
-    labels: int = 96,
+    **options: Unpack[ForestOptions],
 ) -> alt.LayerChart:
-    """`styles`: series -> colour, in the order within a line; `guide`: a dashed line."""
+    """Draw the points of every line, with their intervals and expected values.
+
+    `styles` maps a series to its colour, in the order within a line.
+    """
+    labels, guide = options.get("labels", 96), options.get("guide")
     lines = list(dict.fromkeys(point["line"] for point in points))
     y = alt.Y(
         "line:N",
         sort=lines,
         axis=alt.Axis(minExtent=labels, maxExtent=labels, labelLimit=labels, grid=False),
     )
-    scale = alt.Scale(zero=zero, nice=True)
+    scale = alt.Scale(zero=options.get("zero", False), nice=True)
+    # A signed number format writes +0; the label of zero has no sign.
     scaled = alt.Axis(
         title=title,
-        format=axis,
+        format=options.get("axis", ""),
         labelExpr="datum.value === 0 ? replace(datum.label, '+', '') : datum.label",
         grid=True,
         tickMinStep=0,
         tickCount=6,
     )
     x = alt.X("value:Q", scale=scale, axis=scaled)
-    tip = [alt.Tooltip("line:N", title=" "), alt.Tooltip("series:N", title=" ")]
-    tip += [alt.Tooltip(f"{name}:Q", format=number) for name in ("value", "low", "high")]
+    tooltip = [alt.Tooltip("line:N", title=" "), alt.Tooltip("series:N", title=" ")]
+    number_format = options.get("number", ".3f")
+    tooltip += [alt.Tooltip(f"{name}:Q", format=number_format) for name in ("value", "low", "high")]
     layers: list[alt.Chart] = []
     if guide is not None:
-        dashed = chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
+        dashed = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
         layers.append(dashed.encode(x=x))
-    for place, (series, style) in enumerate(styles.items()):
-        shift = SPACING * (place - (len(styles) - 1) / 2)
-        mine = [dict(p) for p in points if p["series"] == series]
-        if ranges := [p for p in mine if _known(p["low"])]:
-            rule = chart(ranges).mark_rule(style=style, yOffset=shift, strokeWidth=1.75)
-            layers.append(rule.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y))
-        if expected := [p for p in mine if _known(p["expected"])]:
-            tick = chart(expected).mark_tick(
-                style=style, yOffset=shift, size=10, thickness=2, orient="vertical"
+    for series_index, (series, style) in enumerate(styles.items()):
+        # The series of one line are spread around its centre.
+        y_offset = SPACING * (series_index - (len(styles) - 1) / 2)
+        series_points = [dict(point) for point in points if point["series"] == series]
+        if ranges := [point for point in series_points if _known(point["low"])]:
+            interval_rule = base_chart(ranges).mark_rule(
+                style=style, yOffset=y_offset, strokeWidth=1.75
             )
-            layers.append(tick.encode(x=alt.X("expected:Q", scale=scale), y=y))
-        dot = chart(mine).mark_point(style=style, yOffset=shift, size=44)
-        layers.append(dot.encode(x=x, y=y, tooltip=tip))
+            layers.append(interval_rule.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y))
+        if expected := [point for point in series_points if _known(point["expected"])]:
+            expected_tick = base_chart(expected).mark_tick(
+                style=style, yOffset=y_offset, size=10, thickness=2, orient="vertical"
+            )
+            layers.append(expected_tick.encode(x=alt.X("expected:Q", scale=scale), y=y))
+        value_dot = base_chart(series_points).mark_point(style=style, yOffset=y_offset, size=44)
+        layers.append(value_dot.encode(x=x, y=y, tooltip=tooltip))
     return alt.LayerChart(
         layer=layers,
         width="container",
@@ -96,5 +108,5 @@ def forest(
 
 
 def _known(value: object) -> bool:
-    """A number, and not nan; Vega warns of a scale made of nothing else."""
+    """Whether the value is a finite number: Vega warns about scales that have only NaN."""
     return isinstance(value, float | int) and math.isfinite(value)

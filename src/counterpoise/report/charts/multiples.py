@@ -1,6 +1,6 @@
-"""Small multiples: lines with bands in frames that share their axes.
+"""Small multiples: curves with bands in several charts that share their axes.
 
-A line is a list of {"at", "value", "low", "high"} (lab/experiments/seed_means.py).
+A curve is a list of {"at", "value", "low", "high"} (lab/experiments/seed_means.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.statistics.finding import Record
 
-Line = list[Record]
+Curve = list[Record]
 SOLID: list[int] = [1, 0]
 COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChartFrame:
     """The axes of one chart, or of several that are compared.
 
     Example:
@@ -28,59 +28,62 @@ class Frame:
     """
 
     domain: tuple[float, float]
-    last: float
-    cost: str  # along x
-    form: str  # "%" or ""
+    x_end: float
+    x_title: str  # along x
+    value_format: str  # "%" or ""
 
     @classmethod
-    def of(cls, lines: Iterable[Line], cost: str, form: str) -> Frame:
-        """Room for all lines, and for their bands: one that is cut off looks like any other."""
-        points = [p for line in lines for p in line]
-        low = min((min(p["value"], p["low"]) for p in points), default=0.0)
-        high = max((max(p["value"], p["high"]) for p in points), default=1.0)
+    def fit(cls, lines: Iterable[Curve], cost: str, form: str) -> ChartFrame:
+        """Choose axes that have room for all curves and their bands, so that nothing is cut off."""
+        points = [point for line in lines for point in line]
+        low = min((min(point["value"], point["low"]) for point in points), default=0.0)
+        high = max((max(point["value"], point["high"]) for point in points), default=1.0)
+        # Curves with a single value need a margin too, else the axis would have no extent.
         margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
-        last = max((p["at"] for p in points), default=1.0)
-        return cls((low - margin, high + margin), last or 1.0, cost, form)
+        x_end = max((point["at"] for point in points), default=1.0)
+        return cls((low - margin, high + margin), x_end or 1.0, cost, form)
 
-    def line(self, line: Line, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
-        tips = [
-            alt.Tooltip("at:Q", title=self.cost, format=",.0f"),
-            alt.Tooltip("value:Q", format=".1%" if self.form else ".3f"),
+    def line(self, line: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
+        tooltip = [
+            alt.Tooltip("at:Q", title=self.x_title, format=",.0f"),
+            alt.Tooltip("value:Q", format=".1%" if self.value_format else ".3f"),
         ]
-        drawn = chart(line).mark_line(
+        line_mark = base_chart(line).mark_line(
             style=style, strokeDash=list(dash), strokeWidth=1.6, clip=True
         )
-        return drawn.encode(x=self._x(), y=self._y("value"), tooltip=tips)
+        return line_mark.encode(x=self._x(), y=self._y("value"), tooltip=tooltip)
 
-    def banded(
-        self, line: Line, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
+    def line_with_band(
+        self, line: Curve, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
     ) -> list[alt.Chart]:
-        band = chart(line).mark_area(style=style, opacity=opacity, clip=True)
+        band = base_chart(line).mark_area(style=style, opacity=opacity, clip=True)
         return [
             band.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
             self.line(line, style, dash),
         ]
 
     def _x(self) -> alt.X:
-        scale = alt.Scale(domain=[0, self.last], nice=False)
-        return alt.X("at:Q", scale=scale, axis=alt.Axis(title=self.cost, format="~s", tickCount=3))
+        scale = alt.Scale(domain=[0, self.x_end], nice=False)
+        return alt.X(
+            "at:Q", scale=scale, axis=alt.Axis(title=self.x_title, format="~s", tickCount=3)
+        )
 
     def _y(self, field: str) -> alt.Y:
         scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
-        axis = alt.Axis(format=self.form or "~g", tickCount=4, title=None)
+        axis = alt.Axis(format=self.value_format or "~g", tickCount=4, title=None)
         return alt.Y(f"{field}:Q", scale=scale, axis=axis)
 
 
-def small(
+def small_chart(
     layers: Sequence[alt.Chart], title: str, *, width: int = 186, height: int = 140
 ) -> alt.LayerChart:
-    said = alt.TitleParams(
+    title_params = alt.TitleParams(
         title, anchor="start", frame="group", fontSize=12, fontWeight="normal", offset=6
     )
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=said)
+    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title_params)
 
 
-def grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:
+def chart_grid(charts: Sequence[alt.LayerChart], description: str) -> alt.ConcatChart:
     return alt.ConcatChart(
         concat=list(charts),
         columns=COLUMNS,

@@ -1,12 +1,12 @@
-"""What a token can be coloured by, on the page and in the terminal.
+"""Quantities that tokens can be coloured by, on the page and in the terminal.
 
     displacement    log p after the optimizer step the token was in, minus log p before
     push            what the output layer alone would do, to first order, per unit of SGD learning
                     rate (eq. 9)
                     = own + 8 parts, (same | other token) x (same | other query) x (+ | - rollouts)
 
-Colour grows with the square root of |x|, because most tokens hardly move and a few move a lot; it
-is full at the 98th percentile of the iteration's tokens.
+Colour strength grows with the square root of |x|, because most tokens hardly move and a few move a
+lot. It is full from the 98th percentile of the iteration's tokens.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SAME, SIGNS = ("same", "other"), ("positive", "negative")
-PARTS = tuple(f"{t}_token_{q}_query_{s}" for t, q, s in product(SAME, SAME, SIGNS))
-FULL = 0.98  # quantile of |x| from which the colour is full
+RELATIONS, SIGNS = ("same", "other"), ("positive", "negative")
+# Columns of tokens/, one for each of the eight parts of the push.
+PUSH_PARTS = tuple(
+    f"{token}_token_{query}_query_{sign}"
+    for token, query, sign in product(RELATIONS, RELATIONS, SIGNS)
+)
+FULL_COLOUR_QUANTILE = 0.98  # quantile of |x| from which the colour is full
 
 
-class Quantity(NamedTuple):
-    """A number of every token: the sum of `columns` of tokens/.
+class TokenQuantity(NamedTuple):
+    """A number that every token has: the sum of some columns of tokens/.
 
     Example:
-        Quantity("from_negative", "Pushes", "from negative rollouts", "...", columns=(...4 parts))
+        TokenQuantity("from_negative", "Pushes", "from negative rollouts", "...", (...4 parts))
     """
 
     name: str  # what `poise look --by` calls it
@@ -39,123 +43,136 @@ class Quantity(NamedTuple):
 
 
 def _parts(word: str) -> tuple[str, ...]:
-    return tuple(part for part in PARTS if word in part)
+    return tuple(push_part for push_part in PUSH_PARTS if word in push_part)
 
 
-def _title(part: str) -> str:
+def _title(push_part: str) -> str:
     """same_token_other_query_negative -> same token, other prompt, from −"""
-    token, _, query, _, sign = part.split("_")
+    token, _, query, _, sign = push_part.split("_")
     return f"{token} token, {query} prompt, from {'+' if sign == 'positive' else '−'}"
 
 
 QUANTITIES = (
-    Quantity(
+    TokenQuantity(
         "displacement",
         "Change",
         "displacement",
-        "Change of the token's log-probability by the optimizer step it was in.",
+        "Change of the token's log-probability by the optimizer step that trained on it.",
         ("displacement",),
     ),
-    Quantity(
+    TokenQuantity(
         "push",
         "Pushes",
         "all pushes",
-        "What the tokens of the step do to this one through the output layer, to first order and "
-        "per unit of learning rate.",
-        ("own", *PARTS),
+        "Effect of all tokens of the optimizer step on this one's log-probability, through the "
+        "output layer, to first order and per unit of learning rate.",
+        ("own", *PUSH_PARTS),
     ),
-    Quantity("own", "Pushes", "own", "The token's push on itself, by its own advantage.", ("own",)),
-    Quantity("others", "Pushes", "from others", "All pushes but the token's own.", PARTS),
+    TokenQuantity(
+        "own", "Pushes", "own", "The token's push on itself, from its own advantage.", ("own",)
+    ),
+    TokenQuantity("others", "Pushes", "from others", "All pushes but the token's own.", PUSH_PARTS),
     *(
-        Quantity(
-            f"{same}_token",
+        TokenQuantity(
+            f"{relation}_token",
             "Pushes",
-            f"from {'equal' if same == 'same' else 'different'} tokens",
-            "By tokens of the same type." if same == "same" else "By tokens of other types.",
-            _parts(f"{same}_token"),
+            "from equal tokens" if relation == "same" else "from different tokens",
+            f"Push from tokens with {'the same' if relation == 'same' else 'another'} id.",
+            _parts(f"{relation}_token"),
         )
-        for same in SAME
+        for relation in RELATIONS
     ),
     *(
-        Quantity(
-            f"{same}_query",
+        TokenQuantity(
+            f"{relation}_query",
             "Pushes",
-            "from the same prompt" if same == "same" else "from other prompts",
-            f"By tokens in rollouts of {'the same prompt' if same == 'same' else 'other prompts'}.",
-            _parts(f"{same}_query"),
+            "from the same prompt" if relation == "same" else "from other prompts",
+            f"Push from rollouts of {'the same' if relation == 'same' else 'another'} prompt.",
+            _parts(f"{relation}_query"),
         )
-        for same in SAME
+        for relation in RELATIONS
     ),
     *(
-        Quantity(
+        TokenQuantity(
             f"from_{sign}",
             "Pushes",
             f"from {sign} rollouts",
-            f"By tokens whose advantage is {sign}.",
+            f"Push from tokens whose advantage is {sign}.",
             _parts(sign),
         )
         for sign in SIGNS
     ),
     *(
-        Quantity(part, "Single parts of the push", _title(part), "One of the eight parts.", (part,))
-        for part in PARTS
+        TokenQuantity(
+            push_part,
+            "Single parts of the push",
+            _title(push_part),
+            "One of the eight parts.",
+            (push_part,),
+        )
+        for push_part in PUSH_PARTS
     ),
-    Quantity(
+    TokenQuantity(
         "entropy",
         "Policy",
         "entropy",
-        "Of the distribution the token was drawn from, in nats.",
+        "Entropy of the distribution that the token was sampled from, in nats.",
         ("entropy",),
         signed=False,
     ),
-    Quantity(
+    TokenQuantity(
         "logprob",
         "Policy",
         "log-probability",
-        "Of the token before the step: 0 is certain.",
+        "Log-probability of the token before the step; 0 means certain.",
         ("logprob",),
         signed=False,
     ),
-    Quantity(
-        "advantage", "Credit", "advantage", "What the loss multiplied the token by.", ("advantage",)
+    TokenQuantity(
+        "advantage", "Credit", "advantage", "Advantage of the token in the loss.", ("advantage",)
     ),
-    Quantity(
+    TokenQuantity(
         "value",
         "Credit",
         "value",
-        "How much the token changed the chance of success, by sampling on from it.",
+        "Change of the chance of success by the token, estimated from sampled continuations.",
         ("value",),
     ),
 )
 
 
-def available(columns: Collection[str]) -> list[Quantity]:
-    """Those a table with these columns can show."""
-    return [q for q in QUANTITIES if all(name in columns for name in q.columns)]
+def available_quantities(columns: Collection[str]) -> list[TokenQuantity]:
+    """Quantities that can be computed from these columns."""
+    return [
+        quantity for quantity in QUANTITIES if all(column in columns for column in quantity.columns)
+    ]
 
 
-def values_of(quantity: Quantity, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """[N]"""
+def quantity_values(
+    quantity: TokenQuantity, columns: Mapping[str, NDArray[Any]]
+) -> NDArray[np.float64]:
+    """The quantity of every token: [N]."""
     return np.sum([columns[name] for name in quantity.columns], axis=0, dtype=np.float64)
 
 
-def full_colour(values_N: NDArray[np.float64]) -> float:
-    """The |x| from which the colour is full; 0 when there is nothing but zeros."""
+def full_colour_size(values_N: NDArray[np.float64]) -> float:
+    """The |x| from which the colour is full; 0 when all values are 0 or not finite."""
     sizes = np.abs(values_N[np.isfinite(values_N)])
     if not len(sizes):
         return 0.0
-    return float(np.quantile(sizes, FULL)) or float(sizes.max())
+    # Where more than 98 % of the values are 0 the quantile is 0 too: use the largest value.
+    return float(np.quantile(sizes, FULL_COLOUR_QUANTILE)) or float(sizes.max())
 
 
-def strength(values: NDArray[np.float64], full: float) -> NDArray[np.float64]:
-    """How much colour: 0 to 1."""
+def colour_strength(values: NDArray[np.float64], full: float) -> NDArray[np.float64]:
+    """Colour strength of each value, from 0 to 1."""
     if not full:
         return np.zeros_like(values)
     return np.sqrt(np.minimum(np.abs(np.nan_to_num(values)) / full, 1.0))
 
 
-def by_family(quantities: Iterable[Quantity]) -> dict[str, list[Quantity]]:
-    families: dict[str, list[Quantity]] = {}
+def group_by_family(quantities: Iterable[TokenQuantity]) -> dict[str, list[TokenQuantity]]:
+    families: dict[str, list[TokenQuantity]] = {}
     for quantity in quantities:
         families.setdefault(quantity.family, []).append(quantity)
     return families

@@ -1,4 +1,4 @@
-"""Templates and files of assets/, and JSON that is safe inside a page."""
+"""Render templates, read files of assets/, and encode JSON that is safe inside a page."""
 
 from __future__ import annotations
 
@@ -16,54 +16,56 @@ from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template of assets/ with `values`; every string among them is escaped."""
+    """Fill in a template of assets/; every string among the values is escaped."""
     return Markup(_environment().get_template(template).render(**values))
 
 
-def asset(name: str) -> Markup:
-    """A .css or .js file of assets/, as it is."""
+def read_asset(name: str) -> Markup:
+    """Read a .css or .js file of assets/, unchanged."""
     return Markup((files("counterpoise.report") / "assets" / name).read_text(encoding="utf-8"))
 
 
-def embed(value: Any) -> Markup:
-    """JSON for a <script type="application/json">: no `<`, so nothing can close the element.
+def embed_json(value: Any) -> Markup:
+    """Encode JSON for a <script type="application/json">, without `<`, so nothing can close it.
 
     Example:
-        >>> embed({"text": "</script>", "loss": float("nan")})
+        >>> embed_json({"text": "</script>", "loss": float("nan")})
         Markup('{"text":"\\\\u003c/script>","loss":null}')
     """
     return Markup(_json(value).replace("<", "\\u003c"))
 
 
-def packed(value: Any) -> str:
-    """Large data for `poise.unpack`: JSON, deflated, in base64. A tenth of the size, or less."""
+def pack_json(value: Any) -> str:
+    """Encode large data for `poise.unpack`: compressed JSON in base64, a tenth of the size."""
     return base64.b64encode(zlib.compress(_json(value).encode())).decode()
 
 
-def blanks(text: str, *, alone: bool = False) -> str:
-    """A token with its blanks as glyphs. In running text a word keeps the space before it; by
-    itself (`alone`) it shows it, so that " The" is not taken for "The".
+def show_blanks(text: str, *, alone: bool = False) -> str:
+    """Replace the white space of a token by visible glyphs.
+
+    In running text a word keeps the space before it. By itself (`alone`) that space is shown too,
+    so that " The" is not mistaken for "The".
 
     Example:
-        >>> blanks(" "), blanks(" 7\\n"), blanks(" 7", alone=True)
+        >>> show_blanks(" "), show_blanks(" 7\\n"), show_blanks(" 7", alone=True)
         ('·', ' 7↵', '·7')
     """
     if text.isspace():
         text = text.replace(" ", "·")
     if alone:
-        text = re.sub("^ +| +$", lambda found: "·" * len(found[0]), text)
+        text = re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), text)
     return text.replace("\n", "↵").replace("\t", "⇥")
 
 
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # NaN or an infinity somewhere: rare, and the search for it is slow
+    except ValueError:  # NaN or infinity: rare, and searching every value for it is slow
         return json.dumps(_finite(value), separators=(",", ":"))
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities become null: JSON has no words for them."""
+    """Replace NaN and infinities by None: JSON cannot express them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -75,6 +77,7 @@ def _finite(value: Any) -> Any:
 
 @cache
 def _environment() -> Environment:
+    # Model output is untrusted: it is escaped everywhere, and a misspelt name in a template fails.
     environment = Environment(
         loader=PackageLoader("counterpoise.report", "assets"),
         autoescape=True,
@@ -83,6 +86,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["count"] = "{:,}".format
-    environment.filters["blanks"] = lambda text: blanks(text, alone=True)
+    environment.filters["blanks"] = lambda text: show_blanks(text, alone=True)
     environment.filters["percent"] = lambda share, digits=1: f"{100 * share:.{digits}f}\u2009%"
     return environment

@@ -1,4 +1,4 @@
-"""Charts over iterations. All share the x axis, the tooltip and the cursor.
+"""Charts over iterations, which share the x axis, the tooltip and the cursor.
 
 Pointing anywhere above an iteration shows its numbers and moves the cursor of every chart on the
 page (the param `at`, set by page.js); clicking shows that iteration's batch in the mosaic and its
@@ -9,67 +9,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 Records = Sequence[dict[str, Any]]
-Tip = tuple[str, str, str]  # field, title, format
-MANY = 60  # iterations from which points are no longer told apart
-PLAIN = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
+TooltipField = tuple[str, str, str]  # field, title, format
+MAX_DISTINCT_POINTS = 60  # with more iterations, single points can no longer be distinguished
+PLAIN_LABEL = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueAxis:
+    """How the values of a chart are written and scaled.
+
+    Example:
+        ValueAxis(".1%", "%", domain=(0.0, 1.0))
+    """
+
+    number_format: str = ".3f"  # of tooltips
+    axis_format: str = ""  # "" writes small numbers plainly and thousands as 1k
+    domain: tuple[float, float] | None = None  # None: the range of the data
+    starts_at_zero: bool = True  # where there is no domain
+
+
+SHARE_AXIS = ValueAxis(".1%", "%", domain=(0.0, 1.0))
 
 
 def x_axis(last: int, field: str = "iteration") -> alt.X:
     return alt.X(
         f"{field}:Q",
         scale=alt.Scale(domain=[0, max(last, 1)], padding=6, nice=False),
-        axis=alt.Axis(format="d", tickCount=min(5, max(last, 1))),  # no half iterations
+        axis=alt.Axis(format="d", tickCount=min(5, max(last, 1))),  # whole iterations only
     )
 
 
 def y_axis(
-    field: str, axis_format: str = "", domain: list[float] | None = None, *, zero: bool = True
+    field: str,
+    axis_format: str = "",
+    domain: Sequence[float] | None = None,
+    *,
+    zero: bool = True,
 ) -> alt.Y:
-    """An empty format writes counts and small numbers plainly and thousands as 1k."""
-    scale = alt.Scale(domain=domain, nice=False) if domain else alt.Scale(zero=zero, nice=True)
-    axis = alt.Axis(format=axis_format) if axis_format else alt.Axis(labelExpr=PLAIN)
-    return alt.Y(f"{field}:Q", scale=scale, axis=axis)
+    """The y axis; an empty format writes numbers below 1,000 plainly and thousands as 1k."""
+    scale = (
+        alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=zero, nice=True)
+    )
+    axis_settings = alt.Axis(format=axis_format) if axis_format else alt.Axis(labelExpr=PLAIN_LABEL)
+    return alt.Y(f"{field}:Q", scale=scale, axis=axis_settings)
 
 
-def chart(records: Records) -> alt.Chart:
-    """Marks are added to this; the data travels in the chart."""
+def base_chart(records: Records) -> alt.Chart:
+    """A chart that embeds its data and has no marks yet."""
     return alt.Chart({"values": list(records)})
 
 
-def tips(fields: Sequence[Tip]) -> list[alt.Tooltip]:
-    return [alt.Tooltip(f"{field}:Q", title=title, format=form) for field, title, form in fields]
+def make_tooltips(fields: Sequence[TooltipField]) -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip(f"{field}:Q", title=title, format=number_format)
+        for field, title, number_format in fields
+    ]
 
 
-def over_iterations(
+def iteration_chart(
     below: Sequence[alt.Chart],
     records: Records,
-    tooltip: Sequence[Tip],
+    tooltip: Sequence[TooltipField],
     last: int,
     description: str,
     *,
     above: Sequence[alt.Chart] = (),
     height: int = 132,
 ) -> alt.LayerChart:
-    """Marks below, then what reacts to the pointer, then marks with tooltips of their own."""
+    """Layer marks, the pointer's cursor and tooltips, and marks that have their own tooltips.
+
+    `below` is covered by invisible bands, one per iteration, which show `tooltip`; marks in `above`
+    stay reachable for the pointer.
+    """
+    # The cursor stands at the iteration of the signal `at`, which page.js sets in all charts.
     cursor = (
-        chart(records)
+        base_chart(records)
         .transform_filter("datum.iteration === at")
         .mark_rule(style="muted", strokeWidth=1, aria=False)
         .encode(x=x_axis(last))
     )
+    # Invisible bands, half an iteration to either side, catch the pointer between points.
     bands = (
-        chart(records)
+        base_chart(records)
         .transform_calculate(left="datum.iteration - 0.5", right="datum.iteration + 0.5")
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
             x=x_axis(last, "left"),
             x2="right:Q",
-            tooltip=tips([("iteration", "iteration", "d"), *tooltip]),
+            tooltip=make_tooltips([("iteration", "iteration", "d"), *tooltip]),
         )
     )
     return alt.LayerChart(
@@ -82,45 +115,59 @@ def over_iterations(
     )
 
 
-def line(
+def line_chart(
     points: Sequence[tuple[int, float | None]],
     last: int,
     title: str,
-    number: str,
+    axis: ValueAxis,
     *,
-    axis: str = "",
-    domain: list[float] | None = None,
-    zero: bool = True,
     guide: float | None = None,
 ) -> alt.LayerChart | None:
-    """One number an iteration; iterations without one are passed over. None: no number at all."""
-    finite = [(i, v) for i, v in points if v is not None and math.isfinite(v)]
-    records = [{"iteration": i, "value": v} for i, v in finite]
+    """A line over the iterations that have a finite value; None where there are none.
+
+    `guide` adds a dashed horizontal line.
+    """
+    finite = [
+        (iteration, value)
+        for iteration, value in points
+        if value is not None and math.isfinite(value)
+    ]
+    records = [{"iteration": iteration, "value": value} for iteration, value in finite]
     if not records:
         return None
-    x, y = x_axis(last), y_axis("value", axis, domain, zero=zero)
-    many = len(records) > MANY
-    width = 1.25 if many else 1.75
-    layers = [chart(records).mark_line(style="series", strokeWidth=width).encode(x=x, y=y)]
-    if not many:
-        layers.append(chart(records).mark_point(style="series").encode(x=x, y=y))
+    y = y_axis("value", axis.axis_format, axis.domain, zero=axis.starts_at_zero)
+    x = x_axis(last)
+    is_dense = len(records) > MAX_DISTINCT_POINTS
+    stroke_width = 1.25 if is_dense else 1.75
+    layers = [
+        base_chart(records).mark_line(style="series", strokeWidth=stroke_width).encode(x=x, y=y)
+    ]
+    # With many iterations the points would merge into the line.
+    if not is_dense:
+        layers.append(base_chart(records).mark_point(style="series").encode(x=x, y=y))
     if guide is not None:
-        dashed = chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
+        dashed = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
         layers.insert(0, dashed.encode(y=y))
-    first, final = records[0], records[-1]
-    told = (
-        f"{title} over iterations: {first['value']:.3g} in iteration {first['iteration']}, "
-        f"{final['value']:.3g} in iteration {final['iteration']}"
+    first_record, last_record = records[0], records[-1]
+    description = (
+        f"{title} over iterations: {first_record['value']:.3g} in iteration "
+        f"{first_record['iteration']}, {last_record['value']:.3g} in iteration "
+        f"{last_record['iteration']}"
     )
-    return over_iterations(layers, records, [("value", title.lower(), number)], last, told)
+    tooltip = [("value", title.lower(), axis.number_format)]
+    return iteration_chart(layers, records, tooltip, last, description)
 
 
-def smoothed(values: Sequence[float]) -> tuple[list[float], int]:
+def moving_average(values: Sequence[float]) -> tuple[list[float], int]:
     """A centred moving average and its width: about an eighth of the run, odd, at most 25.
 
-    Near the ends the window is cut, so the line neither lags nor starts late.
+    Near the ends the window is shortened, so the line neither lags nor starts late.
     """
+    # `| 1` makes the width odd, so that the window has a centre.
     width = min(25, max(3, len(values) // 8)) | 1
-    half = width // 2
-    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    half_width = width // 2
+    windows = [
+        values[max(0, center - half_width) : center + half_width + 1]
+        for center in range(len(values))
+    ]
     return [sum(window) / len(window) for window in windows], width

@@ -1,7 +1,7 @@
-"""Vega-Lite in the page: the libraries, embedded once, and the look every chart shares.
+"""Vega-Lite in the page: the libraries, embedded once, and the theme that all charts share.
 
-Colours are names: a mark asks for `style="positive"` and page.css says what that is, so a chart
-follows light and dark without being drawn again.
+Colours are names: a mark has `style="positive"` and page.css defines that colour, so a chart
+follows the light or dark colour scheme without being drawn again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-ser
 
 
 @cache
-def bundle() -> Markup:
-    """Vega, Vega-Lite and vega-embed as one script, of the version Altair writes for."""
+def javascript_bundle() -> Markup:
+    """Vega, Vega-Lite and vega-embed as one script, in the version that Altair targets."""
     import altair
     import vl_convert
 
@@ -29,18 +29,18 @@ def bundle() -> Markup:
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
 
 
-def specification(figure: Figure) -> dict[str, Any]:
-    """Vega-Lite without the address and the look Altair adds; the page has its own.
+def vega_specification(figure: Figure) -> dict[str, Any]:
+    """The chart as Vega-Lite JSON, without the schema address and the theme that Altair adds.
 
-    Altair checked every part when it was made; checking the whole with its data takes seconds.
+    Altair validated every part when it was created; validating all of it again takes seconds.
     """
-    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
-    spec.pop("$schema", None)
-    spec.pop("config", None)
-    return spec
+    specification: dict[str, Any] = figure.chart.to_dict(validate=False)
+    specification.pop("$schema", None)
+    specification.pop("config", None)
+    return specification
 
 
-def theme() -> dict[str, Any]:
+def vega_theme() -> dict[str, Any]:
     return {
         "background": None,
         "font": FONT,
@@ -59,6 +59,7 @@ def theme() -> dict[str, Any]:
             "titleFontWeight": "normal",
         },
         "axisX": {"grid": False, "domain": True, "domainColor": "var(--line)", "tickMinStep": 1},
+        # Fixed extents align the plots of charts that stand below each other.
         "axisY": {"minExtent": 38, "maxExtent": 38, "tickCount": 4},
         "header": {"labelColor": "var(--muted)", "titleColor": "var(--muted)"},
         "legend": {"labelColor": "var(--muted)", "titleColor": "var(--muted)"},

@@ -1,109 +1,144 @@
-"""The curves of a comparison: the quantities of a run's own panels, all runs in each chart."""
+"""Panels of a comparison: the curves of a single run's report, with all runs in each chart."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from markupsafe import Markup
 
 from counterpoise.report.charts.render import render
-from counterpoise.report.compare.heldout import Judged, same_problems, same_reward, settings
-from counterpoise.report.compare.overlay import SMOOTH, Line, intervals, overlay
-from counterpoise.report.compare.run_names import Compared, listed
-from counterpoise.report.panels.buffer import wasted
-from counterpoise.report.panels.learning import SMALL, Quantity, says_nothing
-from counterpoise.report.panels.monitor import SHARES, SIZES, share_axis, unrounded
+from counterpoise.report.charts.series import ValueAxis
+from counterpoise.report.compare.compared_runs import ComparedRun, join_words
+from counterpoise.report.compare.heldout import (
+    HeldoutResults,
+    heldout_by_setting,
+    same_problems,
+    same_reward,
+)
+from counterpoise.report.compare.overlay import (
+    SMOOTH_FROM,
+    RunPoints,
+    interval_chart,
+    overlay_chart,
+)
+from counterpoise.report.panels.buffer import wasted_shares
+from counterpoise.report.panels.learning import SMALL_CHARTS, MetricChart, is_uninformative
+from counterpoise.report.panels.monitor import (
+    SHARE_METRICS,
+    SIZE_AXIS,
+    SIZE_METRICS,
+    choose_share_axis,
+    metric_points,
+)
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
-Last = Mapping[str, int]  # of every cost, for the axes
-POSITIVE = Quantity(
-    "Positive share", "positive_share", "Of the rollouts with signal in a batch.", ".1%", "%"
+AxisEnds = Mapping[str, int]  # of every cost, for the axes
+POSITIVE = MetricChart(
+    "Positive share",
+    "positive_share",
+    "Share of rollouts with a positive advantage among those with an advantage other than 0.",
+    ValueAxis(".1%", "%"),
 )
-WASTED = Quantity(
+WASTED = MetricChart(
     "Wasted rollouts",
     "",
-    "Of those sampled so far, the share no update learns from: no signal, surplus, too old, "
-    "replaced.",
-    ".1%",
-    "%",
+    "Share of the rollouts sampled so far that no update learns from: no signal, surplus, too old "
+    "or replaced.",
+    ValueAxis(".1%", "%"),
 )
-SECONDS = Quantity("Time of an iteration", "iteration_seconds", "In seconds.", ".2f")
-TRAINING = Quantity("Training success", "success", "", ".1%", "%", zero=False)
+SECONDS = MetricChart("Time of an iteration", "iteration_seconds", "In seconds.", ValueAxis(".2f"))
+TRAINING = MetricChart(
+    "Training success", "success", "", ValueAxis(".1%", "%", starts_at_zero=False)
+)
 
 
-def learning(compared: Sequence[Compared], last: Last) -> Panel | None:
-    if not any(one.run.metrics for one in compared):
+def learning_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
+    if not any(run.data.metrics for run in runs):
         return None
-    heldout = {f"held-out{j.how}": _heldout(compared, j, last) for j in settings(compared)}
-    training = TRAINING._replace(note=_judged_apart(compared))
-    small = [q for q in SMALL if _says_something(compared, q.metric)]
+    heldout = {
+        f"held-out{results.suffix}": _heldout(runs, results, ends)
+        for results in heldout_by_setting(runs)
+    }
+    training = TRAINING._replace(note=_reward_warning(runs))
+    small = [chart for chart in SMALL_CHARTS if _is_informative(runs, chart.metric)]
     return _panel(
         "Learning",
         "Training success is measured on the prompts an iteration samples, so it varies with their "
-        "difficulty. The axes of success follow the data and need not begin at 0. A number stands "
-        "where its iteration ended." + _smoothing(compared) + _without_steps(compared),
+        "difficulty. The axes of success follow the data and need not begin at 0. Values are drawn "
+        "at the end of their iteration." + _smoothing(runs) + _without_steps(runs),
         {
+            # Without evaluations the chart is listed among the absent ones.
             **(heldout or {"held-out success": None}),
-            TRAINING.title: _figure(compared, last, training, wide=True),
-            **{q.title: _figure(compared, last, q) for q in small},
+            TRAINING.title: _figure(runs, ends, training, wide=True),
+            **{chart.title: _figure(runs, ends, chart) for chart in small},
         },
     )
 
 
-def batches(compared: Sequence[Compared], last: Last) -> Panel | None:
-    if not any(one.run.metrics for one in compared):
+def batches_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
+    if not any(run.data.metrics for run in runs):
         return None
     return _panel(
         "Batches and cost",
-        "What the batches were made of, and what they took. Times depend on the machine and on "
-        "what else it did.",
+        "What the batches consisted of and how long they took. Times depend on the machine and on "
+        "what else was running.",
         {
-            POSITIVE.title: _figure(compared, last, POSITIVE),
-            WASTED.title: _figure(compared, last, WASTED, wasted),
-            SECONDS.title: _figure(compared, last, SECONDS),
+            POSITIVE.title: _figure(runs, ends, POSITIVE),
+            WASTED.title: _figure(runs, ends, WASTED, wasted_shares),
+            SECONDS.title: _figure(runs, ends, SECONDS),
         },
     )
 
 
-def cancellation(compared: Sequence[Compared], last: Last) -> Panel | None:
-    if not any(one.run.metrics for one in compared):
+def cancellation_panel(runs: Sequence[ComparedRun], ends: AxisEnds) -> Panel | None:
+    if not any(run.data.metrics for run in runs):
         return None
-    figures = {title: _share(compared, last, m, title, note) for m, title, note in SHARES}
-    figures |= {t: _figure(compared, last, Quantity(t, m, note, ".3~g")) for m, t, note in SIZES}
+    figures = {
+        title: _share(runs, ends, MetricChart(title, metric, note))
+        for metric, title, note in SHARE_METRICS
+    }
+    figures |= {
+        title: _figure(runs, ends, MetricChart(title, metric, note, SIZE_AXIS))
+        for metric, title, note in SIZE_METRICS
+    }
     return _panel(
         "Cancellation",
-        "What an update did to the log-probability of its own tokens, where the monitor looked.",
+        "How an update changed the log-probability of the tokens it was trained on, in iterations "
+        "that the monitor measured. A push is what one token's gradient does to the "
+        "log-probability of another through the output layer.",
         figures,
     )
 
 
 def _panel(title: str, caption: str, figures: Mapping[str, Figure | None]) -> Panel:
-    """The charts there are, and the names of those that no run has numbers for."""
+    """A panel of the charts that exist, with the names of those that no run has values for."""
     absent = [name.lower() for name, figure in figures.items() if figure is None]
-    drawn = tuple(figure for figure in figures.values() if figure)
-    if not drawn:
-        return Panel(title, f"No run has numbers for this: {listed(absent)}.", Markup())
-    after = render("comparison_absent.html", said=listed(absent)) if absent else Markup()
-    return Panel(title, caption, drawn, after=after)
+    charts = tuple(figure for figure in figures.values() if figure)
+    if not charts:
+        return Panel(title, f"No run has values for this: {join_words(absent)}.", Markup())
+    absence_note = (
+        render("comparison_absent.html", names=join_words(absent)) if absent else Markup()
+    )
+    return Panel(title, caption, charts, after=absence_note)
 
 
-def _share(
-    compared: Sequence[Compared], last: Last, metric: str, title: str, note: str
-) -> Figure | None:
-    values = [value for one in compared for _, value in unrounded(one.run, metric)]
-    q = Quantity(title, metric, note, *share_axis(values))
-    return _figure(compared, last, q, partial(unrounded, metric=metric))
+def _share(runs: Sequence[ComparedRun], ends: AxisEnds, metric_chart: MetricChart) -> Figure | None:
+    metric = metric_chart.metric
+    values = [value for run in runs for _, value in metric_points(run.data, metric)]
+    metric_chart = metric_chart._replace(axis=choose_share_axis(values))
+    return _figure(runs, ends, metric_chart, partial(metric_points, metric=metric))
 
 
-def _says_something(compared: Sequence[Compared], metric: str) -> bool:
-    return any(not says_nothing(one.run, metric) for one in compared if one.run.metrics)
+def _is_informative(runs: Sequence[ComparedRun], metric: str) -> bool:
+    return any(not is_uninformative(run.data, metric) for run in runs if run.data.metrics)
 
 
-def _smoothing(compared: Sequence[Compared]) -> str:
-    if max(len(one.run.metrics) for one in compared) <= SMOOTH:
+def _smoothing(runs: Sequence[ComparedRun]) -> str:
+    if max(len(run.data.metrics) for run in runs) <= SMOOTH_FROM:
         return ""
     return (
         " Faint: every iteration; strong: a centred mean over about an eighth of the run, at most "
@@ -111,59 +146,71 @@ def _smoothing(compared: Sequence[Compared]) -> str:
     )
 
 
-def _without_steps(compared: Sequence[Compared]) -> str:
-    """An imported run cannot be drawn along what it does not tell."""
-    names = [one.name for one in compared if not one.tells_steps]
-    return f" Along optimizer steps there is nothing of {listed(names)}." if names else ""
+def _without_steps(runs: Sequence[ComparedRun]) -> str:
+    """Name the imported runs, which have no optimizer steps to be drawn along."""
+    names = [run.name for run in runs if not run.knows_steps]
+    return f" Optimizer steps are not known for {join_words(names)}." if names else ""
 
 
 def _figure(
-    compared: Sequence[Compared],
-    last: Last,
-    q: Quantity,
+    runs: Sequence[ComparedRun],
+    ends: AxisEnds,
+    metric_chart: MetricChart,
     points: Callable[[RunData], Sequence[tuple[int, float | None]]] | None = None,
     *,
     wide: bool = False,
 ) -> Figure | None:
-    """None where no run has the number; a run that has none is named.
-
-    The axis follows the data, not to 100 % as in a run's own panels: what differs shall be seen.
-    """
-    read = points or (lambda run: [(r["iteration"], r.get(q.metric)) for r in run.metrics])
+    """A chart of one metric; None where no run has it. Runs without it are named in the note."""
+    title, metric, note, axis = metric_chart
+    read_points = points or (
+        lambda data: [(record["iteration"], record.get(metric)) for record in data.metrics]
+    )
     lines = [
-        one.placed([(i, v) for i, v in read(one.run) if v is not None and math.isfinite(v)])
-        for one in compared
+        run.with_costs(
+            [
+                (iteration, value)
+                for iteration, value in read_points(run.data)
+                if value is not None and math.isfinite(value)
+            ]
+        )
+        for run in runs
     ]
     if not any(lines):
         return None
-    drawn = overlay(
-        compared, lines, last, q.title, q.number, axis="~%" if "%" in q.axis else q.axis,
-        zero=q.zero, height=200 if wide else 140,
-    )  # fmt: skip
-    return Figure(drawn, q.title, f"{q.note} {_without(compared, lines)}".strip(), wide=wide)
+    # The axis follows the data and does not extend to 100 % as in a run's own panels, so that
+    # differences between runs are visible; percentages may then need decimals.
+    if "%" in axis.axis_format:
+        axis = replace(axis, axis_format="~%")
+    chart = overlay_chart(runs, lines, ends, title, axis, height=200 if wide else 140)
+    return Figure(chart, title, f"{note} {_without(runs, lines)}".strip(), wide=wide)
 
 
-def _heldout(compared: Sequence[Compared], judged: Judged, last: Last) -> Figure | None:
-    lines: list[Line] = []
-    for one, evaluations in zip(compared, judged.evaluations, strict=True):
-        bounds = {e["iteration"]: {"low": e["low"], "high": e["high"]} for e in evaluations}
-        placed = one.placed([(e["iteration"], e["mean"]) for e in evaluations])
-        lines.append([{**point, **bounds[point["iteration"]]} for point in placed])
+def _heldout(runs: Sequence[ComparedRun], results: HeldoutResults, ends: AxisEnds) -> Figure | None:
+    lines: list[RunPoints] = []
+    for run, evaluations in zip(runs, results.evaluations, strict=True):
+        bounds = {
+            evaluation["iteration"]: {"low": evaluation["low"], "high": evaluation["high"]}
+            for evaluation in evaluations
+        }
+        means = [(evaluation["iteration"], evaluation["mean"]) for evaluation in evaluations]
+        lines.append([{**point, **bounds[point["iteration"]]} for point in run.with_costs(means)])
     if not any(lines):
         return None
-    title = f"Held-out success{judged.how}"
-    note = "With 95 % intervals, drawn side by side where runs share a place. "
-    if not same_problems(compared):
-        note += "Not all were judged by the same problems: task or evaluate.prompts differ. "
-    note += f"{_judged_apart(compared)} {_without(compared, lines)}"
-    return Figure(intervals(compared, lines, last, title), title, note.strip(), wide=True)
+    title = f"Held-out success{results.suffix}"
+    note = "With 95 % intervals, drawn side by side where runs coincide. "
+    if not same_problems(runs):
+        note += (
+            "Not all runs were evaluated on the same problems: task or evaluate.prompts differ. "
+        )
+    note += f"{_reward_warning(runs)} {_without(runs, lines)}"
+    return Figure(interval_chart(runs, lines, ends, title), title, note.strip(), wide=True)
 
 
-def _judged_apart(compared: Sequence[Compared]) -> str:
-    said = "Not all were judged by the same reward: verify.name differs."
-    return "" if same_reward(compared) else said
+def _reward_warning(runs: Sequence[ComparedRun]) -> str:
+    warning = "Not all runs were evaluated with the same reward function: verify.name differs."
+    return "" if same_reward(runs) else warning
 
 
-def _without(compared: Sequence[Compared], lines: Sequence[Line]) -> str:
-    names = [one.name for one, line in zip(compared, lines, strict=True) if not line]
-    return f"Missing in {listed(names)}." if names else ""
+def _without(runs: Sequence[ComparedRun], lines: Sequence[RunPoints]) -> str:
+    names = [run.name for run, line in zip(runs, lines, strict=True) if not line]
+    return f"Missing in {join_words(names)}." if names else ""

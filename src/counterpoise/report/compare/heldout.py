@@ -1,4 +1,4 @@
-"""Held-out success of several runs, by how it was sampled: only like is compared with like."""
+"""Held-out success of several runs, compared only at equal sampling settings."""
 
 from __future__ import annotations
 
@@ -8,65 +8,70 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import Setting, by_setting
 from counterpoise.plugins import content
-from counterpoise.report.compare.run_names import Compared
+from counterpoise.report.compare.compared_runs import ComparedRun
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One way of sampling, and what it found of every run, in the order of training."""
+class HeldoutResults:
+    """Evaluations of every run at one sampling setting, in the order of training."""
 
     setting: Setting
-    only: bool  # there is no other one on the page, so it need not be named
-    evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not judged so
+    only_setting: bool  # no other setting is on the page, so this one need not be named
+    evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not evaluated at this setting
 
     @property
-    def how(self) -> str:
-        return "" if self.only else f" at {self.setting}"
+    def suffix(self) -> str:
+        """Names the setting in a title, as in " at 0.6/0.95"; empty if there is only one."""
+        return "" if self.only_setting else f" at {self.setting}"
 
-    def first(self, place: int) -> Evaluation | None:
-        return next(iter(self.evaluations[place]), None)
+    def first(self, run_index: int) -> Evaluation | None:
+        """The first evaluation of a run; None where there is none."""
+        return next(iter(self.evaluations[run_index]), None)
 
-    def last(self, place: int) -> Evaluation | None:
-        """None where there is but one: nothing came after it."""
-        return self.evaluations[place][-1] if len(self.evaluations[place]) > 1 else None
+    def last(self, run_index: int) -> Evaluation | None:
+        """The last evaluation of a run; None where there is only one."""
+        return self.evaluations[run_index][-1] if len(self.evaluations[run_index]) > 1 else None
 
 
-def settings(compared: Sequence[Compared]) -> list[Judged]:
-    """The first run's first setting first."""
-    found: dict[Setting, dict[int, list[Evaluation]]] = {}
-    for place, one in enumerate(compared):
-        sample = one.run.config.sample
-        for setting, lines in by_setting(one.run.evaluations).items():
-            key = setting or Setting(sample.temperature, sample.top_p)
-            found.setdefault(key, {}).setdefault(place, []).extend(lines)
+def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
+    """Evaluations grouped by sampling setting; the first run's first setting comes first."""
+    evaluations_by_setting: dict[Setting, dict[int, list[Evaluation]]] = {}
+    for run_index, run in enumerate(runs):
+        sample = run.data.config.sample
+        for setting, lines in by_setting(run.data.evaluations).items():
+            # An evaluation without a stored setting was sampled as in training.
+            run_setting = setting or Setting(sample.temperature, sample.top_p)
+            evaluations_by_setting.setdefault(run_setting, {}).setdefault(run_index, []).extend(
+                lines
+            )
     return [
-        Judged(
+        HeldoutResults(
             setting,
-            len(found) == 1,
+            len(evaluations_by_setting) == 1,
             tuple(
-                tuple(sorted(of.get(place, ()), key=lambda e: e["iteration"]))
-                for place in range(len(compared))
+                tuple(sorted(by_run.get(run_index, ()), key=lambda e: e["iteration"]))
+                for run_index in range(len(runs))
             ),
         )
-        for setting, of in found.items()
+        for setting, by_run in evaluations_by_setting.items()
     ]
 
 
-def same_problems(compared: Sequence[Compared]) -> bool:
-    """Whether the runs that were judged were judged by the same problems, as far as options say."""
-    sets = [
+def same_problems(runs: Sequence[ComparedRun]) -> bool:
+    """Whether all evaluated runs used the same held-out problems, judging by their options."""
+    problem_sets = [
         (config.task, config.evaluate.prompts)
-        for one in compared
-        if one.run.evaluations and (config := one.config)
+        for run in runs
+        if run.data.evaluations and (config := run.config)
     ]
-    return all(one == sets[0] for one in sets)
+    return all(problems == problem_sets[0] for problems in problem_sets)
 
 
-def same_reward(compared: Sequence[Compared]) -> bool:
-    """Whether one reward decided what success is; a function of the user's by its content.
+def same_reward(runs: Sequence[ComparedRun]) -> bool:
+    """Whether all runs share one reward function; a user's own is compared by its content.
 
-    Held-out problems and training prompts are judged by it alike.
+    The same function scores held-out problems and training prompts.
     """
-    return len({content(config.verify.name) for one in compared if (config := one.config)}) < 2
+    return len({content(config.verify.name) for run in runs if (config := run.config)}) < 2

@@ -1,4 +1,4 @@
-"""The options in which runs differ, and what each of the runs was told."""
+"""The options in which runs differ, with the value of each run."""
 
 from __future__ import annotations
 
@@ -12,61 +12,73 @@ from counterpoise.config.load import options, own_functions
 from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.plugins import shown_all
 from counterpoise.report.charts.render import render
-from counterpoise.report.compare.run_names import Compared, listed
+from counterpoise.report.compare.compared_runs import ComparedRun, join_words
 from counterpoise.report.panels.panel import Panel
 from counterpoise.store.resume import differences
 
 
-class Option(NamedTuple):
-    """Example: Option("batch.composer", ['"grouped"', '"shuffled"', None], "which rollouts ...")"""
+class OptionDifference(NamedTuple):
+    """One option and its value in every run.
+
+    Example:
+        OptionDifference("batch.composer", ['"grouped"', '"shuffled"', None], "which rollouts ...")
+    """
 
     name: str
-    values: list[str | None]  # of every run; None: not known
+    values: list[str | None]  # by run; None: unknown
     meaning: str
 
 
-def options_that_differ(compared: Sequence[Compared]) -> list[Option]:
-    """In the order of the run file; the engine, which is no option of it, comes first."""
-    known = [one for one in compared if one.config]
-    if len(known) < 2:
+def find_option_differences(runs: Sequence[ComparedRun]) -> list[OptionDifference]:
+    """Differing options in the order of the run file, after the engine, which is not in it."""
+    configured = [run for run in runs if run.config]
+    if len(configured) < 2:
         return []
-    documented = {name: doc for name, _, doc in options()}
-    configs = [one.run.config for one in known]
-    differ = {name for other in configs[1:] for name, _, _ in differences(configs[0], other)}
-    found = [
-        Option(name, _values(compared, name), meaning)
+    documented = {name: meaning for name, _, meaning in options()}
+    configs = [run.data.config for run in configured]
+    differing_names = {
+        name for config in configs[1:] for name, _, _ in differences(configs[0], config)
+    }
+    differing = [
+        OptionDifference(name, _values(runs, name), meaning)
         for name, meaning in documented.items()
-        if name in differ
+        if name in differing_names
     ]
-    engines = [stored_engine(one.run.path) if one.config else None for one in compared]
+    engines = [stored_engine(run.data.path) if run.config else None for run in runs]
     if len({engine for engine in engines if engine}) > 1:
-        found.insert(0, Option("--engine", engines, "what trained it"))
-    return found
+        differing.insert(0, OptionDifference("--engine", engines, "what trained it"))
+    return differing
 
 
-def _values(compared: Sequence[Compared], name: str) -> list[str | None]:
-    """Functions of the user's by their file's name; where that is the same, pinned, as stored."""
+def _values(runs: Sequence[ComparedRun], name: str) -> list[str | None]:
+    """Values of one option as JSON.
+
+    A user's own function is shown by its file name; where only the file's content differs, with the
+    stored digest.
+    """
     section, _, option = name.partition(".")
     values: list[str | None] = []
-    short: list[str | None] = []
-    for one in compared:
-        if one.config is None:
+    short_values: list[str | None] = []
+    for run in runs:
+        if run.config is None:
             values.append(None)
-            short.append(None)
+            short_values.append(None)
             continue
-        value = getattr(getattr(one.config, section), option)
+        value = getattr(getattr(run.config, section), option)
         values.append(json.dumps(value))
-        short.append(json.dumps(shown_all(value) if name in own_functions(one.config) else value))
-    return short if len(set(short)) == len(set(values)) else values
+        short_values.append(
+            json.dumps(shown_all(value) if name in own_functions(run.config) else value)
+        )
+    return short_values if len(set(short_values)) == len(set(values)) else values
 
 
-def options_panel(compared: Sequence[Compared], differ: Sequence[Option]) -> Panel:
-    unknown = [one.name for one in compared if one.config is None]
-    told = f"What the trainer of {listed(unknown)} was told is not known here" if unknown else ""
-    if len(compared) - len(unknown) < 2:
-        return Panel("Options", f"{told}: there is nothing to compare.", Markup())
-    said = "Those in which the runs differ; all others are equal."
-    said = said if differ else "Every option is the same."
-    said += f" {told}." if unknown else ""
-    body = render("comparison_options.html", runs=compared, options=differ) if differ else Markup()
-    return Panel("Options", said, body)
+def options_panel(runs: Sequence[ComparedRun], differ: Sequence[OptionDifference]) -> Panel:
+    unknown = [run.name for run in runs if run.config is None]
+    unknown_note = f"The options of {join_words(unknown)} are unknown" if unknown else ""
+    if len(runs) - len(unknown) < 2:
+        return Panel("Options", f"{unknown_note}: there is nothing to compare.", Markup())
+    caption = "Options in which the runs differ; all others are equal."
+    caption = caption if differ else "All options are equal."
+    caption += f" {unknown_note}." if unknown else ""
+    body = render("comparison_options.html", runs=runs, options=differ) if differ else Markup()
+    return Panel("Options", caption, body)

@@ -1,4 +1,4 @@
-"""Panels in, one HTML file out: it carries all it needs and asks nothing of the network."""
+"""Assemble panels into one HTML file that embeds all it needs and uses no network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import replacing
-from counterpoise.report.charts.render import asset, embed, render
-from counterpoise.report.charts.vega import bundle, specification, theme
+from counterpoise.report.charts.render import embed_json, read_asset, render
+from counterpoise.report.charts.vega import javascript_bundle, vega_specification, vega_theme
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.panels.panel import Figure, Panel
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 
 
 def write_page(target: Path, page: str) -> Path:
@@ -28,45 +28,51 @@ def write_page(target: Path, page: str) -> Path:
     return target
 
 
-def whole_page(
+def assemble_page(
     kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
 ) -> str:
-    """The panels that have something to show, in order, with their files and data; `bar` stays in
-    view above them."""
+    """The page of all panels that are not None, in order, with their assets and data.
+
+    `bar` stays in view above the panels.
+    """
     sections: list[dict[str, Any]] = []
     for name, panel in panels.items():
         if panel is None:
             continue
         html, figures = split_body(panel)
-        specs = [embed(specification(figure)) for figure in figures]
+        specifications = [embed_json(vega_specification(figure)) for figure in figures]
         sections.append(
             {
                 "name": name,
                 "panel": panel,
                 "html": html,
-                "figures": list(zip(figures, specs, strict=True)),
-                "data": None if panel.data is None else embed(panel.data),
+                "figures": list(zip(figures, specifications, strict=True)),
+                "data": None if panel.data is None else embed_json(panel.data),
             }
         )
-    names = list(dict.fromkeys(file for s in sections for file in s["panel"].assets))
+    # Panels may share an asset; each is embedded once.
+    asset_names = list(
+        dict.fromkeys(asset_name for section in sections for asset_name in section["panel"].assets)
+    )
     charts = any(section["figures"] for section in sections)
-    scripts = [asset(name) for name in ("page.js", *names) if name.endswith(".js")]
-    scripts = [bundle(), *scripts] if charts else scripts
+    scripts = [read_asset(name) for name in ("page.js", *asset_names) if name.endswith(".js")]
+    # Vega comes first because page.js uses it. The policy below lists exactly these scripts.
+    scripts = [javascript_bundle(), *scripts] if charts else scripts
     return render(
         "page.html",
         kind=kind,
-        title=visible(title),
+        title=make_visible(title),
         bar=bar or "",
         sections=sections,
-        styles=[asset(name) for name in ("page.css", *names) if name.endswith(".css")],
+        styles=[read_asset(name) for name in ("page.css", *asset_names) if name.endswith(".css")],
         scripts=scripts,
         policy=content_policy(scripts),
-        theme=embed(theme()),
+        theme=embed_json(vega_theme()),
     )
 
 
 def split_body(panel: Panel) -> tuple[Markup | None, tuple[Figure, ...]]:
-    """(safe HTML, charts): a body is one or the other."""
+    """Split a body into (HTML, charts); it is one or the other."""
     if isinstance(panel.body, Markup):
         return panel.body, ()
     if isinstance(panel.body, tuple):

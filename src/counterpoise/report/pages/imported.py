@@ -1,8 +1,8 @@
-"""The page of a run that another trainer made: what rollouts alone can show (`poise import`), and
-where our adapter planned its batches and kept them (`run_folder` of hosts/trl), those too.
+"""The page of a run of another trainer: imported rollouts, and plans where our adapter made them.
 
-There is no config.toml. Without plans there is no token trace either, so of a run's panels only
-those remain that need none of them.
+`poise import` brings in rollouts only; with `run_folder` of hosts/trl the batch plans are stored
+too. There is no config.toml, and without plans there is no token trace either, so the page has only
+the panels that do not need them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.charts.render import render
-from counterpoise.report.pages.assemble import whole_page, write_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels import learning, rollouts
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.store.folder import IMPORTED, RunFolder
 from counterpoise.variants import PANELS
 
-SUCCESS = (
-    "A rollout counts as a success when its reward is above 0. Success is measured on the prompts "
-    "a step samples, so it varies with their difficulty."
+SUCCESS_CAPTION = (
+    "A rollout counts as a success if its reward is above 0. Success is measured on the prompts "
+    "that a step samples, so it varies with their difficulty."
 )
-PLANNED = ("mosaic", "tokens", "monitor", "buffer", "plans")  # panels of what plans tell
+PLAN_PANELS = ("mosaic", "tokens", "monitor", "buffer", "plans")  # panels that need plans
 
 
 def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
-    """The run (its configuration says nothing of the other trainer), who wrote it, and notes."""
+    """(the run, the trainer that wrote it, notes of the import).
+
+    The run's configuration holds defaults, except for options that the adapter recorded.
+    """
     try:
-        known = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
-        metrics, plans = (RunFolder(folder).read(log) for log in ("metrics", "plans"))
-        config = _known(known.get("options", {}))
-        source, notes = str(known["source"]), [str(note) for note in known["notes"]]
+        description = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
+        metrics, plans = (RunFolder(folder).read(log_name) for log_name in ("metrics", "plans"))
+        config = _known(description.get("options", {}))
+        source, notes = str(description["source"]), [str(note) for note in description["notes"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         why = first_line(fault)
         raise PoiseError(f"{folder} is damaged: {why}; import the run again") from fault
@@ -44,35 +47,39 @@ def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
 
 
 def _known(options: dict[str, dict[str, Any]]) -> RunConfig:
-    """A configuration in which only what is told differs from the defaults."""
+    """A configuration in which only the recorded options differ from the defaults."""
     default = RunConfig()
-    told = {name: replace(getattr(default, name), **values) for name, values in options.items()}
-    return replace(default, **told)
+    changed_sections = {
+        name: replace(getattr(default, name), **values) for name, values in options.items()
+    }
+    return replace(default, **changed_sections)
 
 
-def write_imported(folder: Path, out: Path) -> Path:
+def write_imported_page(folder: Path, out: Path) -> Path:
     run, source, notes = read_imported(folder)
     curves = learning.panel(run)
-    of_plans = {name: PANELS.load(name)(run) for name in PLANNED} if run.plans else {}
+    # These panels need optimizer steps, which imported rollouts do not record.
+    plan_panels = {name: PANELS.load(name)(run) for name in PLAN_PANELS} if run.plans else {}
     panels = {
-        "summary": summary(source, notes, run.metrics, planned=bool(run.plans)),
-        "learning": curves and replace(curves, caption=SUCCESS),
-        **of_plans,
+        "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
+        "learning": curves and replace(curves, caption=SUCCESS_CAPTION),
+        **plan_panels,
         "rollouts": rollouts.panel(run),
     }
-    return write_page(out, whole_page("Imported run", run.name, panels))
+    return write_page(out, assemble_page("Imported run", run.name, panels))
 
 
-def summary(
+def summary_panel(
     source: str, notes: list[str], metrics: list[dict[str, Any]], planned: bool = False
 ) -> Panel:
-    """Of an import a line is a training step; of a run that was planned, a generation."""
-    names = [("rollouts", "rollouts"), ("groups", "groups"), ("tokens", "rollout_tokens")]
+    """Panel at the top of the page; with plans, a line of metrics is one generation."""
+    counted_fields = [("rollouts", "rollouts"), ("groups", "groups"), ("tokens", "rollout_tokens")]
+    # With plans the optimizer steps are known, and more telling than the number of groups.
     if planned:
-        names[1] = ("optimizer steps", "steps")
+        counted_fields[1] = ("optimizer steps", "steps")
     counted = (
         ("generations" if planned else "steps", len(metrics)),
-        *((meaning, sum(record[name] for record in metrics)) for meaning, name in names),
+        *((meaning, sum(record[name] for record in metrics)) for meaning, name in counted_fields),
     )
     return Panel(
         "",
@@ -80,7 +87,7 @@ def summary(
         render(
             "imported.html",
             source=source,
-            notes=[visible(note) for note in notes],
+            notes=[make_visible(note) for note in notes],
             facts=counted,
             planned=planned,
         ),

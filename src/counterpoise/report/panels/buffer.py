@@ -1,4 +1,4 @@
-"""Reward balance and dynamic sampling at work: what waits, and what became of every rollout."""
+"""Panel of reward balance and dynamic sampling: the buffer, and the fate of every rollout."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from itertools import accumulate
 
 import altair as alt
 
-from counterpoise.report.charts.series import Records, chart, over_iterations, x_axis, y_axis
+from counterpoise.report.charts.series import Records, base_chart, iteration_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
-# field, what became of the rollout, colour; drawn from the bottom up
+# (field, what happened to the rollout, colour), stacked from the bottom up
 FATES = (
     ("used", "used in an update", "series"),
     ("waiting", "waiting", "soft"),
-    ("surplus", "dropped: surplus of one sign", "fate-surplus"),
+    ("surplus", "dropped: too many of one sign", "fate-surplus"),
     ("aged", "dropped: too old", "fate-aged"),
-    ("without", "no signal: group all right or all wrong", "fate-without"),
-    ("replaced", "no spread: replaced by another group", "fate-replaced"),
+    ("without", "no signal: all rewards of its group are equal", "fate-without"),
+    ("replaced", "no signal: replaced by another group", "fate-replaced"),
 )
 
 
@@ -28,14 +28,15 @@ def panel(run: RunData) -> Panel | None:
     if balance.tau == 0:
         return Panel(
             "Rollouts",
-            f"Groups whose rewards are all equal give way to others, in up to {refills} more "
-            "rounds of sampling an iteration.",
+            "Groups whose rewards are all equal are replaced by newly sampled ones, in up to "
+            f"{refills} extra sampling rounds per iteration.",
             (_fates(run),),
         )
     return Panel(
         "Buffer",
         f"An update needs about {run.config.target} rollouts, at least {100 * balance.tau:g} % of "
-        f"each sign. Until then they wait, at most {balance.max_age} iterations.",
+        f"each sign of the advantage. Until then rollouts wait, at most {balance.max_age} "
+        "iterations.",
         (_waiting(run), _fates(run)),
     )
 
@@ -51,20 +52,21 @@ def _waiting(run: RunData) -> Figure:
         }
         for record in run.metrics
     ]
-    x = x_axis(run.last)
-    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")  # below 0 is a count too
+    # Negative rollouts are drawn below zero; the axis labels are counts on both sides.
+    x = x_axis(run.last_iteration)
+    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
     layers = [
-        chart(records)
+        base_chart(records)
         .mark_area(style="positive", interpolate="step", opacity=0.85)
         .encode(x=x, y=alt.Y("positive:Q", axis=counts)),
-        chart(records)
+        base_chart(records)
         .mark_area(style="negative", interpolate="step", opacity=0.85)
         .encode(x=x, y="below:Q"),
-        chart([r for r in records if r["used"]])
+        base_chart([record for record in records if record["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
         .encode(x=x, y=alt.datum(0)),
     ]
-    drawn = over_iterations(
+    chart = iteration_chart(
         layers,
         records,
         [
@@ -72,23 +74,28 @@ def _waiting(run: RunData) -> Figure:
             ("negative", "waiting, negative", "d"),
             ("used", "used in this iteration", "d"),
         ],
-        run.last,
+        run.last_iteration,
         "Rollouts waiting in the buffer after each iteration, positive above, negative below",
         height=190,
     )
     return Figure(
-        drawn,
+        chart,
         "Waiting after the iteration",
-        "A one-sided buffer is a policy that has become too good, or too bad, at its prompts.",
+        "A one-sided buffer means that the prompts have become too easy, or are too hard, for the "
+        "policy.",
         (("positive", "positive"), ("negative", "negative"), ("ink", "▲ an update was made")),
     )
 
 
-def fates(run: RunData) -> Records:
-    """What became of every rollout sampled so far, iteration by iteration; the parts add up."""
-    waits = run.config.balance.tau > 0  # else rows without signal are in the batch, and used
+def count_fates(run: RunData) -> Records:
+    """Count what happened to all rollouts sampled so far, for every iteration.
+
+    The counts of an iteration add up to the number of rollouts sampled until then.
+    """
+    # Without reward balance, rows without signal are part of the batch and count as used.
+    is_balanced = run.config.balance.tau > 0
     used = accumulate(record["batch_rows"] for record in run.metrics)
-    without = accumulate(record["rows_without_signal"] * waits for record in run.metrics)
+    without = accumulate(record["rows_without_signal"] * is_balanced for record in run.metrics)
     replaced = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
     return [
         {
@@ -106,52 +113,62 @@ def fates(run: RunData) -> Records:
     ]
 
 
-def wasted(run: RunData) -> list[tuple[int, float]]:
-    """Of the rollouts sampled so far, the share that no update learns from: (no signal + surplus
-    + too old + replaced) / sampled. Empty where a run does not tell."""
+def wasted_shares(run: RunData) -> list[tuple[int, float]]:
+    """(iteration, share of the rollouts sampled so far that no update learns from).
+
+    share = (no signal + surplus + too old + replaced) / sampled. Empty where the run's metrics do
+    not have these counts.
+    """
     if any("rows_without_signal" not in record for record in run.metrics):
         return []
     sampled = accumulate(record["rollouts"] for record in run.metrics)
-    silent = accumulate(record["rows_without_signal"] for record in run.metrics)
+    without_signal = accumulate(record["rows_without_signal"] for record in run.metrics)
     return [
-        (fate["iteration"], (without + sum(fate[k] for k in ("surplus", "aged", "replaced"))) / n)
-        for fate, without, n in zip(fates(run), silent, sampled, strict=True)
+        (
+            fate["iteration"],
+            (without + sum(fate[reason] for reason in ("surplus", "aged", "replaced")))
+            / rollout_count,
+        )
+        for fate, without, rollout_count in zip(
+            count_fates(run), without_signal, sampled, strict=True
+        )
     ]
 
 
 def _fates(run: RunData) -> Figure:
-    records = fates(run)
-    off = set() if run.config.sample.refills else {"replaced"}
+    records = count_fates(run)
+    hidden = set() if run.config.sample.refills else {"replaced"}
     if run.config.balance.tau == 0:
-        off |= {"waiting", "surplus", "aged", "without"}
-    shown = [fate for fate in FATES if fate[0] not in off]
+        hidden |= {"waiting", "surplus", "aged", "without"}
+    fates = [fate for fate in FATES if fate[0] not in hidden]
+    # Areas are stacked by hand: each layer needs the floor and the top of its area.
     stacked = []
     for record in records:
         floor = 0
-        for field, _, _ in shown:
+        for field, _, _ in fates:
             top = floor + record[field]
             stacked.append(
                 {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
             )
             floor = top
-    x = x_axis(run.last)
+    x = x_axis(run.last_iteration)
     layers = [
-        chart([row for row in stacked if row["fate"] == field])
+        base_chart([row for row in stacked if row["fate"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
         .encode(x=x, y=y_axis("floor"), y2="top:Q")
-        for field, _, colour in shown
+        for field, _, colour in fates
     ]
-    drawn = over_iterations(
+    chart = iteration_chart(
         layers,
         records,
-        [(field, meaning, "d") for field, meaning, _ in shown],
-        run.last,
-        "What became of the rollouts sampled so far, as stacked areas",
+        [(field, meaning, "d") for field, meaning, _ in fates],
+        run.last_iteration,
+        "What happened to the rollouts sampled so far, as stacked areas",
         height=190,
     )
     return Figure(
-        drawn,
-        "What became of every rollout",
+        chart,
+        "What happened to every rollout",
         "Since the run began.",
-        tuple((colour, meaning) for _, meaning, colour in shown),
+        tuple((colour, meaning) for _, meaning, colour in fates),
     )

@@ -1,4 +1,4 @@
-"""Every option of the run, those that differ from their default first, and the versions."""
+"""Panel of the run's options: those that differ from their default, the full file, versions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 
 def panel(run: RunData) -> Panel:
-    documented = {name: doc for name, _, doc in options()}
-    own = own_functions(run.config)
+    documented = {name: meaning for name, _, meaning in options()}
+    # A user's own function is shown by its file name, without the stored digest.
+    plugin_options = own_functions(run.config)
     changed = [
         (
             name,
-            json.dumps(shown_all(value) if name in own else value),
+            json.dumps(shown_all(value) if name in plugin_options else value),
             json.dumps(default),
             documented[name],
         )
@@ -32,7 +33,7 @@ def panel(run: RunData) -> Panel:
     ]
     return Panel(
         "Configuration",
-        "Options that differ from their default; the resolved file holds all of them.",
+        "Options that differ from their default. The resolved config.toml below has all of them.",
         render(
             "configuration.html",
             changed=changed,

@@ -1,4 +1,4 @@
-"""How the policy changed: success, entropy, length, gradients."""
+"""Panel of the learning curves: success, entropy, response length, gradients."""
 
 from __future__ import annotations
 
@@ -9,81 +9,82 @@ import altair as alt
 
 from counterpoise.config.evaluation_settings import by_setting
 from counterpoise.report.charts.series import (
-    chart,
-    line,
-    over_iterations,
-    smoothed,
-    tips,
+    SHARE_AXIS,
+    ValueAxis,
+    base_chart,
+    iteration_chart,
+    line_chart,
+    make_tooltips,
+    moving_average,
     x_axis,
     y_axis,
 )
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
-ROUNDING = 1e-4  # of float32 log-probabilities
-HELDOUT = ("ink", "muted")  # of the first two settings
+ROUNDING = 1e-4  # rounding error of float32 log-probabilities
+HELDOUT_STYLES = ("ink", "muted")  # of the first two settings
 
 
-class Quantity(NamedTuple):
+class MetricChart(NamedTuple):
+    """A chart of one column of metrics.jsonl."""
+
     title: str
     metric: str
     note: str
-    number: str = ".3f"
-    axis: str = ""
-    domain: list[float] | None = None
-    zero: bool = True  # the axis begins there
+    axis: ValueAxis = ValueAxis()
 
 
-SMALL = (
-    Quantity("Mean reward", "reward", "Over all rollouts of the iteration."),
-    Quantity(
+SMALL_CHARTS = (
+    MetricChart("Mean reward", "reward", "Over all rollouts of the iteration."),
+    MetricChart(
         "Mixed groups",
         "mixed_groups",
-        "Share of prompts whose responses' rewards are not all equal: others tell nothing apart.",
-        ".1%",
-        "%",
-        [0.0, 1.0],
+        "Share of prompts whose responses did not all get the same reward. The others have "
+        "advantage 0 and teach nothing.",
+        SHARE_AXIS,
     ),
-    Quantity("Entropy", "entropy", "Mean over the trained tokens, in nats.", ".4f"),
-    Quantity("Response length", "response_length", "Mean tokens of a response.", ".1f"),
-    Quantity(
-        "Cut-off responses", "truncated_share", "Share that met the length limit.", ".1%", "~%"
+    MetricChart("Entropy", "entropy", "Mean over the trained tokens, in nats.", ValueAxis(".4f")),
+    MetricChart(
+        "Response length", "response_length", "Mean tokens of a response.", ValueAxis(".1f")
     ),
-    Quantity("Gradient norm", "grad_norm", "Before clipping, mean over the iteration's steps."),
-    Quantity(
+    MetricChart(
+        "Truncated responses",
+        "truncated_share",
+        "Share that hit the length limit.",
+        ValueAxis(".1%", "~%"),
+    ),
+    MetricChart("Gradient norm", "grad_norm", "Before clipping, mean over the iteration's steps."),
+    MetricChart(
         "Clipped tokens",
         "clipped_share",
-        "Share whose gradient the ratio clip removed.",
-        ".2%",
-        "~%",
+        "Share of tokens whose gradient was removed by clipping the importance ratio.",
+        ValueAxis(".2%", "~%"),
     ),
-    Quantity(
+    MetricChart(
         "Importance ratio",
         "mean_ratio",
-        "New over old probability, mean over the trained tokens; 1 is on policy.",
-        ".4f",
-        zero=False,
+        "New over old probability, mean over the trained tokens; 1 means on-policy.",
+        ValueAxis(".4f", starts_at_zero=False),
     ),
-    Quantity(
-        "Sampler and trainer",
+    MetricChart(
+        "Sampler mismatch",
         "sampler_mismatch",
-        "Mean difference of their log-probabilities of a token, by the same weights.",
-        ".2e",
-        "~e",
+        "Mean difference between the sampler's and the trainer's log-probability of a token, with "
+        "the same weights.",
+        ValueAxis(".2e", "~e"),
     ),
-    Quantity(
-        "Capped weights",
+    MetricChart(
+        "Capped importance weights",
         "capped_share",
-        "Share of tokens whose importance weight is the cap.",
-        ".2%",
-        "~%",
+        "Share of tokens whose sampler-mismatch correction was cut at its upper limit.",
+        ValueAxis(".2%", "~%"),
     ),
-    Quantity(
+    MetricChart(
         "Added loss",
         "added_loss",
-        "What the rule of a step adds to the loss, mean over the iteration's steps.",
-        ".2e",
-        "~e",
+        "Term that the step rule adds to the loss, mean over the iteration's optimizer steps.",
+        ValueAxis(".2e", "~e"),
     ),
 )
 
@@ -91,7 +92,11 @@ SMALL = (
 def panel(run: RunData) -> Panel | None:
     if not run.metrics:
         return None
-    small = [_small(run, quantity) for quantity in SMALL if not says_nothing(run, quantity.metric)]
+    small = [
+        _small(run, metric_chart)
+        for metric_chart in SMALL_CHARTS
+        if not is_uninformative(run, metric_chart.metric)
+    ]
     return Panel(
         "Learning",
         "Training success is measured on the prompts an iteration samples, so it varies with "
@@ -100,10 +105,11 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def says_nothing(run: RunData, metric: str) -> bool:
-    """What only repeats another, or never happened, or is the rounding of our own sampler."""
+def is_uninformative(run: RunData, metric: str) -> bool:
+    """Whether a chart of this metric would only repeat another one or show nothing but zeros."""
     if metric == "reward":
         return all(record["reward"] == record["success"] for record in run.metrics)
+    # Our own sampler differs from the trainer by rounding only, which is not worth a chart.
     if metric == "sampler_mismatch" and run.config.sample.engine == "native":
         return not any((record.get(metric) or 0) > ROUNDING for record in run.metrics)
     if metric in ("truncated_share", "capped_share", "added_loss"):
@@ -111,61 +117,69 @@ def says_nothing(run: RunData, metric: str) -> bool:
     return False
 
 
-def _small(run: RunData, q: Quantity) -> Figure | None:
-    points = [(record["iteration"], record.get(q.metric)) for record in run.metrics]
-    limit = run.config.update.max_grad_norm if q.metric == "grad_norm" else 0.0
-    drawn = line(
+def _small(run: RunData, metric_chart: MetricChart) -> Figure | None:
+    points = [(record["iteration"], record.get(metric_chart.metric)) for record in run.metrics]
+    # The clipping threshold is drawn as a guide in the chart of the gradient norm.
+    norm_limit = run.config.update.max_grad_norm if metric_chart.metric == "grad_norm" else 0.0
+    chart = line_chart(
         points,
-        run.last,
-        q.title,
-        q.number,
-        axis=q.axis,
-        domain=q.domain,
-        zero=q.zero,
-        guide=limit or None,
+        run.last_iteration,
+        metric_chart.title,
+        metric_chart.axis,
+        guide=norm_limit or None,
     )
-    note = f"{q.note} Dashed: the limit, {limit:g}." if limit else q.note
-    return Figure(drawn, q.title, note) if drawn else None
+    note = metric_chart.note
+    if norm_limit:
+        note += f" Dashed: the limit, {norm_limit:g}."
+    return Figure(chart, metric_chart.title, note) if chart else None
 
 
 def _success(run: RunData) -> Figure:
-    means, width = smoothed([record["success"] for record in run.metrics])
+    means, width = moving_average([record["success"] for record in run.metrics])
     records = [
         {"iteration": record["iteration"], "success": record["success"], "smoothed": mean}
         for record, mean in zip(run.metrics, means, strict=True)
     ]
-    x, y = x_axis(run.last), y_axis("success", "%", [0.0, 1.0])
-    drawn = over_iterations(
+    x, y = x_axis(run.last_iteration), y_axis("success", "%", (0.0, 1.0))
+    chart = iteration_chart(
         [
-            chart(records).mark_line(style="soft", strokeWidth=1.25).encode(x=x, y=y),
-            chart(records).mark_line(style="series", strokeWidth=2.5).encode(x=x, y="smoothed:Q"),
+            base_chart(records).mark_line(style="soft", strokeWidth=1.25).encode(x=x, y=y),
+            base_chart(records)
+            .mark_line(style="series", strokeWidth=2.5)
+            .encode(x=x, y="smoothed:Q"),
         ],
         records,
         [("success", "training", ".1%"), ("smoothed", "smoothed", ".1%")],
-        run.last,
+        run.last_iteration,
         f"Success over iterations; training success ends at {100 * means[-1]:.0f} percent",
         above=[
             layer
-            for style, (_, judged) in zip(HELDOUT, _settings(run), strict=False)
-            for layer in _heldout(judged, x, style)
+            for style, (_, evaluations) in zip(HELDOUT_STYLES, _settings(run), strict=False)
+            for layer in _heldout(evaluations, x, style)
         ],
         height=240,
     )
     keys = [("soft", "training"), ("series", f"training, mean of {width} iterations")]
-    for style, (name, _) in zip(HELDOUT, _settings(run), strict=False):
+    for style, (name, _) in zip(HELDOUT_STYLES, _settings(run), strict=False):
         keys.append((style, f"held-out{name}, with 95 % interval"))
-    return Figure(drawn, "Success", keys=tuple(keys), wide=True)
+    return Figure(chart, "Success", keys=tuple(keys), wide=True)
 
 
 def _settings(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """(how it was sampled, its evaluations); a run with one way of sampling need not name it."""
-    found = by_setting(run.evaluations)
-    return [(f" at {setting}" if len(found) > 1 else "", e) for setting, e in found.items()]
+    """(name of a sampling setting, its evaluations); the name is empty where there is only one."""
+    by_setting_found = by_setting(run.evaluations)
+    return [
+        (f" at {setting}" if len(by_setting_found) > 1 else "", evaluations)
+        for setting, evaluations in by_setting_found.items()
+    ]
 
 
 def _heldout(judged: list[Mapping[str, Any]], x: alt.X, style: str) -> list[alt.Chart]:
-    records = [{k: e[k] for k in ("iteration", "mean", "low", "high")} for e in judged]
-    tooltip = tips(
+    records = [
+        {field: evaluation[field] for field in ("iteration", "mean", "low", "high")}
+        for evaluation in judged
+    ]
+    tooltip = make_tooltips(
         [
             ("iteration", "after iteration", "d"),
             ("mean", "held-out", ".1%"),
@@ -173,8 +187,8 @@ def _heldout(judged: list[Mapping[str, Any]], x: alt.X, style: str) -> list[alt.
             ("high", "to", ".1%"),
         ]
     )
-    bar = chart(records).mark_rule(style=style, strokeWidth=1.5)
-    dot = chart(records).mark_point(style=style, size=70)
+    bar = base_chart(records).mark_rule(style=style, strokeWidth=1.5)
+    dot = base_chart(records).mark_point(style=style, size=70)
     return [
         bar.encode(x=x, y="low:Q", y2="high:Q", tooltip=tooltip),
         dot.encode(x=x, y="mean:Q", tooltip=tooltip),

@@ -1,7 +1,7 @@
-"""The batch, drawn: a column an optimizer step, a cell a rollout, groups outlined.
+"""Panel of the batch mosaic: a column per optimizer step, a cell per rollout, groups outlined.
 
-Every plan of the run is embedded, deflated to a few bytes a rollout. Texts are much larger, so
-only the last updates carry an excerpt of theirs, up to a size; a note says what was left out.
+Every plan of the run is embedded, compressed to a few bytes per rollout. Texts are much larger, so
+only the last updates carry excerpts, up to a total size; a note on the page says what is left out.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.plugins import shown
-from counterpoise.report.charts.render import packed, render
+from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import stored_iterations
 
 EXCERPT = 160  # characters of a prompt or a response
@@ -23,12 +23,12 @@ TEXT_BYTES = 1_500_000  # of all excerpts, deflated
 def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
-    texts = excerpts(run)
+    texts = pack_excerpts(run)
     plans = {plan["iteration"]: plan for plan in run.plans}
     iterations = [
         {
             "iteration": record["iteration"],
-            "plan": packed(compact(plans[record["iteration"]])),
+            "plan": pack_json(compact_plan(plans[record["iteration"]])),
             "texts": texts.get(record["iteration"]),
         }
         if record["iteration"] in plans
@@ -38,12 +38,14 @@ def panel(run: RunData) -> Panel | None:
         }
         for record in run.metrics
     ]
-    largest = max((abs(A) for plan in run.plans for A in plan["advantage"]), default=0.0)
+    largest = max(
+        (abs(advantage) for plan in run.plans for advantage in plan["advantage"]), default=0.0
+    )
     return Panel(
         "Batch mosaic",
-        "Which rollouts shared an optimizer step. A column is a step, a row the rollouts of one "
-        "prompt in it, a cell one rollout. Where a prompt's rollouts are cut apart, the row is "
-        "hatched and threads lead to its other parts.",
+        "Which rollouts shared an optimizer step. A column is a step, a row holds the rollouts of "
+        "one prompt in that step, a cell is one rollout. Where the rollouts of a prompt are split "
+        "over several steps, the row is hatched and lines lead to its other parts.",
         render(
             "mosaic.html",
             last=len(iterations) - 1,
@@ -57,8 +59,8 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def compact(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan as parallel lists over its rows, which deflate well; `step` replaces the steps."""
+def compact_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan as parallel lists over its rows, which compress well; `step` has the step of a row."""
     step_R = [0] * len(plan["group"])
     for number, step in enumerate(plan["steps"]):
         for row in step:
@@ -67,10 +69,10 @@ def compact(plan: dict[str, Any]) -> dict[str, Any]:
         "rule": shown(plan["rule"]),
         "steps": len(plan["steps"]),
         "step": step_R,
-        "groups": [visible(name, EXCERPT) for name in plan["groups"]],
+        "groups": [make_visible(name, EXCERPT) for name in plan["groups"]],
         "group": plan["group"],
         "index": plan["index"],
-        "advantage": [round(A, 3) for A in plan["advantage"]],
+        "advantage": [round(advantage, 3) for advantage in plan["advantage"]],
         "tokens": plan["tokens"],
         "born": plan["born"],
         "describe": {
@@ -80,26 +82,27 @@ def compact(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def excerpts(run: RunData) -> dict[int, str]:
-    """Packed texts of the last updates, newest first, until there is no more room."""
-    kept: dict[int, str] = {}
-    room = TEXT_BYTES
+def pack_excerpts(run: RunData) -> dict[int, str]:
+    """Pack the texts of the last updates, newest first, until TEXT_BYTES are used up."""
+    packed_texts: dict[int, str] = {}
+    bytes_left = TEXT_BYTES
+    # Newest first: the last updates are the ones readers look at.
     for plan in run.plans[: -TEXT_UPDATES - 1 : -1]:
-        found = _texts_of(run, plan)
-        if not found["responses"]:
+        excerpts = _texts_of(run, plan)
+        if not excerpts["responses"]:
             continue
-        text = packed(found)
-        room -= len(text)
-        if room < 0:
+        text = pack_json(excerpts)
+        bytes_left -= len(text)
+        if bytes_left < 0:
             break
-        kept[plan["iteration"]] = text
-    return kept
+        packed_texts[plan["iteration"]] = text
+    return packed_texts
 
 
 def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
-    rows = run.texts_of(plan)
+    rows = run.texts_of_plan(plan)
     prompts: dict[int, str] = {
-        group: visible(text.prompt, EXCERPT)
+        group: make_visible(text.prompt, EXCERPT)
         for group, text in zip(plan["group"], rows, strict=True)
         if text
     }
@@ -107,7 +110,7 @@ def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
         return {"prompts": [], "responses": [], "rewards": []}
     return {
         "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
-        "responses": [text and visible(text.response, EXCERPT) for text in rows],
+        "responses": [text and make_visible(text.response, EXCERPT) for text in rows],
         "rewards": [text and text.reward for text in rows],
     }
 
@@ -119,6 +122,6 @@ def _left_out(run: RunData, texts: dict[int, str]) -> str:
     if not without:
         return ""
     return (
-        f"{without} of {len(run.plans)} updates show no texts: only the last {TEXT_UPDATES} do, as "
-        f"far as they were stored and fit into {TEXT_BYTES / 1e6:g} MB."
+        f"{without} of {len(run.plans)} updates show no texts: only the last {TEXT_UPDATES} can, "
+        f"and only if their rollouts were stored and fit into {TEXT_BYTES / 1e6:g} MB."
     )

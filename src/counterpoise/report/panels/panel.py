@@ -1,4 +1,4 @@
-"""What a panel hands to the page."""
+"""The records that a panel returns to the page: a section and its charts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """A chart among others of its panel, with a title and a sentence of its own.
+    """One chart of a panel, with its own title and note.
 
     Example:
         Figure(chart, title="Entropy", note="Mean over the trained tokens, in nats.")

@@ -1,4 +1,4 @@
-"""A few rollouts of the last iteration: for some prompts, one right and one wrong response."""
+"""Panel of example rollouts: for a few prompts, one right and one wrong response."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
 
-PROMPTS = 4
+MAX_PROMPTS = 4
 
 
 def panel(run: RunData) -> Panel | None:
-    stored = next((r for r in reversed(run.metrics) if run.rollouts(r["iteration"])), None)
-    if stored is None:
+    record = next(
+        (metrics for metrics in reversed(run.metrics) if run.rollouts(metrics["iteration"])), None
+    )
+    if record is None:
         return None
-    shown = choose(run.rollouts(stored["iteration"]))
+    examples = choose_examples(run.rollouts(record["iteration"]))
     return Panel(
         "Rollouts",
-        f"From iteration {stored['iteration']}: prompts with both outcomes first.",
-        render("rollouts.html", prompts=shown),
+        f"Examples from iteration {record['iteration']}; prompts with right and wrong responses "
+        "come first.",
+        render("rollouts.html", prompts=examples),
     )
 
 
-def choose(rollouts: tuple[RolloutText, ...]) -> list[tuple[RolloutText, ...]]:
-    """For at most PROMPTS groups, the first right and the first wrong response there is."""
+def choose_examples(rollouts: tuple[RolloutText, ...]) -> list[tuple[RolloutText, ...]]:
+    """For at most MAX_PROMPTS groups: the first right and the first wrong response."""
+    # setdefault keeps the first response of each outcome.
     groups: dict[str, dict[bool, RolloutText]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
-    pairs = [tuple(g[right] for right in (True, False) if right in g) for g in groups.values()]
-    return sorted(pairs, key=len, reverse=True)[:PROMPTS]
+    pairs = [
+        tuple(by_outcome[is_right] for is_right in (True, False) if is_right in by_outcome)
+        for by_outcome in groups.values()
+    ]
+    return sorted(pairs, key=len, reverse=True)[:MAX_PROMPTS]

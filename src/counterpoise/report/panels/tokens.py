@@ -1,9 +1,9 @@
-"""Every trained token, coloured by what the update did to it, and the tokens that pushed it.
+"""Panel of every trained token, coloured by what the update did to it, with what pushed it.
 
-The script has, for each iteration that is embedded, parallel lists over rows and over tokens; the
-numbers come in one percent steps (quantise.py). A run stores far more than a page should carry:
-iterations are the first, the last and evenly spaced ones between, as many as fit; of a large batch
-the rows come that were watched, then others. A note says what was left out.
+For each embedded iteration the page's script gets parallel lists over rows and over tokens, with
+numbers in steps of one percent (quantise.py). A run stores far more than a page should carry: it
+shows the first, the last and evenly spaced iterations between, as many as fit; of a large batch it
+shows the rows with stored pushes first, then others. A note on the page says what is left out.
 """
 
 from __future__ import annotations
@@ -13,216 +13,259 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from counterpoise.report.charts.quantise import LEVELS, STEP, quantised
-from counterpoise.report.charts.quantities import available, by_family, full_colour, values_of
-from counterpoise.report.charts.render import packed, render
+from counterpoise.report.charts.quantise import LEVELS, STEP, quantise
+from counterpoise.report.charts.quantities import (
+    available_quantities,
+    full_colour_size,
+    group_by_family,
+    quantity_values,
+)
+from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import visible
+from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import (
-    Pushes,
-    Trace,
+    IterationTrace,
+    StoredPushes,
     Vocabulary,
     read_pushes,
     read_trace,
     read_vocabulary,
     stored_iterations,
-    unpulled,
+    tokens_without_gradient,
 )
 
-BYTES = 4_000_000  # of the panel, packed
-ITERATIONS = 40  # embedded, at most
-TOKENS = 40_000  # of one iteration, at most
-PROMPT = 600  # characters
-CONTEXT = 8  # tokens on either side of one that pushed
+MAX_PANEL_BYTES = 4_000_000  # size of the packed panel
+MAX_ITERATIONS = 40  # embedded, at most
+MAX_TOKENS = 40_000  # of one iteration, at most
+PROMPT_CHARACTERS = 600
+CONTEXT_TOKENS = 8  # tokens on either side of one that pushed
 CAPTION = "Every token the update was trained on, rollout by rollout."
-PUSHES = (
-    " Displacement is what the optimizer step did to its log-probability. Pushes say which tokens "
-    "it came from: what each would do through the output layer, to first order and per unit of "
-    "learning rate. Pick a token to see those that pushed it most."
+PUSH_CAPTION = (
+    " Displacement is the change of its log-probability by the optimizer step. A push estimates "
+    "how much of that change another token caused: its effect through the output layer, to first "
+    "order and per unit of learning rate. Pick a token to see those that pushed it most."
 )
 
 
-class View(NamedTuple):
-    """What the page holds of one iteration."""
+class PackedIteration(NamedTuple):
+    """One iteration as it is embedded in the page."""
 
     iteration: int
     packed: str
-    rows: int  # whose tokens are in it
-    stored: int  # whose tokens the run has
-    tokens: frozenset[int]  # token ids that occur
+    rows_shown: int  # whose tokens are in it
+    rows_stored: int  # whose tokens the run has
+    token_ids: frozenset[int]  # token ids that occur
     columns: frozenset[str]
 
 
 def panel(run: RunData) -> Panel | None:
     plans = {plan["iteration"]: plan for plan in run.plans}
-    stored = [i for i in stored_iterations(run.path) if i in plans]
-    if not stored:
+    iterations = [iteration for iteration in stored_iterations(run.path) if iteration in plans]
+    if not iterations:
         return None
-    views = choose(run, plans, stored)
+    views = choose_iterations(run, plans, iterations)
     vocabulary = read_vocabulary(run.path)
-    shown = available(frozenset.union(*(view.columns for view in views)))
-    occurring = sorted(frozenset.union(*(view.tokens for view in views)))
+    quantities = available_quantities(frozenset.union(*(view.columns for view in views)))
+    token_ids = sorted(frozenset.union(*(view.token_ids for view in views)))
     return Panel(
         "Tokens",
-        CAPTION + (PUSHES if any(quantity.name == "push" for quantity in shown) else ""),
+        CAPTION + (PUSH_CAPTION if any(quantity.name == "push" for quantity in quantities) else ""),
         render(
             "tokens.html",
             last=len(views) - 1,
-            families=by_family(shown),
-            left_out=left_out(views, stored, vocabulary),
+            families=group_by_family(quantities),
+            left_out=describe_omissions(views, iterations, vocabulary),
         ),
         data={
             "step": STEP,
             "levels": LEVELS,
-            "context": CONTEXT,
-            "quantities": [quantity._asdict() for quantity in shown],
-            "vocabulary": packed({token: vocabulary[token] for token in occurring}),
-            "iterations": [{"iteration": v.iteration, "packed": v.packed} for v in views],
+            "context": CONTEXT_TOKENS,
+            "quantities": [quantity._asdict() for quantity in quantities],
+            "vocabulary": pack_json({token: vocabulary[token] for token in token_ids}),
+            "iterations": [{"iteration": view.iteration, "packed": view.packed} for view in views],
         },
         assets=("tokens.css", "token_text.js", "tokens_data.js", "tokens_card.js", "tokens.js"),
     )
 
 
-def choose(run: RunData, plans: dict[int, Any], stored: Sequence[int]) -> list[View]:
-    """As many iterations as fit, first and last among them; never none."""
-    made = {stored[-1]: view_of(run, plans[stored[-1]])}
-    like_the_last = BYTES // len(made[stored[-1]].packed)
-    number = max(1, min(len(stored), ITERATIONS, like_the_last))
+def choose_iterations(
+    run: RunData, plans: dict[int, Any], iterations: Sequence[int]
+) -> list[PackedIteration]:
+    """As many iterations as fit into the panel, with the first and the last; at least one."""
+    packed_by_iteration = {iterations[-1]: pack_iteration(run, plans[iterations[-1]])}
+    # Start with the number that would fit if all were as large as the last one, then reduce it.
+    like_the_last = MAX_PANEL_BYTES // len(packed_by_iteration[iterations[-1]].packed)
+    number = max(1, min(len(iterations), MAX_ITERATIONS, like_the_last))
     while True:
-        chosen = spread(stored, number)
-        made |= {i: view_of(run, plans[i]) for i in chosen if i not in made}
-        size = sum(len(made[i].packed) for i in chosen)
-        if size <= BYTES or number == 1:
-            return [made[i] for i in chosen]
+        selection = spread_evenly(iterations, number)
+        packed_by_iteration |= {
+            iteration: pack_iteration(run, plans[iteration])
+            for iteration in selection
+            if iteration not in packed_by_iteration
+        }
+        size = sum(len(packed_by_iteration[iteration].packed) for iteration in selection)
+        if size <= MAX_PANEL_BYTES or number == 1:
+            return [packed_by_iteration[iteration] for iteration in selection]
         number -= 1
 
 
-def spread(stored: Sequence[int], number: int) -> list[int]:
-    """`number` of them, evenly; one alone is the last.
+def spread_evenly(iterations: Sequence[int], number: int) -> list[int]:
+    """Choose `number` evenly spaced iterations; if only one, the last.
 
     Example:
-        >>> spread([1, 2, 3, 4, 5], 3), spread([1, 2, 3], 1)
+        >>> spread_evenly([1, 2, 3, 4, 5], 3), spread_evenly([1, 2, 3], 1)
         ([1, 3, 5], [3])
     """
     if number == 1:
-        return [stored[-1]]
-    places = np.linspace(0, len(stored) - 1, number).round().astype(int)
-    return [stored[place] for place in dict.fromkeys(places.tolist())]
+        return [iterations[-1]]
+    positions = np.linspace(0, len(iterations) - 1, number).round().astype(int)
+    return [iterations[position] for position in dict.fromkeys(positions.tolist())]
 
 
-def view_of(run: RunData, plan: dict[str, Any]) -> View:
+def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
     trace = read_trace(run.path, plan["iteration"])
     pushes = read_pushes(run.path, plan["iteration"])
-    kept = rows_that_fit(trace, pushes, plan)
-    ids = trace.columns["token"]
-    place_N = np.concatenate([np.arange(len(ids))[trace.spans[row]] for row in kept])
-    shown = available(trace.columns)
-    needed = dict.fromkeys(name for quantity in shown for name in quantity.columns)
-    snippets, pushed = _pushes(trace, pushes, kept, plan)
-    value = {
-        **_rows(run, plan, trace, kept),
-        "token": ids[place_N].tolist(),
-        "columns": {name: quantised(trace.columns[name][place_N]) for name in needed},
-        "unpulled": np.flatnonzero(unpulled(trace.columns)[place_N]).tolist(),
-        "full": {q.name: full_colour(values_of(q, trace.columns)) for q in shown},
-        "pushes": pushed,
+    rows_shown = rows_that_fit(trace, pushes, plan)
+    token_ids = trace.columns["token"]
+    token_N = np.concatenate(
+        [np.arange(len(token_ids))[trace.row_spans[row]] for row in rows_shown]
+    )
+    quantities = available_quantities(trace.columns)
+    # Several quantities share columns; each column is embedded once.
+    needed = dict.fromkeys(name for quantity in quantities for name in quantity.columns)
+    snippets, push_columns = _pushes(trace, pushes, rows_shown)
+    payload = {
+        **_rows(run, plan, trace, rows_shown),
+        "token": token_ids[token_N].tolist(),
+        "columns": {name: quantise(trace.columns[name][token_N]) for name in needed},
+        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[token_N]).tolist(),
+        "full": {
+            quantity.name: full_colour_size(quantity_values(quantity, trace.columns))
+            for quantity in quantities
+        },
+        "pushes": push_columns,
     }
-    said = [token for told in value["told"] for _, tokens in told for token in tokens]
-    occurring = {*value["token"], *said, *(t for _, _, around in snippets for t in around)}
-    return View(
+    environment_ids = [
+        token for turns in payload["told"] for _, tokens in turns for token in tokens
+    ]
+    occurring = {
+        *payload["token"],
+        *environment_ids,
+        *(token_id for _, _, around in snippets for token_id in around),
+    }
+    return PackedIteration(
         plan["iteration"],
-        packed(value),
-        len(kept),
-        len(trace.spans),
+        pack_json(payload),
+        len(rows_shown),
+        len(trace.row_spans),
         frozenset(occurring),
         frozenset(needed),
     )
 
 
-def rows_that_fit(trace: Trace, pushes: Pushes | None, plan: dict[str, Any]) -> list[int]:
-    """Rows of the plan in order; where they are too many, those of watched groups first, then
-    those that the monitor looked at.
+def rows_that_fit(
+    trace: IterationTrace, pushes: StoredPushes | None, plan: dict[str, Any]
+) -> list[int]:
+    """Rows to show, in the order of the plan.
+
+    Where they are too many, rows of groups with stored pushes are taken first, then rows whose
+    displacement was measured.
     """
     group_of = plan["group"]
     watched = {group_of[row] for row in pushes.rows} if pushes else set()
-    taken: list[int] = []
-    room = TOKENS
-    moved = trace.columns.get("displacement")
-    blank = {
-        r for r, span in trace.spans.items() if moved is not None and np.isnan(moved[span]).all()
+    chosen_rows: list[int] = []
+    tokens_left = MAX_TOKENS
+    displacements = trace.columns.get("displacement")
+    # Rows that the monitor did not measure have only NaN as displacement.
+    unmeasured = {
+        candidate
+        for candidate, span in trace.row_spans.items()
+        if displacements is not None and np.isnan(displacements[span]).all()
     }
 
     def rank(r: int) -> tuple[bool, bool, int, int]:
-        return group_of[r] not in watched, r in blank, group_of[r], r
+        return group_of[r] not in watched, r in unmeasured, group_of[r], r
 
-    for row in sorted(trace.spans, key=rank):
-        span = trace.spans[row]
-        room -= span.stop - span.start
-        if room < 0 and taken:
+    for row in sorted(trace.row_spans, key=rank):
+        span = trace.row_spans[row]
+        tokens_left -= span.stop - span.start
+        # One row is always shown, however long it is.
+        if tokens_left < 0 and chosen_rows:
             break
-        taken.append(row)
-    return sorted(taken, key=lambda row: (group_of[row], row))
+        chosen_rows.append(row)
+    return sorted(chosen_rows, key=lambda row: (group_of[row], row))
 
 
-def _rows(run: RunData, plan: dict[str, Any], trace: Trace, kept: list[int]) -> dict[str, Any]:
-    """Parallel lists over all rows of the plan, so that a push from any of them can be named."""
-    texts = run.texts_of(plan)
+def _rows(
+    run: RunData, plan: dict[str, Any], trace: IterationTrace, rows_shown: list[int]
+) -> dict[str, Any]:
+    """Parallel lists over all rows of the plan: a push may come from a row that is not shown."""
+    texts = run.texts_of_plan(plan)
     prompts = {
-        group: visible(text.prompt, PROMPT)
+        group: make_visible(text.prompt, PROMPT_CHARACTERS)
         for group, text in zip(plan["group"], texts, strict=True)
         if text
     }
-    step_of = {row: s for s, rows in enumerate(plan["steps"]) for row in rows}
+    step_of = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
     return {
-        "kept": kept,
-        "lengths": [trace.spans[row].stop - trace.spans[row].start for row in kept],
-        "told": [text.told if (text := texts[row]) else () for row in kept],
-        "signal": sorted(trace.spans),
-        "groups": [visible(name, PROMPT) for name in plan["groups"]],
+        "kept": rows_shown,
+        "lengths": [trace.row_spans[row].stop - trace.row_spans[row].start for row in rows_shown],
+        "told": [text.environment_tokens if (text := texts[row]) else () for row in rows_shown],
+        "signal": sorted(trace.row_spans),
+        "groups": [make_visible(name, PROMPT_CHARACTERS) for name in plan["groups"]],
         "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
         "group": plan["group"],
         "index": plan["index"],
         "step": [step_of[row] for row in range(len(plan["group"]))],
-        "advantage": [round(A, 4) for A in plan["advantage"]],
+        "advantage": [round(advantage, 4) for advantage in plan["advantage"]],
         "reward": [text and text.reward for text in texts],
     }
 
 
 def _pushes(
-    trace: Trace, pushes: Pushes | None, kept: list[int], plan: dict[str, Any]
+    trace: IterationTrace, pushes: StoredPushes | None, rows_shown: list[int]
 ) -> tuple[list[Any], dict[str, Any] | None]:
-    """Pushes on the kept rows; a token that pushed from a row left out brings its neighbours."""
+    """Pushes on the shown rows, with the neighbours of tokens in rows that are not shown."""
     if pushes is None:
         return [], None
-    c = pushes.columns
-    mine = np.flatnonzero(np.isin(c["row"], kept))
-    mine = mine[np.lexsort((c["position"][mine], c["row"][mine]))]
-    column = {name: c[name][mine].tolist() for name in c if name != "push"}
-    here, snippets = set(kept), {}
+    columns = pushes.columns
+    pushed_N = np.flatnonzero(np.isin(columns["row"], rows_shown))
+    pushed_N = pushed_N[np.lexsort((columns["position"][pushed_N], columns["row"][pushed_N]))]
+    column = {name: columns[name][pushed_N].tolist() for name in columns if name != "push"}
+    shown_rows, snippets = set(rows_shown), {}
+    # The page can show the context of a pushing token only if it has the tokens around it.
     for row, position in zip(column["by_row"], column["by_position"], strict=True):
-        if row not in here and (row, position) not in snippets:
-            ids = trace.of(row)["token"]
-            start = max(0, position - CONTEXT)
-            snippets[row, position] = [start, ids[start : position + CONTEXT + 1].tolist()]
-    listed = [(f"{r}:{p}", start, around) for (r, p), (start, around) in snippets.items()]
-    return listed, {**column, "push": quantised(c["push"][mine]), "snippets": listed}
+        if row not in shown_rows and (row, position) not in snippets:
+            token_ids = trace.row_columns(row)["token"]
+            start = max(0, position - CONTEXT_TOKENS)
+            snippets[row, position] = [
+                start,
+                token_ids[start : position + CONTEXT_TOKENS + 1].tolist(),
+            ]
+    listed = [
+        (f"{source_row}:{source_position}", start, around)
+        for (source_row, source_position), (start, around) in snippets.items()
+    ]
+    return listed, {**column, "push": quantise(columns["push"][pushed_N]), "snippets": listed}
 
 
-def left_out(views: Sequence[View], stored: Sequence[int], vocabulary: Vocabulary) -> str:
-    said = []
-    if len(views) < len(stored):
-        said.append(
-            f"{len(views)} of {len(stored)} updates are shown: the first, the last and evenly "
-            f"spaced ones, as many as fit into {BYTES / 1e6:g} MB."
+def describe_omissions(
+    views: Sequence[PackedIteration], iterations: Sequence[int], vocabulary: Vocabulary
+) -> str:
+    sentences = []
+    if len(views) < len(iterations):
+        sentences.append(
+            f"{len(views)} of {len(iterations)} updates are shown: the first, the last and evenly "
+            f"spaced ones between, as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB."
         )
-    if rows := sum(view.stored - view.rows for view in views):
-        said.append(
-            f"{rows} of {sum(view.stored for view in views)} rollouts of these are left out: at "
-            f"most about {TOKENS:,} tokens of an update are shown."
+    if omitted_rows := sum(view.rows_stored - view.rows_shown for view in views):
+        sentences.append(
+            f"{omitted_rows} of {sum(view.rows_stored for view in views)} rollouts of these are "
+            f"left out: at most about {MAX_TOKENS:,} tokens of an update are shown."
         )
-    if said:
-        said.append("`poise look` shows the others.")
+    if sentences:
+        sentences.append("`poise look` shows the others.")
     if not vocabulary.texts:
-        said.append("The run has no vocabulary.json, so tokens are shown by number.")
-    return " ".join(said)
+        sentences.append("The run has no vocabulary.json, so tokens are shown by number.")
+    return " ".join(sentences)

@@ -14,7 +14,7 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.pairs import kernel_rows
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 
 Measured = tuple[Snapshot, torch.Tensor, list[Record]]
@@ -128,4 +128,4 @@ def test_every_chart_can_be_made(measured: Measured) -> None:
     _, _, records = measured
     figures = measure.draw(records)
     assert len(figures) == 5
-    assert all(specification(figure) for figure in figures)
+    assert all(vega_specification(figure) for figure in figures)

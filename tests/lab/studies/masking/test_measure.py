@@ -12,7 +12,7 @@ import torch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking import measure
 from counterpoise.lab.studies.masking.judge import COSINE_EDGES, ETA, SMALL_ETA, matching
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 
 PAPER = {"random": 0.5, "same": 0.66, "low": 0.44, "both": 0.75}
@@ -147,4 +147,4 @@ def test_every_chart_can_be_made(measured) -> None:
     for made in (records, simulated(PAPER, prompts=3)):
         figures = measure.draw(made)
         assert len(figures) == 8
-        assert all(specification(figure)["layer"] for figure in figures)
+        assert all(vega_specification(figure)["layer"] for figure in figures)

@@ -12,7 +12,7 @@ from lab.studies.token_values import lab, tokens
 from counterpoise.lab.studies.fixed_batch import Candidate
 from counterpoise.lab.studies.value import measure
 from counterpoise.lab.studies.value.judge import ENTROPY_SHARES, peak_share
-from counterpoise.report.charts.vega import specification
+from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Row
 
@@ -104,4 +104,4 @@ def test_a_small_run(tmp_path: Path) -> None:
     finding = measure.judge(records)
     assert finding.because
     for figure in measure.draw(records):
-        assert specification(figure)["layer"]
+        assert vega_specification(figure)["layer"]

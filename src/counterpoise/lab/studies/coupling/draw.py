@@ -7,7 +7,7 @@ from itertools import pairwise
 import altair as alt
 import numpy as np
 
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -39,14 +39,14 @@ def _similarity(sampled: Records) -> Figure:
     edges = np.linspace(min(map(min, values.values())), 1.0, 51)
     x = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
-    layers = [chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
+    layers = [base_chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
     for kind, style in (("different", "soft"), ("equal", "series")):
         share = np.histogram(values[kind], edges)[0] / len(values[kind])
         steps = [
             {"x": float(x), "share": float(height)}
             for x, height in zip(edges, [*share, 0.0], strict=True)
         ]
-        histogram = chart(steps)
+        histogram = base_chart(steps)
         layers += [
             histogram.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(
                 x=x, y=y
@@ -72,7 +72,7 @@ def _phi(sampled: Records) -> Figure:
             {"x": float(x), "share": float(height)} for x, height in zip(grid, share, strict=True)
         ]
         layers.append(
-            chart(line)
+            base_chart(line)
             .mark_line(style=style)
             .encode(
                 x=alt.X(
@@ -116,7 +116,7 @@ def _entropy(cells: Records) -> Figure:
         for entry in values
     ]
     heat = (
-        chart(shaded)
+        base_chart(shaded)
         .mark_rect(style="series")
         .encode(
             x=alt.X("k:O", axis=alt.Axis(title="entropy of the token that pushes", labelAngle=0)),
@@ -155,7 +155,7 @@ def _concentration(cells: Records) -> Figure:
         axis = alt.Axis(
             format="%", tickCount=5, tickMinStep=0, grid=True, domain=False, title="share"
         )
-        bar_chart = chart(bars).mark_bar(style=style, size=9, yOffset=offset)
+        bar_chart = base_chart(bars).mark_bar(style=style, size=9, yOffset=offset)
         layers.append(bar_chart.encode(x=alt.X("share:Q", axis=axis), y=y))
     return Figure(
         alt.LayerChart(
@@ -196,7 +196,7 @@ def _left_out(sampled: Records) -> Figure:
         axis=alt.Axis(title="larger probability of the two", labelAngle=-35),
     )
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    points_chart = chart(points)
+    points_chart = base_chart(points)
     return Figure(
         _layered(
             [

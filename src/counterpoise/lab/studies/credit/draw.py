@@ -12,7 +12,7 @@ from counterpoise.lab.studies.credit.value_correlation import (
     ComparedTokens,
     correlate_arms,
 )
-from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
@@ -56,7 +56,7 @@ def _credit_figure(correlations: Sequence[ArmCorrelations], tokens: ComparedToke
     )
     baseline = next(result for result in correlations if result.arm == BASELINE)
     layered_chart = _forest(
-        [point(result.arm, "A w", result.credit) for result in ranked if result.credit],
+        [forest_point(result.arm, "A w", result.credit) for result in ranked if result.credit],
         {"A w": "series"},
         "rank correlation with value",
         "Rank correlation of A w with the Monte Carlo value of a token",
@@ -72,7 +72,7 @@ def _credit_figure(correlations: Sequence[ArmCorrelations], tokens: ComparedToke
 def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
     weighted = [result for result in correlations if result.right or result.wrong]
     points = [
-        point(result.arm, name, interval)
+        forest_point(result.arm, name, interval)
         for result in sorted(weighted, key=_sort_key("credit"), reverse=True)
         for name in SUBSET_STYLES
         if (interval := getattr(result, name))
@@ -98,7 +98,7 @@ def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
     )
     baseline = next(result for result in correlations if result.arm == BASELINE)
     layered_chart = _forest(
-        [point(result.arm, "moved", result.moved) for result in ranked if result.moved],
+        [forest_point(result.arm, "moved", result.moved) for result in ranked if result.moved],
         {"moved": "series"},
         "rank correlation with value",
         "Rank correlation of a token's movement in one iteration with its value",
@@ -115,7 +115,7 @@ def _column_figure(
     correlations: Sequence[ArmCorrelations], name: str, title: str, note: str
 ) -> Figure:
     points = [
-        point(result.arm, name, interval)
+        forest_point(result.arm, name, interval)
         for result in correlations
         if (interval := getattr(result, name))
     ]
@@ -127,7 +127,7 @@ def _column_figure(
 
 def _overhead_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
     points = [
-        point(result.arm, "cost", (result.overhead, None, None))
+        forest_point(result.arm, "cost", (result.overhead, None, None))
         for result in correlations
         if result.arm != BASELINE
     ]
@@ -150,7 +150,7 @@ def _overhead_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
 def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
     several = len({result.rate for result in runs}) > 1
     points = [
-        point(
+        forest_point(
             f"{result.arm}, lr {result.rate:g}" if several else result.arm, series, _interval(mean)
         )
         for result in runs
@@ -180,7 +180,7 @@ def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
 
 
 # All charts of this study name arms in their rows and show correlations by default.
-_forest = partial(forest, axis=".2~f", number="+.2f", labels=LABELS)
+_forest = partial(forest_chart, axis=".2~f", number="+.2f", labels=LABELS)
 
 
 def _sort_key(name: str) -> Callable[[ArmCorrelations], float]:

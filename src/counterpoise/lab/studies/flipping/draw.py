@@ -7,8 +7,8 @@ from functools import partial
 import altair as alt
 
 from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, MovementCounts
-from counterpoise.report.charts.forest import forest, point
-from counterpoise.report.charts.series import chart, x_axis, y_axis
+from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -66,7 +66,7 @@ def _line(points: list[Record], colour: str, form: str = "") -> list[alt.Chart]:
     x = x_axis(max((point["iteration"] for point in points), default=1))
     y = y_axis("value", form, [0.0, 1.0] if form == "%" else None)
     tip = [alt.Tooltip("iteration:Q"), alt.Tooltip("value:Q", format=".1%" if form else ".4f")]
-    points_chart = chart(points)
+    points_chart = base_chart(points)
     return [
         points_chart.mark_line(style=colour).encode(x=x, y=y),
         points_chart.mark_point(style=colour).encode(x=x, y=y, tooltip=tip),
@@ -86,8 +86,8 @@ def _steps(records: Records) -> Figure:
                 row_label = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
                 for name in ("boosted", "suppressed"):
                     share_interval = counts.interval(partial(counts.share, name, sign))
-                    points.append(point(row_label, name, share_interval))
-    layered_chart = forest(
+                    points.append(forest_point(row_label, name, share_interval))
+    layered_chart = forest_chart(
         points,
         {name: CLASSES[name] for name in ("boosted", "suppressed")},
         "share of tokens",

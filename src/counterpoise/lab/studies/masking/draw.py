@@ -17,8 +17,8 @@ from counterpoise.lab.studies.masking.judge import (
     matching,
     mean_boost,
 )
-from counterpoise.report.charts.forest import Point, forest, point
-from counterpoise.report.charts.series import chart
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
+from counterpoise.report.charts.series import base_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
@@ -54,7 +54,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
 def _table_figure(records: Records, layer: str) -> Figure:
     table = matching(records, panel="table", layer=layer, how="update", rate=ETA)
     points = [
-        point(
+        forest_point(
             label,
             source,
             boost_rate(matching(table, condition=condition, source=source)),
@@ -75,7 +75,9 @@ def _table_figure(records: Records, layer: str) -> Figure:
 def _candidate_figure(records: Records) -> Figure:
     both = matching(records, panel="table", layer="head", how="update", condition="both")
     points = [
-        point(f"{sign} candidate", source, boost_rate(matching(both, sign=sign, source=source)))
+        forest_point(
+            f"{sign} candidate", source, boost_rate(matching(both, sign=sign, source=source))
+        )
         for sign in ("positive", "negative")
         for source in STYLES
     ]
@@ -88,8 +90,8 @@ def _candidate_figure(records: Records) -> Figure:
     )
 
 
-def _forest(points: Sequence[Point]) -> alt.LayerChart:
-    return forest(
+def _forest(points: Sequence[ForestPoint]) -> alt.LayerChart:
+    return forest_chart(
         [entry for entry in points if not np.isnan(entry["value"])],
         STYLES,
         "Boost Rate",
@@ -128,14 +130,16 @@ def _effects_figure(records: Records) -> Figure:
         ),
     )
     y = alt.Y("share:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
-    layers = [chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
+    layers = [base_chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
     for style, members in curves.values():
         values = np.sort([record["effect"] for record in members])
         steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), 200)).astype(int))
         line = [
             {"effect": float(values[index]), "share": (index + 1) / len(values)} for index in steps
         ]
-        layers.append(chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y))
+        layers.append(
+            base_chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y)
+        )
     return Figure(
         alt.LayerChart(
             layer=layers, width="container", height=200, description="Masking effects, cumulative"
@@ -244,15 +248,16 @@ def _line_chart(
     axis = alt.Axis(format="%") if share else alt.Axis(format="~g")
     scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(nice=True)
     y = alt.Y("value:Q", scale=scale, axis=axis)
-    middle = chart([{"value": 0.5 if share else 0.0}])
+    middle = base_chart([{"value": 0.5 if share else 0.0}])
     # The guide of a rate is 50 %, chance; that of a mean is 0.
     layers = [middle.mark_rule(style="line").encode(y=y)]
     layers += [
-        chart([guide]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y) for guide in guides
+        base_chart([guide]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+        for guide in guides
     ]
     for source, style in STYLES.items():
         for layer, dash in (("head", [1, 0]), ("full", [5, 4])):
-            source_chart = chart(matching(points, source=source, layer=layer))
+            source_chart = base_chart(matching(points, source=source, layer=layer))
             if layer == "head":
                 band = source_chart.mark_area(style=style, opacity=0.14).encode(
                     x=x, y="low:Q", y2="high:Q"

@@ -14,7 +14,7 @@ from counterpoise.lab.studies.value_gap import (
     verdict_from_intervals,
 )
 from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
-from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import (
     Interval,
@@ -185,15 +185,15 @@ def _over_entropy(everything: Records) -> Figure:
 def _checks(cells: Records, everything: Records) -> Figure:
     matched, control, _ = _controls(everything)
     checks = [
-        point(f"{sign}, {name}", "gap", value_gap(_of_sign(cells, sign), field))
+        forest_point(f"{sign}, {name}", "gap", value_gap(_of_sign(cells, sign), field))
         for field, name in ESTIMATORS.items()
         for sign in SIGNS
     ]
     checks += [
-        point("like probability", "gap", matched),
-        point("advantages shuffled", "gap", control),
+        forest_point("like probability", "gap", matched),
+        forest_point("advantages shuffled", "gap", control),
     ]
-    layered_chart = forest(
+    layered_chart = forest_chart(
         checks,
         {"gap": "series"},
         "value gap",

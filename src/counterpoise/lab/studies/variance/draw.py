@@ -11,7 +11,7 @@ from counterpoise.lab.studies.variance.judge import (
     signal_numbers,
 )
 from counterpoise.microscope.variance import CUTS
-from counterpoise.report.charts.forest import forest, point
+from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 
@@ -33,8 +33,8 @@ def _noise_figure(records: Records) -> Figure:
                 statistics.interval(statistics.factor),
                 statistics.predicted(all_once),
             )
-            points.append(point(row_label, direction, noise_interval, expected))
-    layered_chart = forest(
+            points.append(forest_point(row_label, direction, noise_interval, expected))
+    layered_chart = forest_chart(
         points,
         COLOURS,
         "variance of the update over that of independent rollouts",
@@ -57,12 +57,12 @@ def _noise_figure(records: Records) -> Figure:
 
 def _plan_figure(records: Records) -> Figure:
     steps = [record for record in records if record["panel"] == "plan" and record["squares"]]
-    points = [point(rule, "mean", cross_term_interval(records, rule)) for rule in COMPOSERS]
+    points = [forest_point(rule, "mean", cross_term_interval(records, rule)) for rule in COMPOSERS]
     points += [
-        point(record["cut"], "step", (record["cross"] / record["squares"], None, None))
+        forest_point(record["cut"], "step", (record["cross"] / record["squares"], None, None))
         for record in steps
     ]
-    layered_chart = forest(
+    layered_chart = forest_chart(
         points,
         {"mean": "ink", "step": "soft"},
         "cross-advantage term over sum of squares",
@@ -82,8 +82,8 @@ def _filter_figure(records: Records) -> Figure:
     points = []
     for number in signal_numbers(records):
         _, direction, label = number.name.split(", ")
-        points.append(point(direction, label, (number.value, number.low, number.high)))
-    layered_chart = forest(
+        points.append(forest_point(direction, label, (number.value, number.low, number.high)))
+    layered_chart = forest_chart(
         points,
         {"joint": "ink", "right only": "positive"},
         "mean update over its root mean square",

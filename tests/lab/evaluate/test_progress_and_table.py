@@ -9,10 +9,10 @@ import pytest
 from made_up_results import cell
 from rich.console import Console
 
-from counterpoise.lab.evaluate import watch as watching
+from counterpoise.lab.evaluate import progress as watching
+from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
 from counterpoise.lab.evaluate.summary import summarise
 from counterpoise.lab.evaluate.table import print_summary
-from counterpoise.lab.evaluate.watch import LiveWatch
 
 
 def console(width: int = 80) -> Console:
@@ -31,12 +31,12 @@ def test_the_time_left_is_by_the_pace_of_this_call(
     clock = iter([0.0, 0.0, 60.0, 60.0, 60.0])
     monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
     out = console()
-    watch = LiveWatch(out)
-    watch.started(100, 10)
-    watch.loading("a")
-    watch.advanced(cell(tmp_path, {"p1": [1, 0], "p2": [0, 0]}), 30, 600)
-    watch.finished()
-    assert "10 of 100 responses are there already" in said(out)
+    progress = LiveEvaluationProgress(out)
+    progress.start(100, 10)
+    progress.show_loading("a")
+    progress.advance(cell(tmp_path, {"p1": [1, 0], "p2": [0, 0]}), 30, 600)
+    progress.finish()
+    assert "10 of 100 responses exist already" in said(out)
     expected = "a aime24 0.6/0.95  2/2 problems, 25.0 % so far, 10 tok/s, 2:00 left"
     assert expected in said(out).splitlines()
 

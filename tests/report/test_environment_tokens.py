@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.report.texts import read_texts
+from counterpoise.report.texts import read_rollout_texts
 
 LINE = {"group": "1:a", "response": "x", "reward": 0.0, "response_tokens": [5, 6, 7]}
 TURNS = [
@@ -19,9 +19,9 @@ TURNS = [
 def test_told_tokens_have_their_place_and_are_not_counted(tmp_path: Path) -> None:
     file = tmp_path / "step_00001.jsonl"
     file.write_text("\n".join(map(json.dumps, (LINE, {**LINE, "turns": TURNS}))))
-    plain, episode = read_texts(file)
-    assert plain.told == ()
-    assert episode.told == ((2, (8, 9)),)
+    plain, episode = read_rollout_texts(file)
+    assert plain.environment_tokens == ()
+    assert episode.environment_tokens == ((2, (8, 9)),)
     assert plain.tokens == episode.tokens == 3
 
 
@@ -29,6 +29,6 @@ def test_told_tokens_have_their_place_and_are_not_counted(tmp_path: Path) -> Non
 def test_damaged_turns_leave_the_rollout(tmp_path: Path, turns: object) -> None:
     file = tmp_path / "step_00001.jsonl"
     file.write_text(json.dumps({**LINE, "turns": turns}))
-    (text,) = read_texts(file)
-    assert text.told == ()
+    (text,) = read_rollout_texts(file)
+    assert text.environment_tokens == ()
     assert text.response == "x"

@@ -20,11 +20,11 @@ from counterpoise.config.load import load_config
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
-from counterpoise.lab.credit_view.charts import bins
-from counterpoise.lab.credit_view.page import write_credit
-from counterpoise.lab.credit_view.result import look
-from counterpoise.lab.credit_view.selection import Asked, asked_for
-from counterpoise.lab.credit_view.token_strips import tokens
+from counterpoise.lab.credit_view.charts import histogram_bins
+from counterpoise.lab.credit_view.page import write_credit_page
+from counterpoise.lab.credit_view.result import compare_weightings
+from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
+from counterpoise.lab.credit_view.token_strips import tokens_panel
 from counterpoise.loop import train
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_trace
@@ -65,49 +65,52 @@ def poise(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
     """Iteration 4 was drawn by the checkpoint after 3: A w is what the loss used, bit for bit."""
-    found = look("high_entropy", run)  # without settings: the run's own
-    assert found.stored.iteration == 4
-    assert found.weighed[0].asked == Asked("high_entropy", ("share=0.3",))
-    assert found.read_by == "weights after iteration 3, which drew them"
-    assert found.off is not None
-    assert found.off < 1e-4
+    found = compare_weightings("high_entropy", run)  # without settings: the run's own
+    assert found.source.iteration == 4
+    assert found.weightings[0].choice == WeightingChoice("high_entropy", ("share=0.3",))
+    assert found.read_by == "weights after iteration 3, which sampled them"
+    assert found.mean_logprob_error is not None
+    assert found.mean_logprob_error < 1e-4
     plan = next(p for p in RunData.read(run).plans if p["iteration"] == 4)
     trace = read_trace(run, 4)
     place = {
         (plan["groups"][group], index): row
         for row, (group, index) in enumerate(zip(plan["group"], plan["index"], strict=True))
     }
-    assert len(found.rows) == len(trace.spans) > 0
-    for row, w_T in zip(found.rows, found.weighed[0].weights, strict=True):
-        trained = trace.of(place[row.group, row.index])["advantage"]
+    assert len(found.rows) == len(trace.row_spans) > 0
+    for row, w_T in zip(found.rows, found.weightings[0].weights, strict=True):
+        trained = trace.row_columns(place[row.group, row.index])["advantage"]
         np.testing.assert_array_equal((row.advantage * w_T).astype(np.float32), trained)
 
 
 def test_an_iteration_whose_weights_are_gone_is_read_by_the_nearest(run: Path) -> None:
-    found = look("high_entropy", run, iteration=2)  # wants 1; 0, 3 and 4 are there
+    found = compare_weightings("high_entropy", run, iteration=2)  # wants 1; 0, 3 and 4 are there
     assert found.read_by is not None
-    assert found.read_by.startswith("weights before training, the nearest that are kept")
-    assert found.off is not None
-    assert found.off > 1e-3
-    assert "log-probabilities are off by" in found.read_by
+    assert found.read_by.startswith("weights before training, the nearest that were kept")
+    assert found.mean_logprob_error is not None
+    assert found.mean_logprob_error > 1e-3
+    assert "log-probabilities differ from the sampler's by" in found.read_by
 
 
 def test_several_at_once_are_as_each_alone(run: Path) -> None:
-    both = look("cancellation,high_entropy:share=0.5,cancellation", run)
-    assert [one.asked.label for one in both.weighed] == ["cancellation", "high_entropy share=0.5"]
-    alone = look("high_entropy", run, settings=("share=0.5",)).weighed[0]
-    assert alone.numbers == both.weighed[1].numbers
-    kept = alone.numbers.ones
+    both = compare_weightings("cancellation,high_entropy:share=0.5,cancellation", run)
+    assert [one.choice.label for one in both.weightings] == [
+        "cancellation",
+        "high_entropy share=0.5",
+    ]
+    alone = compare_weightings("high_entropy", run, settings=("share=0.5",)).weightings[0]
+    assert alone.statistics == both.weightings[1].statistics
+    kept = alone.statistics.ones
     assert kept == pytest.approx(0.5, abs=0.02)
-    assert alone.numbers.zeros == pytest.approx(1 - kept)
+    assert alone.statistics.zeros == pytest.approx(1 - kept)
 
 
 def test_another_model_may_read(run: Path) -> None:
-    found = look("high_entropy", run, model="embedded", iteration=4)
+    found = compare_weightings("high_entropy", run, model="embedded", iteration=4)
     assert found.read_by is not None
-    assert found.read_by.startswith("model that was named")
-    assert found.off is not None
-    assert found.off > 1e-3  # four updates away
+    assert found.read_by.startswith("model given by --model")
+    assert found.mean_logprob_error is not None
+    assert found.mean_logprob_error > 1e-3  # four updates away
 
 
 def test_a_damaged_checkpoint_is_said(run: Path, tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_a_damaged_checkpoint_is_said(run: Path, tmp_path: Path) -> None:
     weights = tmp_path / "run" / "checkpoints" / "iteration_00003" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(PoiseError, match=r"iteration_00003 cannot be read"):
-        look("high_entropy", tmp_path / "run")
+        compare_weightings("high_entropy", tmp_path / "run")
 
 
 # -- where there is no policy -------------------------------------------------------------------
@@ -126,26 +129,26 @@ def test_what_needs_no_policy_loads_none(made_up: Path, monkeypatch: pytest.Monk
         raise AssertionError("no model is needed")
 
     monkeypatch.setattr("counterpoise.lab.credit_view.stored_iteration.load_policy", loading)
-    found = look(f"uniform,{NO_POLICY}", made_up, iteration=2)
+    found = compare_weightings(f"uniform,{NO_POLICY}", made_up, iteration=2)
     assert found.read_by is None
-    assert found.weighed[0].numbers == found.uniform
-    assert found.weighed[1].numbers.residual == pytest.approx(1)  # nothing shared cancels
+    assert found.weightings[0].statistics == found.uniform
+    assert found.weightings[1].statistics.residual == pytest.approx(1)  # nothing shared cancels
     view = CreditView(found.rows)
     for i in view.groups[0]:
-        assert set(found.weighed[1].weights[i].tolist()) <= {0.0, 1.0, 2.0, 4.0}
+        assert set(found.weightings[1].weights[i].tolist()) <= {0.0, 1.0, 2.0, 4.0}
 
 
 def test_imported_runs(tmp_path: Path) -> None:
     trl_file(tmp_path / "theirs", step=12)
     import_run(tmp_path / "theirs", tmp_path / "out", tokenizer="embedded")
-    found = look(NO_POLICY, tmp_path / "out")
-    assert (found.stored.iteration, found.rollouts, len(found.rows)) == (12, 4, 4)
+    found = compare_weightings(NO_POLICY, tmp_path / "out")
+    assert (found.source.iteration, found.rollouts, len(found.rows)) == (12, 4, 4)
     assert found.vocabulary.texts  # of the tokenizer it was imported by
-    assert write_credit(found).is_file()
+    assert write_credit_page(found).is_file()
     with pytest.raises(PoiseError, match=r"high_entropy needs the policy.*--model"):
-        look("high_entropy", tmp_path / "out")
+        compare_weightings("high_entropy", tmp_path / "out")
     with pytest.raises(PoiseError, match="has no prompt_tokens"):
-        look("high_entropy", tmp_path / "out", model="embedded")
+        compare_weightings("high_entropy", tmp_path / "out", model="embedded")
     with pytest.raises(PoiseError, match=r"was imported: .*no token trace; poise report .*out"):
         find(tmp_path / "out")
 
@@ -154,10 +157,12 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     right, wrong = prime_record([5, 6], [7, 8, 9], 1.0), prime_record([5, 6], [7, 9], 0.0)
     write_lines(tmp_path / "theirs/token_exports/step_0/rank_0.jsonl", [right, wrong])
     import_run(tmp_path / "theirs", tmp_path / "out")
-    found = look("high_entropy", tmp_path / "out", model="embedded")
-    assert found.weighed[0].read
+    found = compare_weightings("high_entropy", tmp_path / "out", model="embedded")
+    assert found.weightings[0].needed_policy
     assert found.read_by is not None
-    assert found.read_by.startswith("model that was named; log-probabilities are off by")
+    assert found.read_by.startswith(
+        "model given by --model; log-probabilities differ from the sampler's by"
+    )
     assert found.vocabulary.texts  # the model's
 
 
@@ -168,8 +173,8 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     ("names", "settings", "message"),
     [
         ("hihg_entropy", (), "did you mean 'high_entropy'"),
-        ("kl_cov", (), "rule of an optimizer step"),
-        (",", (), "name one of"),
+        ("kl_cov", (), "is a step rule"),
+        (",", (), "choose one of"),
         ("high_entropy:shear=1", (), "did you mean 'share'"),
         ("uniform", ("share=1",), "has no settings"),
         ("uniform,grail", ("which=both",), "goes with one name"),
@@ -180,18 +185,20 @@ def test_a_wrong_wish_is_said_at_once(
     names: str, settings: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PoiseError, match=message):
-        look(names, tmp_path / "nowhere", settings)
+        compare_weightings(names, tmp_path / "nowhere", settings)
 
 
 def test_the_runs_settings_only_where_none_are_given() -> None:
-    own = Asked("high_entropy", ("share=0.3",))
-    assert asked_for("high_entropy,thr", own=own) == [own, Asked("thr")]
-    assert asked_for("high_entropy", ["share=0.1"], own) == [Asked("high_entropy", ("share=0.1",))]
+    own = WeightingChoice("high_entropy", ("share=0.3",))
+    assert parse_weightings("high_entropy,thr", own=own) == [own, WeightingChoice("thr")]
+    assert parse_weightings("high_entropy", ["share=0.1"], own) == [
+        WeightingChoice("high_entropy", ("share=0.1",))
+    ]
 
 
 def test_an_iteration_that_is_not_there(made_up: Path) -> None:
     with pytest.raises(PoiseError, match="no rollouts of iteration 9, only of 1-4"):
-        look("uniform", made_up, iteration=9)
+        compare_weightings("uniform", made_up, iteration=9)
 
 
 def test_an_iteration_without_signal(made_up: Path, tmp_path: Path) -> None:
@@ -202,9 +209,9 @@ def test_an_iteration_without_signal(made_up: Path, tmp_path: Path) -> None:
     alike = "".join(json.dumps({**line, "reward": 1.0}) + "\n" for line in lines)
     (tmp_path / "rollouts" / "step_00002.jsonl").write_text(alike)
     with pytest.raises(PoiseError, match=r"iteration 2 .*no rollout with signal"):
-        look("uniform", tmp_path, iteration=2)
+        compare_weightings("uniform", tmp_path, iteration=2)
     (tmp_path / "rollouts" / "step_00001.jsonl").write_text(file.read_text())
-    assert look("uniform", tmp_path).stored.iteration == 1  # the one that has
+    assert compare_weightings("uniform", tmp_path).source.iteration == 1  # the one that has
 
 
 # -- the command --------------------------------------------------------------------------------
@@ -238,29 +245,30 @@ def test_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
 
 
 def test_the_page(made_up: Path, tmp_path: Path) -> None:
-    found = look(f"uniform,{NO_POLICY}", made_up)
-    page = Page(write_credit(found, tmp_path / "page.html"))
+    found = compare_weightings(f"uniform,{NO_POLICY}", made_up)
+    page = Page(write_credit_page(found, tmp_path / "page.html"))
     assert page.sections == ["histograms", "tokens"]  # no kind of token is frequent here
     assert "gtpo penalty=0 ceiling=inf" in page.text
     assert "http" not in page.text
     with pytest.raises(PoiseError, match="cannot be written"):
-        write_credit(found, tmp_path / "no" / "where.html")
+        write_credit_page(found, tmp_path / "no" / "where.html")
 
 
 def test_the_page_of_a_real_run(run: Path, tmp_path: Path) -> None:
-    page = Page(write_credit(look("high_entropy", run), tmp_path / "page.html"))
+    page = Page(write_credit_page(compare_weightings("high_entropy", run), tmp_path / "page.html"))
     assert page.sections == ["histograms", "tokens", "kinds"]
-    assert "weights after iteration 3, which drew them" in page.text
+    assert "weights after iteration 3, which sampled them" in page.text
 
 
 def test_histograms_are_shares_of_either_sign(made_up: Path) -> None:
-    found = look(NO_POLICY, made_up)
-    records = bins(found.rows, found.weighed[0])
+    found = compare_weightings(NO_POLICY, made_up)
+    records = histogram_bins(found.rows, found.weightings[0])
     for sign in ("A > 0", "A < 0"):
         assert sum(r["share"] for r in records if r["sign"] == sign) == pytest.approx(1)
     assert all(r["height"] <= 0 for r in records if r["sign"] == "A < 0")
-    (one,) = [r for r in bins(found.rows, look("uniform", made_up).weighed[0])
-              if r["share"] and r["sign"] == "A > 0"]  # fmt: skip
+    uniform = compare_weightings("uniform", made_up).weightings[0]
+    bins = histogram_bins(found.rows, uniform)
+    (one,) = [r for r in bins if r["share"] and r["sign"] == "A > 0"]
     assert one["left"] <= 1 <= one["right"]
 
 
@@ -274,8 +282,8 @@ def test_what_an_environment_told_is_shown_and_not_weighed(made_up: Path, tmp_pa
         {"start": 2, "told": [7, 8], "action": [2, 3], "feedback": ""},
     ]
     file.write_text("".join(json.dumps({**line, "turns": turns}) + "\n" for line in lines))
-    found = look(NO_POLICY, tmp_path / "run", iteration=4)
-    data = tokens(found).data
+    found = compare_weightings(NO_POLICY, tmp_path / "run", iteration=4)
+    data = tokens_panel(found).data
     shown = json.loads(zlib.decompress(base64.b64decode(data["packed"])))["rows"].values()
     assert all(row["told"] == [[2, [7, 8]]] for row in shown)
     assert all(len(row["weights"][0]) == len(row["token"]) for row in shown)
