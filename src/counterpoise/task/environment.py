@@ -20,10 +20,10 @@ class Environment(Protocol):
 
     turns: int  # at most
 
-    def action(self, said: str) -> tuple[int, int]:
+    def action(self, response: str) -> tuple[int, int]:
         """Which characters [start, end) of a turn are what is judged; (0, 0): none."""
 
-    def feedback(self, prompt: Prompt, said: str, right: bool) -> str:
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         """What there is to say of a turn; "" ends the episode."""
 
     def ask(self, prompt: Prompt, feedback: str) -> str:
@@ -42,22 +42,22 @@ class Environment(Protocol):
 # The words are among those that the embedded model knows. Which tokens are the answer, for credit
 # that looks at actions (`credit/hindsight.py`): the last box, braces included.
 
-LONGEST = 40  # digits of a number that is said back
-MISSING = "The answer is not there."
-OTHER = "The answer is not that."
+MAX_ECHOED_CHARACTERS = 40  # digits of a number that is said back
+NO_ANSWER_FEEDBACK = "The answer is not there."
+WRONG_ANSWER_FEEDBACK = "The answer is not that."
 
 
-class Tries:
+class TriesEnvironment:
     """`turns` tries at most."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns
 
-    def action(self, said: str) -> tuple[int, int]:
-        last = max(boxes(said), default=None)
+    def action(self, response: str) -> tuple[int, int]:
+        last = max(boxes(response), default=None)
         return (last.mark, last.end + 1) if last else (0, 0)
 
-    def feedback(self, prompt: Prompt, said: str, right: bool) -> str:
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         r"""
         Example:
             >>> one = Prompt("1", "How many?", "19")
@@ -66,15 +66,15 @@ class Tries:
         """
         if right:
             return ""
-        answer = boxed(said)
+        answer = boxed(response)
         if not answer:
-            return MISSING
+            return NO_ANSWER_FEEDBACK
         given, wanted = number(answer), number(prompt.answer)
         if given is None or wanted is None or given.value == wanted.value:
-            return OTHER
+            return WRONG_ANSWER_FEEDBACK
         shown = str(given.value)  # the number alone: a policy puts no words into this mouth
-        if len(shown) > LONGEST:
-            return OTHER
+        if len(shown) > MAX_ECHOED_CHARACTERS:
+            return WRONG_ANSWER_FEEDBACK
         if given.value > wanted.value:
             return f"{shown} is too many."
         return f"It is more than {shown}."

@@ -83,7 +83,7 @@ def add_delivery(s: Scene) -> None:
     s.say(
         s.pick(
             f"{s.other} brings {lots} times {each} {s.unit}.",
-            f"On each of the next {lots} days {s.he_} gets {each} {s.unit} more.",
+            f"On each of the next {lots} days {s.he} gets {each} {s.unit} more.",
         )
     )
     s.step(s.pick("New are", "The others are"), lots, "*", each)
@@ -108,4 +108,4 @@ def _fits(sign: str, value: int) -> bool:
 
 
 def _fill(s: Scene, sentence: str, amount: int) -> str:
-    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he_, He=s.he, him=s.him)
+    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he, He=s.He, him=s.him)

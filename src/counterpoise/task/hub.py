@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import Fields, to_prompt
+from counterpoise.task.jsonl import FieldNames, to_prompt
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import hold_out, without
+from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import Prompt
 
 
@@ -41,18 +41,18 @@ def load(
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = Fields(
+    fields = FieldNames(
         problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
     )
-    prompts = read(path, train_split, fields)
+    prompts = read_split(path, train_split, fields)
     if heldout_split:
-        kept = read(path, heldout_split, fields)
-        return Task(path, without(prompts, kept, path), kept)
+        kept = read_split(path, heldout_split, fields)
+        return Task(path, drop_heldout_texts(prompts, kept, path), kept)
     train, kept = hold_out(prompts, heldout, path)
     return Task(path, train, kept)
 
 
-def read(path: str, split: str, fields: Fields) -> list[Prompt]:
+def read_split(path: str, split: str, fields: FieldNames) -> list[Prompt]:
     """The rows of one split as prompts."""
     rows = open_split(path, split)
     columns = rows.column_names
@@ -61,13 +61,13 @@ def read(path: str, split: str, fields: Fields) -> list[Prompt]:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
-    fields.check_kept(columns, path)
+    fields.check_columns_exist(columns, path)
     prompts = []
     for index, row in enumerate(rows):
         row_id = row[fields.id] if fields.id in columns else index
         record = {**row, fields.id: f"{split}/{row_id}"}
         where = f"{path} [{split}] row {index}"
-        prompts.append(to_prompt(record, where, fields, fields.columns(row)))
+        prompts.append(to_prompt(record, where, fields, fields.kept_columns(row)))
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
             f"{path}: column '{fields.id}' repeats values; set task.id_field to another"

@@ -20,13 +20,13 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import hold_out, without
+from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import NO_COLUMNS, Columns, Prompt
 from counterpoise.verify.math.boxed import boxed
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldNames:
     """What a file, or a dataset, calls the parts of a problem.
 
     Example: Fields(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
@@ -40,11 +40,11 @@ class Fields:
     keep: tuple[str, ...] = ()  # further ones, for a reward that asks for them
     remedy: str = "set task.{role}_field"  # for a record without one of the first three
 
-    def columns(self, record: Mapping[str, Any]) -> Columns:
+    def kept_columns(self, record: Mapping[str, Any]) -> Columns:
         """What is kept of a record, None where it has none."""
         return {name: record.get(name) for name in self.keep} if self.keep else NO_COLUMNS
 
-    def check_kept(self, there: Collection[str], where: str) -> None:
+    def check_columns_exist(self, there: Collection[str], where: str) -> None:
         """`there`: every name that some record has."""
         for name in self.keep:
             if name not in there:
@@ -54,7 +54,7 @@ class Fields:
                 )
 
 
-USUAL = Fields()
+DEFAULT_FIELDS = FieldNames()
 
 
 def load(
@@ -72,18 +72,18 @@ def load(
     """Training problems in the order of the file, held-out ones in theirs or in hash order."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = Fields(
+    fields = FieldNames(
         problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
     )
-    prompts = read(path, fields)
+    prompts = read_problems(path, fields)
     if heldout_path:
-        kept = read(heldout_path, fields)
-        return Task(Path(path).stem, without(prompts, kept, path), kept)
+        kept = read_problems(heldout_path, fields)
+        return Task(Path(path).stem, drop_heldout_texts(prompts, kept, path), kept)
     train, kept = hold_out(prompts, heldout, path)
     return Task(Path(path).stem, train, kept)
 
 
-def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
+def read_problems(path: str, fields: FieldNames = DEFAULT_FIELDS) -> list[Prompt]:
     """All problems of one file; the first fault is named with its line."""
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
@@ -92,7 +92,9 @@ def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
         where = f"{path}:{line}"
         record = _parse(text, where)
         there |= record.keys()
-        kept = fields.columns(json.loads(text) if fields.keep else record)  # numbers as numbers
+        kept = fields.kept_columns(
+            json.loads(text) if fields.keep else record
+        )  # numbers as numbers
         prompt = to_prompt(record, where, fields, kept)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
@@ -100,12 +102,15 @@ def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
         prompts.append(prompt)
     if not prompts:
         raise PoiseError(f"{path}: no records; one JSON object a line is expected")
-    fields.check_kept(there, path)
+    fields.check_columns_exist(there, path)
     return prompts
 
 
 def to_prompt(
-    record: Mapping[str, Any], where: str, fields: Fields = USUAL, columns: Columns = NO_COLUMNS
+    record: Mapping[str, Any],
+    where: str,
+    fields: FieldNames = DEFAULT_FIELDS,
+    columns: Columns = NO_COLUMNS,
 ) -> Prompt:
     """A record's fields as a prompt, each checked.
 

@@ -33,7 +33,7 @@ def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:
     return task
 
 
-def check_enough(train: int, wanted: int) -> None:
+def check_enough_prompts(train: int, wanted: int) -> None:
     """Every iteration asks `wanted` different problems."""
     if train < wanted:
         raise PoiseError(

@@ -15,9 +15,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
-from counterpoise.task.jsonl import Fields
+from counterpoise.task.jsonl import FieldNames
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import normal, without
+from counterpoise.task.split_heldout import drop_heldout_texts, normalize_problem
 from counterpoise.types import Prompt
 
 
@@ -34,7 +34,7 @@ def load(
         raise PoiseError("the reasoning_gym task needs the name of a dataset: set task.dataset")
     kept = generate(dataset, "heldout", heldout, seed, keep)
     train = generate(dataset, "train", size, seed, keep)
-    return Task(dataset, without(train, kept, dataset), kept)
+    return Task(dataset, drop_heldout_texts(train, kept, dataset), kept)
 
 
 def generate(
@@ -45,8 +45,8 @@ def generate(
         return []
     rows = _create(dataset, count, seed_for(seed, f"reasoning_gym/{split}") >> 32)
     prompts: dict[str, Prompt] = {}
-    fields = Fields(keep=tuple(keep))
-    fields.check_kept(rows[0].keys(), dataset)
+    fields = FieldNames(keep=tuple(keep))
+    fields.check_columns_exist(rows[0].keys(), dataset)
     for index in range(count):
         row = rows[index]
         problem, answer = row["question"], row["answer"]
@@ -55,9 +55,9 @@ def generate(
                 f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by rules "
                 "of its own; set task.dataset to another"
             )
-        name, columns = f"{dataset}/{split}/{index}", fields.columns(row)
+        name, columns = f"{dataset}/{split}/{index}", fields.kept_columns(row)
         prompt = Prompt(name, problem.strip(), answer.strip(), columns=columns)
-        prompts.setdefault(normal(problem), prompt)
+        prompts.setdefault(normalize_problem(problem), prompt)
     return list(prompts.values())
 
 

@@ -25,7 +25,7 @@ OPERATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SolutionStep:
     """One line of a worked solution: "They cost 3 * 4 = 12 dollars."."""
 
     lead: str
@@ -51,10 +51,10 @@ class Scene:
         girl = rng.random() < 0.5
         self.name = rng.choice(GIRLS if girl else BOYS)
         self.other = rng.choice([n for n in GIRLS + BOYS if n != self.name])
-        self.he, self.he_, self.him = ("She", "she", "her") if girl else ("He", "he", "him")
+        self.He, self.he, self.him = ("She", "she", "her") if girl else ("He", "he", "him")
         self.unit = ""
         self.sentences: list[str] = []
-        self.steps: list[Step] = []
+        self.steps: list[SolutionStep] = []
         self.question = ""
 
     @property
@@ -112,4 +112,4 @@ class Scene:
 
     def step(self, lead: str, left: int, sign: str, right: int, unit: str = "") -> None:
         value = OPERATIONS[sign](left, right)
-        self.steps.append(Step(lead, left, sign, right, value, unit or self.unit))
+        self.steps.append(SolutionStep(lead, left, sign, right, value, unit or self.unit))

@@ -14,12 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from counterpoise.task.scene import OPERATIONS, Step
+from counterpoise.task.scene import OPERATIONS, SolutionStep
 
 
-def careless(
-    steps: Sequence[Step], numbers: Sequence[int], rng: random.Random, rate: float
-) -> list[Step]:
+def with_slips(
+    steps: Sequence[SolutionStep], numbers: Sequence[int], rng: random.Random, rate: float
+) -> list[SolutionStep]:
     """The same steps, each wrong with chance `rate`; later steps go on from what was written.
 
     Example:
@@ -48,5 +48,5 @@ def careless(
         if value < 0:
             left, right, value = step.left, step.right, step.value
         written[step.value] = value
-        slipped.append(Step(step.lead, left, step.sign, right, value, step.unit))
+        slipped.append(SolutionStep(step.lead, left, step.sign, right, value, step.unit))
     return slipped

@@ -19,18 +19,20 @@ def hold_out(
             "lower task.heldout"
         )
     kept = sorted(prompts, key=lambda prompt: blake2b(prompt.id.encode()).digest())[:count]
-    return without(prompts, kept, where), kept
+    return drop_heldout_texts(prompts, kept, where), kept
 
 
-def without(prompts: Sequence[Prompt], kept: Sequence[Prompt], where: str) -> list[Prompt]:
+def drop_heldout_texts(
+    prompts: Sequence[Prompt], kept: Sequence[Prompt], where: str
+) -> list[Prompt]:
     """`prompts` less those whose problem text, white space and case aside, is in `kept`."""
-    texts = {normal(prompt.problem) for prompt in kept}
-    train = [prompt for prompt in prompts if normal(prompt.problem) not in texts]
+    texts = {normalize_problem(prompt.problem) for prompt in kept}
+    train = [prompt for prompt in prompts if normalize_problem(prompt.problem) not in texts]
     if not train:
         raise PoiseError(f"{where}: every training problem is also held out; use other files")
     return train
 
 
-def normal(problem: str) -> str:
+def normalize_problem(problem: str) -> str:
     """What makes two problem texts the same one."""
     return " ".join(problem.split()).casefold()

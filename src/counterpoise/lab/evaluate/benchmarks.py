@@ -87,7 +87,9 @@ def load(
             + "; --data names a folder of JSON lines, and without it the hub is asked"
         )
     remedy = "name it by --fields {role}=NAME"
-    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
+    return jsonl.read_problems(
+        str(path), jsonl.FieldNames(**(fields or {}), keep=keep, remedy=remedy)
+    )
 
 
 def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
@@ -103,7 +105,7 @@ def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
             f"{benchmark.name}: {said}; or give --data, a folder that holds {benchmark.file}"
         ) from fault
     prompts = []
-    fields = jsonl.Fields(keep=keep)
+    fields = jsonl.FieldNames(keep=keep)
     for index, row in enumerate(rows):
         if missing := [c for c in (benchmark.problem, benchmark.answer) if c not in row]:
             raise PoiseError(
@@ -116,8 +118,8 @@ def from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
-        fields.check_kept(row, benchmark.hub)
-        prompts.append(jsonl.to_prompt(record, where, fields, fields.columns(row)))
+        fields.check_columns_exist(row, benchmark.hub)
+        prompts.append(jsonl.to_prompt(record, where, fields, fields.kept_columns(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts

@@ -6,46 +6,46 @@ from pathlib import Path
 
 import altair as alt
 
-from counterpoise.lab.experiments.compare import Cost, bounded
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, end, of_seeds
+from counterpoise.lab.experiments.compare import Cost, has_interval
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value, values_by_seed
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.measures import MEASURES, wilson
 from counterpoise.lab.experiments.pieces import read_pieces
-from counterpoise.lab.experiments.results import Result, results
-from counterpoise.lab.experiments.seed_means import WINDOW, over_seeds
+from counterpoise.lab.experiments.results import ArmResult, arm_results
+from counterpoise.lab.experiments.seed_means import SMOOTHING_WINDOW, mean_curve
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.multiples import Frame, grid, small
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import Mean
 
-ARMS = {  # colours of page.css; others take what is left, in turn
+ARM_COLOURS = {  # colours of page.css; others take what is left, in turn
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
     "zigzag": "soft", "token_balanced": "gold",
 }  # fmt: skip
-SPARE = ("positive", "negative", "green", "violet", "gold", "series", "soft")
-BY_RATE = ("series", "negative", "violet", "green", "positive", "soft")
-MECHANISM = (  # column, title, axis format, iterations averaged
-    ("success", "training success", "%", WINDOW),
-    ("entropy", "entropy, nats", "", WINDOW),
-    ("response_length", "response length, tokens", "", WINDOW),
+SPARE_COLOURS = ("positive", "negative", "green", "violet", "gold", "series", "soft")
+RATE_COLOURS = ("series", "negative", "violet", "green", "positive", "soft")
+MECHANISM_PANELS = (  # column, title, axis format, iterations averaged
+    ("success", "training success", "%", SMOOTHING_WINDOW),
+    ("entropy", "entropy, nats", "", SMOOTHING_WINDOW),
+    ("response_length", "response length, tokens", "", SMOOTHING_WINDOW),
     ("cancellation", "cancellation index", "", 1),
     ("flipped", "tokens flipped", "%", 1),
-    ("split", "groups split", "%", WINDOW),
+    ("split", "groups split", "%", SMOOTHING_WINDOW),
 )
 
 
-def figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]:
+def experiment_figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]:
     """Part -> its figures; every part is one image."""
     rates = [r for r in experiment.design.rates if any(key.rate == r for key in runs)]
     if experiment.options.pilot or len(experiment.design.arms) == 1:
         return {"curves": (_pilot(runs, experiment, rates),)}
-    found = results(runs, experiment)
+    found = arm_results(runs, experiment)
     return {
         "differences": tuple(
             _differences(found, experiment, rate)
             for rate in rates
-            if any(one.rate == rate and one.against for one in found)
+            if any(one.rate == rate and one.vs_baseline for one in found)
         ),
         "curves": tuple(f for rate in rates for f in _curves(runs, experiment, rate)),
         "costs": _costs(found, rates),
@@ -53,25 +53,27 @@ def figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]
     }
 
 
-def figures_of(folder: Path, name: str) -> tuple[Figure, ...]:
+def load_figures(folder: Path, name: str) -> tuple[Figure, ...]:
     """All of them, from a folder that `poise experiment` made."""
     experiment = read_experiment(folder / f"{name}.toml")
     runs = read_pieces(folder, experiment).runs
-    return tuple(f for part in figures(runs, experiment).values() for f in part)
+    return tuple(f for part in experiment_figures(runs, experiment).values() for f in part)
 
 
 # -- differences and costs ----------------------------------------------------------------------
 
 
-def _differences(found: list[Result], experiment: Experiment, rate: float) -> Figure:
-    first, *others = experiment.columns
+def _differences(found: list[ArmResult], experiment: Experiment, rate: float) -> Figure:
+    first, *others = experiment.heldout_columns
     styles = {"equal rollouts": "ink", "equal updates": "soft"}
-    styles |= {f"equal rollouts, at {experiment.columns[o]}": "positive" for o in others[:1]}
+    styles |= {
+        f"equal rollouts, at {experiment.heldout_columns[o]}": "positive" for o in others[:1]
+    }
     points = []
     for one in found:
-        if one.rate == rate and first in one.against:
-            pairs = [one.against[first].rollouts, one.against[first].updates]
-            pairs += [one.against[o].rollouts for o in others[:1] if o in one.against]
+        if one.rate == rate and first in one.vs_baseline:
+            pairs = [one.vs_baseline[first].rollouts, one.vs_baseline[first].updates]
+            pairs += [one.vs_baseline[o].rollouts for o in others[:1] if o in one.vs_baseline]
             points += [
                 point(one.arm, series, _bounds(mean))
                 for series, mean in zip(styles, pairs, strict=False)
@@ -81,13 +83,13 @@ def _differences(found: list[Result], experiment: Experiment, rate: float) -> Fi
         f"Held-out success against {experiment.baseline}, learning rate {rate:g}",
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
-    note = f"Held-out success at {experiment.columns[first]} unless said, paired by seed; "
+    note = f"Held-out success at {experiment.heldout_columns[first]} unless said, paired by seed; "
     note += "intervals hold for all arms and rates together."
     return Figure(drawn, f"Against {experiment.baseline}, lr {rate:g}", note, _keys(styles))
 
 
-def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
-    styles = {f"lr {rate:g}": BY_RATE[i % len(BY_RATE)] for i, rate in enumerate(rates)}
+def _costs(found: list[ArmResult], rates: list[float]) -> tuple[Figure, ...]:
+    styles = {f"lr {rate:g}": RATE_COLOURS[i % len(RATE_COLOURS)] for i, rate in enumerate(rates)}
     shown = []
     for name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
         points = [
@@ -113,12 +115,12 @@ def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
     return (Figure(drawn, "Runs that collapsed", note, _keys(styles)), *shown)
 
 
-def _collapsed(one: Result) -> tuple[float, float, float]:
-    return (one.collapsed / one.seeds, *wilson(one.collapsed, one.seeds))
+def _collapsed(one: ArmResult) -> tuple[float, float, float]:
+    return (one.collapsed_runs / one.seeds, *wilson(one.collapsed_runs, one.seeds))
 
 
 def _bounds(mean: Mean) -> tuple[float, float | None, float | None]:
-    return (mean.value, mean.low, mean.high) if bounded(mean) else (mean.value, None, None)
+    return (mean.value, mean.low, mean.high) if has_interval(mean) else (mean.value, None, None)
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -138,9 +140,9 @@ def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
 def _against(
     runs: Runs, experiment: Experiment, rate: float, arms: list[str], cost: Cost
 ) -> Figure:
-    columns = list(experiment.columns)[:2]
+    columns = list(experiment.heldout_columns)[:2]
     lines = {
-        (arm, column): over_seeds(runs, arm, rate, column, cost)
+        (arm, column): mean_curve(runs, arm, rate, column, cost)
         for arm in [experiment.baseline, *arms]
         for column in columns
     }
@@ -152,7 +154,7 @@ def _against(
             for dash, column in zip(([1, 0], [4, 3]), columns, strict=False):
                 layers += frame.banded(lines[who, column], colour, dash)
         charts.append(small(layers, arm))
-    first, *others = (experiment.columns[c] for c in columns)
+    first, *others = (experiment.heldout_columns[c] for c in columns)
     note = f"Mean over seeds with its 95 % interval. Solid: sampled at {first}"
     note += f"; dashed: at {others[0]}." if others else "."
     title = f"Held-out success over {cost}, lr {rate:g}"
@@ -163,8 +165,8 @@ def _against(
 def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
     arms = [arm for arm in experiment.design.arms if _has(runs, arm, rate)]
     charts = []
-    for column, title, form, window in MECHANISM:
-        lines = {a: over_seeds(runs, a, rate, column, window=window) for a in arms}
+    for column, title, form, window in MECHANISM_PANELS:
+        lines = {a: mean_curve(runs, a, rate, column, window=window) for a in arms}
         if not any(lines.values()):
             continue
         frame = Frame.of(lines.values(), "rollouts", form)
@@ -178,7 +180,7 @@ def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
         charts.append(small(layers, title))
     title = f"What happened besides, lr {rate:g}"
     note = "Means over seeds with 95 % intervals, over rollouts sampled; "
-    note += f"noisy ones are also averaged over {WINDOW} iterations."
+    note += f"noisy ones are also averaged over {SMOOTHING_WINDOW} iterations."
     keys = tuple((_colour(arm, experiment), arm) for arm in arms)
     return Figure(grid(charts, title), title, note, keys, wide=True)
 
@@ -187,7 +189,10 @@ def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
     """Every seed of every rate: held-out success, and entropy."""
     charts = []
     arm = experiment.baseline
-    for column, title, form in ((HELDOUT, "held-out success", "%"), ("entropy", "entropy", "")):
+    for column, title, form in (
+        (HELDOUT_COLUMN, "held-out success", "%"),
+        ("entropy", "entropy", ""),
+    ):
         lines = [
             (place, [_point(r, column) for r in curve if r.get(column) is not None])
             for place, rate in enumerate(rates)
@@ -195,10 +200,14 @@ def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
             if (key.arm, key.rate) == (arm, rate)
         ]
         frame = Frame.of([line for _, line in lines], "rollouts", form)
-        layers = [frame.line(line, BY_RATE[i % len(BY_RATE)]) for i, line in lines if line]
+        layers = [
+            frame.line(line, RATE_COLOURS[i % len(RATE_COLOURS)]) for i, line in lines if line
+        ]
         if layers:
             charts.append(small(layers, title, width=300, height=180))
-    keys = tuple((BY_RATE[i % len(BY_RATE)], f"lr {rate:g}") for i, rate in enumerate(rates))
+    keys = tuple(
+        (RATE_COLOURS[i % len(RATE_COLOURS)], f"lr {rate:g}") for i, rate in enumerate(rates)
+    )
     return Figure(grid(charts, "Pilot"), f"{arm} at every rate", "A line a seed.", keys, wide=True)
 
 
@@ -210,10 +219,10 @@ def _point(r: Record, column: str) -> Record:
 
 
 def _colour(arm: str, experiment: Experiment) -> str:
-    if arm in ARMS:
-        return ARMS[arm]
-    others = [a for a in experiment.design.arms if a not in ARMS]
-    return SPARE[others.index(arm) % len(SPARE)]
+    if arm in ARM_COLOURS:
+        return ARM_COLOURS[arm]
+    others = [a for a in experiment.design.arms if a not in ARM_COLOURS]
+    return SPARE_COLOURS[others.index(arm) % len(SPARE_COLOURS)]
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -225,7 +234,7 @@ def _has(runs: Runs, arm: str, rate: float) -> bool:
 
 
 def _updates(runs: Runs, arm: str, rate: float) -> float:
-    ends = of_seeds(runs, arm, rate, end("updates")).values()
+    ends = values_by_seed(runs, arm, rate, last_value("updates")).values()
     return sum(ends) / len(ends)
 
 

@@ -27,15 +27,15 @@ from typing import Literal
 import numpy as np
 
 from counterpoise.errors import counted
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, rates
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, learning_rates
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import Mean, student, together
 
 LEVEL = 0.95  # of all intervals of a comparison together
 FEWEST_SEEDS = 3  # for a verdict
-ROUNDING = 1e-6  # of success, and of numbers as tables keep them (float32)
+FLOAT32_TOLERANCE = 1e-6  # of success, and of numbers as tables keep them (float32)
 Cost = Literal["rollouts", "updates", "seconds"]  # seconds: where the records have them
-Way = Literal["better", "worse"]
+Direction = Literal["better", "worse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Comparison:
     """One arm against another at one rate, paired by seed, in success."""
 
     arm: str
-    against: str
+    baseline: str
     rate: float
     rollouts: Mean  # at equal rollouts; without spread it has no bounds (nan) and p = 1
     updates: Mean  # at equal updates
-    same: bool = False  # the runs of every pair are the same, iteration by iteration
+    identical_runs: bool = False  # the runs of every pair are the same, iteration by iteration
 
     def above(self, bound: float) -> bool:
         """Both intervals lie above `bound`."""
@@ -59,53 +59,53 @@ class Comparison:
     @property
     def decisive(self) -> bool:
         """Two seeds may agree by chance: success is a multiple of 1 / samples."""
-        spread = bounded(self.rollouts) and bounded(self.updates)
+        spread = has_interval(self.rollouts) and has_interval(self.updates)
         return spread and self.rollouts.n >= FEWEST_SEEDS
 
 
 def compare(
     runs: Runs,
     arm: str,
-    against: str,
+    baseline: str,
     *,
-    column: str = HELDOUT,
+    column: str = HELDOUT_COLUMN,
     level: float = LEVEL,
     family: int | None = None,
 ) -> list[Comparison]:
     """At every rate; intervals hold for `family` comparisons together, by default the rates."""
-    of_rates = rates(runs)
+    of_rates = learning_rates(runs)
     each = together(level, family or len(of_rates))
     found = []
     for rate in of_rates:
         at_rollouts, at_updates = (
-            differences(runs, arm, against, rate, cost, column) for cost in ("rollouts", "updates")
+            differences(runs, arm, baseline, rate, cost, column) for cost in ("rollouts", "updates")
         )
         if at_rollouts:
             means = _paired(at_rollouts, each), _paired(at_updates, each)
-            found.append(Comparison(arm, against, rate, *means, _same(runs, arm, against, rate)))
+            found.append(Comparison(arm, baseline, rate, *means, _same(runs, arm, baseline, rate)))
     return found
 
 
 def _paired(values: Sequence[float], level: float) -> Mean:
     mean = student(values, level)
-    if mean.n > 1 and max(values) - min(values) < ROUNDING:
+    if mean.n > 1 and max(values) - min(values) < FLOAT32_TOLERANCE:
         return replace(mean, low=math.nan, high=math.nan, seen=math.nan, p=1.0)
     return mean
 
 
-def bounded(mean: Mean) -> bool:
+def has_interval(mean: Mean) -> bool:
     """It has an interval: one seed has none, nor a difference without spread."""
     return math.isfinite(mean.low)
 
 
 def differences(
-    runs: Runs, arm: str, against: str, rate: float, cost: Cost, column: str = HELDOUT
+    runs: Runs, arm: str, baseline: str, rate: float, cost: Cost, column: str = HELDOUT_COLUMN
 ) -> list[float]:
     """Success of `arm` minus that of `against`, for every seed (and start) that both have."""
     found = []
-    for pair in _pairs(runs, arm, against, rate):
+    for pair in _pairs(runs, arm, baseline, rate):
         least = min(curve[-1][cost] for curve in pair)
-        read = [read_at(curve, cost, least, column) for curve in pair]
+        read = [interpolate_at(curve, cost, least, column) for curve in pair]
         if read[0] is not None and read[1] is not None:
             found.append(read[0] - read[1])
     return found
@@ -139,12 +139,12 @@ def _alike(r: Record, q: Record) -> bool:
         if x is None or y is None:
             if x is not y:
                 return False
-        elif not math.isclose(x, y, rel_tol=ROUNDING, abs_tol=ROUNDING):
+        elif not math.isclose(x, y, rel_tol=FLOAT32_TOLERANCE, abs_tol=FLOAT32_TOLERANCE):
             return False
     return True
 
 
-def read_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
+def interpolate_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
     """Between the evaluations on a line; None when there are none."""
     known = [(r[cost], r[column]) for r in curve if r.get(column) is not None]
     if not known:
@@ -153,9 +153,9 @@ def read_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> f
     return float(np.interp(where, at, value))
 
 
-def verdict(found: Sequence[Comparison], way: Way, margin: float) -> Verdict:
+def judge_comparisons(found: Sequence[Comparison], direction: Direction, margin: float) -> Verdict:
     """`margin` is positive: the smallest difference that would matter."""
-    if way == "better":
+    if direction == "better":
         shown = any(one.above(0) for one in found)
         excluded = bool(found) and all(one.below(margin) for one in found)
     else:
@@ -166,27 +166,27 @@ def verdict(found: Sequence[Comparison], way: Way, margin: float) -> Verdict:
     return "not replicated" if excluded else "inconclusive"
 
 
-def told(one: Comparison) -> str:
+def describe_comparison(one: Comparison) -> str:
     """One comparison in words."""
     a, b, seeds = one.rollouts, one.updates, counted(one.rollouts.n, "seed")
-    if one.same:
+    if one.identical_runs:
         return (
             f"at lr {one.rate:g} the arms made the same runs over {seeds}: the option never acted"
         )
-    seen = f" (could have shown {100 * a.seen:.1f})" if bounded(a) else ""
-    if a.n > 1 and not (bounded(a) and bounded(b)):
+    seen = f" (could have shown {100 * a.seen:.1f})" if has_interval(a) else ""
+    if a.n > 1 and not (has_interval(a) and has_interval(b)):
         seen += ", the same at every seed: without spread nothing is judged"
     return (
-        f"at lr {one.rate:g} {points(a)} at equal rollouts and {points(b)} at equal updates over "
+        f"at lr {one.rate:g} {format_points(a)} at equal rollouts and {format_points(b)} at equal updates over "
         f"{seeds}{seen}"
     )
 
 
-def points(mean: Mean) -> str:
-    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if bounded(mean) else ""
+def format_points(mean: Mean) -> str:
+    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if has_interval(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 
 
 def as_number(name: str, mean: Mean, unit: str = "share") -> Number:
-    low, high = (mean.low, mean.high) if bounded(mean) else (None, None)
+    low, high = (mean.low, mean.high) if has_interval(mean) else (None, None)
     return Number(name, mean.value, low, high, unit=unit)

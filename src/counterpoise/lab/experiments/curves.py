@@ -13,29 +13,35 @@ from itertools import accumulate
 from typing import Any
 
 from counterpoise.config.evaluation_settings import by_setting
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
 
-HELDOUT = "heldout"
-METRICS = (  # taken from metrics.jsonl as they are
+HELDOUT_COLUMN = "heldout"
+METRIC_COLUMNS = (  # taken from metrics.jsonl as they are
     "success", "mixed_groups", "response_length", "truncated_share", "entropy", "grad_norm",
     "clipped_share", "mean_ratio", "cancellation", "flipped", "boosted_positive",
     "boosted_negative", "positive_share", "batch_rows", "rows_without_signal", "iteration_seconds",
 )  # fmt: skip
-SHARES = {
+SHARE_COLUMNS = {
     "success", "mixed_groups", "truncated_share", "clipped_share", "cancellation", "flipped",
     "boosted_positive", "boosted_negative", "positive_share", "rarer_sign_share", "split",
 }  # fmt: skip
-DOSES = (*METRICS, "split", "largest_sum", "cross_advantage_ratio", "rarer_sign_share")
-Runs = dict[Key, list[Record]]  # the curve of every run, in order
+DOSE_COLUMNS = (
+    *METRIC_COLUMNS,
+    "split",
+    "largest_sum",
+    "cross_advantage_ratio",
+    "rarer_sign_share",
+)
+Runs = dict[RunKey, list[Record]]  # the curve of every run, in order
 Range = tuple[float, float]  # the values that a quantity can take
-SHARE: Range = (0.0, 1.0)
-AMOUNT: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
-ANY: Range = (-math.inf, math.inf)
+SHARE_RANGE: Range = (0.0, 1.0)
+AMOUNT_RANGE: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
+ANY_RANGE: Range = (-math.inf, math.inf)
 
 
-def read_run(folder: RunFolder) -> list[Record]:
+def read_curve(folder: RunFolder) -> list[Record]:
     """Iteration 0 is the policy before training."""
     lines = folder.read("metrics")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
@@ -51,7 +57,7 @@ def read_run(folder: RunFolder) -> list[Record]:
                 "updates": updates[i],
                 "rollouts": rollouts[i],
                 **{name: judged[name].get(i) for name in judged},
-                **{name: line.get(name) for name in METRICS},
+                **{name: line.get(name) for name in METRIC_COLUMNS},
                 "evaluate_seconds": seconds.get(i),
                 "dropped": line.get("dropped_surplus", 0) + line.get("dropped_aged", 0),
                 "split": plan.get("split_share"),
@@ -70,9 +76,9 @@ def _rarer_sign_share(positive_share: float | None) -> float | None:
 
 def _heldout(folder: RunFolder) -> dict[str, dict[int, float]]:
     """Column -> iteration -> held-out success."""
-    found: dict[str, dict[int, float]] = {HELDOUT: {}}
+    found: dict[str, dict[int, float]] = {HELDOUT_COLUMN: {}}
     for place, (setting, lines) in enumerate(by_setting(folder.read("evaluations")).items()):
-        column = f"{HELDOUT}@{setting}" if place else HELDOUT
+        column = f"{HELDOUT_COLUMN}@{setting}" if place else HELDOUT_COLUMN
         found[column] = {line["iteration"]: line["mean"] for line in lines}
     return found
 
@@ -86,30 +92,30 @@ def _judging(folder: RunFolder) -> dict[int, float]:
     return found
 
 
-def seconds_of(curve: list[Record]) -> float:
+def run_seconds(curve: list[Record]) -> float:
     """What a run took, its start apart: iterations and evaluations."""
     columns = ("iteration_seconds", "evaluate_seconds")
     return sum(r.get(column) or 0.0 for r in curve for column in columns)
 
 
-def by_run(records: Records) -> Runs:
+def group_by_run(records: Records) -> Runs:
     """Records of many runs, as a table holds them, run by run."""
     runs: Runs = {}
     for r in records:
         if r["iteration"] is not None:
-            runs.setdefault(Key(r["arm"], r["rate"], r["seed"]), []).append(r)
+            runs.setdefault(RunKey(r["arm"], r["rate"], r["seed"]), []).append(r)
     return {key: sorted(curve, key=lambda r: r["iteration"]) for key, curve in runs.items()}
 
 
-def rates(runs: Runs) -> list[float]:
+def learning_rates(runs: Runs) -> list[float]:
     return sorted({key.rate for key in runs})
 
 
-def arms(runs: Runs) -> list[str]:
+def arm_names(runs: Runs) -> list[str]:
     return list(dict.fromkeys(key.arm for key in runs))
 
 
-def of_seeds(
+def values_by_seed(
     runs: Runs, arm: str, rate: float, what: Callable[[list[Record]], float | None]
 ) -> dict[int, float]:
     """seed -> a number of its run; seeds where it is None are left out."""
@@ -117,20 +123,24 @@ def of_seeds(
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def possible(column: str) -> Range:
+def value_range(column: str) -> Range:
     if column == "cross_advantage_ratio":
-        return ANY
-    return SHARE if column in SHARES or column.startswith(HELDOUT) else AMOUNT
+        return ANY_RANGE
+    return (
+        SHARE_RANGE
+        if column in SHARE_COLUMNS or column.startswith(HELDOUT_COLUMN)
+        else AMOUNT_RANGE
+    )
 
 
-def end(column: str) -> Callable[[list[Record]], float | None]:
+def last_value(column: str) -> Callable[[list[Record]], float | None]:
     """The last known value."""
     return lambda curve: next(
         (r[column] for r in reversed(curve) if r.get(column) is not None), None
     )
 
 
-def mean(column: str) -> Callable[[list[Record]], float | None]:
+def mean_over_run(column: str) -> Callable[[list[Record]], float | None]:
     """Over the iterations where it is known."""
 
     def over(curve: list[Record]) -> float | None:

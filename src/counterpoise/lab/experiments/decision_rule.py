@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from counterpoise.errors import counted
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Way
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
 
-SIGNS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
+DIRECTION_WORDS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
 
 
-def executed(experiment: Experiment) -> str:
+def describe_rule(experiment: Experiment) -> str:
     if experiment.options.pilot:
         return _of_a_pilot(experiment)
-    ways: tuple[Way, Way] = ("better", "worse")
+    ways: tuple[Direction, Direction] = ("better", "worse")
     decided = [_decided(experiment, way) for way in ways]
-    setting = next(iter(experiment.columns.values()))
+    setting = next(iter(experiment.heldout_columns.values()))
     level = f"{100 * experiment.options.level:g} % intervals"
     if experiment.family > 1:
         level += f" that hold for {counted(experiment.family, 'comparison')} together"
@@ -38,24 +38,24 @@ def executed(experiment: Experiment) -> str:
     return " ".join(line for line in said if line)
 
 
-def _decided(experiment: Experiment, way: Way) -> str:
-    mine = [h for h in experiment.hypotheses if h.way == way]
+def _decided(experiment: Experiment, way: Direction) -> str:
+    mine = [h for h in experiment.hypotheses if h.direction == way]
     if not mine:
         return ""
-    _, shown, excluded = SIGNS[way]
+    _, shown, excluded = DIRECTION_WORDS[way]
     some, every = (
         ("at some rate ", "at every rate ") if len(experiment.design.rates) > 1 else ("",) * 2
     )
-    named = ", ".join(f"'{hypothesis(h, experiment)}'" for h in mine)
+    named = ", ".join(f"'{describe_hypothesis(h, experiment)}'" for h in mine)
     return (
         f"{named}: replicated when {some}both intervals lie {shown}, not replicated when {every}"
         f"both lie {excluded}{100 * experiment.options.margin:g} points."
     )
 
 
-def hypothesis(one: Hypothesis, experiment: Experiment) -> str:
+def describe_hypothesis(one: Hypothesis, experiment: Experiment) -> str:
     """As the file writes it: "QB > shuffled"."""
-    return f"{one.arm} {SIGNS[one.way][0]} {experiment.baseline}"
+    return f"{one.arm} {DIRECTION_WORDS[one.direction][0]} {experiment.baseline}"
 
 
 def _verdict(hypotheses: Sequence[Hypothesis]) -> str:

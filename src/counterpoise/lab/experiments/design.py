@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Key(NamedTuple):
+class RunKey(NamedTuple):
     """Example: Key("QB", 1e-5, 3).name == "QB-lr1e-05-seed3" """
 
     arm: str
@@ -39,12 +39,15 @@ class Design:
     rates: Sequence[float]
     seeds: Sequence[int]
 
-    def runs(self) -> list[Key]:
+    def run_keys(self) -> list[RunKey]:
         """Seed by seed over all rates and arms: what is cut short has whole seeds behind it."""
         return [
-            Key(arm, rate, seed) for seed in self.seeds for rate in self.rates for arm in self.arms
+            RunKey(arm, rate, seed)
+            for seed in self.seeds
+            for rate in self.rates
+            for arm in self.arms
         ]
 
-    def overrides(self, key: Key) -> tuple[str, ...]:
+    def overrides(self, key: RunKey) -> tuple[str, ...]:
         own = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
         return (*self.common, *self.arms[key.arm], *own)

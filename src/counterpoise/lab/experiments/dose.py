@@ -25,8 +25,8 @@ from typing import Literal
 
 import numpy as np
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, read_at
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, mean
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, interpolate_at
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import Mean, student, together
@@ -125,14 +125,18 @@ def _whole_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, lis
 def _doses(curves: dict[str, list[Record]], column: str) -> dict[str, float]:
     """arm -> its mean dose over the run; empty unless all arms have one."""
     doses = {
-        arm: dose for arm, curve in curves.items() if (dose := mean(column)(curve)) is not None
+        arm: dose
+        for arm, curve in curves.items()
+        if (dose := mean_over_run(column)(curve)) is not None
     }
     return doses if len(doses) == len(curves) else {}
 
 
 def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost) -> float:
     least = min(curve[-1][cost] for curve in curves.values())
-    success_A = np.array([read_at(curves[arm], cost, least, HELDOUT) for arm in curves])
+    success_A = np.array(
+        [interpolate_at(curves[arm], cost, least, HELDOUT_COLUMN) for arm in curves]
+    )
     dose_A = np.array([doses[arm] for arm in curves])
     centred_A = dose_A - dose_A.mean()
     squares = float(centred_A @ centred_A)

@@ -17,18 +17,18 @@ from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import content, is_own, shown
 
-REWARD = "verify.name"  # alone may name a function of the user's
+REWARD_OPTION = "verify.name"  # alone may name a function of the user's
 REMEDIES = {
-    REWARD: "; to train with another reward as well, verify.also leaves success as it is",
+    REWARD_OPTION: "; to train with another reward as well, verify.also leaves success as it is",
     "evaluate.settings": '; written out, as in ["1/1"], they do not follow sample.temperature',
 }
 
 
-def judged(config: RunConfig) -> dict[str, object]:
+def evaluation_options(config: RunConfig) -> dict[str, object]:
     """Option -> its value, as far as it decides."""
     sampled = [s.of(config.sample) for s in settings_of(config.evaluate.settings, config.sample)]
     found: dict[str, object] = {
-        REWARD: config.verify.name,
+        REWARD_OPTION: config.verify.name,
         "verify.timeout_seconds": config.verify.timeout_seconds,
         **{f"evaluate.{name}": value for name, value in asdict(config.evaluate).items()},
         "evaluate.settings": [f"{s.temperature:g}/{s.top_p:g}" for s in sampled],
@@ -50,9 +50,9 @@ def _heldout(task: TaskConfig) -> TaskConfig:
     return kept
 
 
-def check_judged_alike(config: RunConfig, baseline: RunConfig, name: str) -> None:
+def check_evaluated_alike(config: RunConfig, baseline: RunConfig, name: str) -> None:
     """`name`: of the baseline."""
-    mine, theirs = judged(config), judged(baseline)
+    mine, theirs = evaluation_options(config), evaluation_options(baseline)
     for option, value in mine.items():
         if _content(option, value) != _content(option, theirs[option]):
             raise PoiseError(
@@ -63,8 +63,8 @@ def check_judged_alike(config: RunConfig, baseline: RunConfig, name: str) -> Non
 
 
 def _content(option: str, value: object) -> object:
-    return content(str(value)) if option == REWARD else value
+    return content(str(value)) if option == REWARD_OPTION else value
 
 
 def _told(option: str, value: object) -> str:
-    return shown(str(value)) if option == REWARD and is_own(str(value)) else repr(value)
+    return shown(str(value)) if option == REWARD_OPTION and is_own(str(value)) else repr(value)

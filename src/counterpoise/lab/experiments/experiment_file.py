@@ -33,10 +33,10 @@ from counterpoise.config import RunConfig, option
 from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.config.load import find_run, load_config, own_functions, read_section, read_tables
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.lab.experiments.compare import Way
-from counterpoise.lab.experiments.curves import DOSES, HELDOUT
+from counterpoise.lab.experiments.compare import Direction
+from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN
 from counterpoise.lab.experiments.design import Design
-from counterpoise.lab.experiments.evaluation_parity import check_judged_alike
+from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class Hypothesis(NamedTuple):
     """Example: Hypothesis("QB+RB", "better")"""
 
     arm: str
-    way: Way
+    direction: Direction
 
     def __str__(self) -> str:
-        return f"{self.arm} is {self.way}"
+        return f"{self.arm} is {self.direction}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Experiment:
 
     name: str  # of the file, without .toml
     options: ExperimentConfig
-    run: RunConfig  # without any arm's options
+    run_config: RunConfig  # without any arm's options
     design: Design
     hypotheses: tuple[Hypothesis, ...]
     digest: str
@@ -138,17 +138,19 @@ class Experiment:
         return max(1, (len(self.design.arms) - 1) * len(self.design.rates))
 
     @property
-    def columns(self) -> dict[str, str]:
+    def heldout_columns(self) -> dict[str, str]:
         """Where held-out success stands in the records -> how it was sampled."""
-        first, *others = settings_of(self.run.evaluate.settings, self.run.sample)
-        return {HELDOUT: str(first)} | {f"{HELDOUT}@{other}": str(other) for other in others}
+        first, *others = settings_of(self.run_config.evaluate.settings, self.run_config.sample)
+        return {HELDOUT_COLUMN: str(first)} | {
+            f"{HELDOUT_COLUMN}@{other}": str(other) for other in others
+        }
 
-    def start(self) -> str:
+    def start_digest(self) -> str:
         """Which weights all runs begin with: a digest of the model folder, or the model's name."""
-        folder = Path(self.run.model.name)
+        folder = Path(self.run_config.model.name)
         weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
         if not weights:
-            return self.run.model.name
+            return self.run_config.model.name
         parts = []
         for path in weights:
             with path.open("rb") as file:
@@ -195,8 +197,10 @@ def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> No
         raise PoiseError(f"{where}: experiment.baseline: {unknown('arm', options.baseline, arms)}")
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
-    if options.dose and options.dose not in DOSES:
-        raise PoiseError(f"{where}: experiment.dose: {unknown('column', options.dose, DOSES)}")
+    if options.dose and options.dose not in DOSE_COLUMNS:
+        raise PoiseError(
+            f"{where}: experiment.dose: {unknown('column', options.dose, DOSE_COLUMNS)}"
+        )
     if not options.rule:
         raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
 
@@ -205,19 +209,19 @@ def _check_runs(design: Design, baseline: str, where: str) -> None:
     """Every rate and every arm makes a run, and arms are judged alike; a fault is told with its
     place in the file."""
     for rate in design.rates:
-        with told_as(f"{where}: experiment.rates"):
+        with prefix_errors(f"{where}: experiment.rates"):
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
     configs = {}
-    for key in design.runs()[: len(design.arms) * len(design.rates)]:
-        with told_as(f"{where}: [experiment.arms] {key.arm}"):
+    for key in design.run_keys()[: len(design.arms) * len(design.rates)]:
+        with prefix_errors(f"{where}: [experiment.arms] {key.arm}"):
             configs[key.arm] = load_config(design.base, list(design.overrides(key)))
     for arm, config in configs.items():
-        with told_as(f"{where}: [experiment.arms] {arm}"):
-            check_judged_alike(config, configs[baseline], baseline)
+        with prefix_errors(f"{where}: [experiment.arms] {arm}"):
+            check_evaluated_alike(config, configs[baseline], baseline)
 
 
 @contextmanager
-def told_as(place: str) -> Iterator[None]:
+def prefix_errors(place: str) -> Iterator[None]:
     try:
         yield
     except PoiseError as fault:
@@ -244,7 +248,7 @@ def _hypothesis(
 def _pins(design: Design) -> dict[str, dict[str, str]]:
     """{arm: {option: digest of the user's file}}; an arm without such an option is left out."""
     found = {}
-    for key in design.runs()[: len(design.arms)]:
+    for key in design.run_keys()[: len(design.arms)]:
         mine = own_functions(load_config(design.base, list(design.overrides(key))))
         if mine:
             found[key.arm] = {

@@ -19,7 +19,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from counterpoise.lab.experiments.curves import AMOUNT, ANY, HELDOUT, SHARE, Range, end, mean
+from counterpoise.lab.experiments.curves import (
+    AMOUNT_RANGE,
+    ANY_RANGE,
+    HELDOUT_COLUMN,
+    SHARE_RANGE,
+    Range,
+    last_value,
+    mean_over_run,
+)
 from counterpoise.statistics import prompt_intervals
 from counterpoise.statistics.finding import Record
 
@@ -27,27 +35,29 @@ Curve = list[Record]
 Measure = Callable[[Curve], float | None]
 
 
-class Measured(NamedTuple):
+class MeasureSpec(NamedTuple):
     label: str
-    of: Measure
-    possible: Range = AMOUNT
+    compute: Measure
+    value_range: Range = AMOUNT_RANGE
     percent: bool = False  # how it is shown
-    of_all: bool = False  # left out of an arm unless all its runs have it: no choice of seeds
+    needs_all_runs: bool = (
+        False  # left out of an arm unless all its runs have it: no choice of seeds
+    )
 
 
-def heldout(curve: Sequence[Record], column: str = HELDOUT) -> list[float]:
+def heldout_values(curve: Sequence[Record], column: str = HELDOUT_COLUMN) -> list[float]:
     """Its evaluations in order."""
     return [r[column] for r in curve if r.get(column) is not None]
 
 
-def collapsed(curve: Sequence[Record], of_start: float, below_best: float) -> bool:
+def has_collapsed(curve: Sequence[Record], of_start: float, below_best: float) -> bool:
     """
     Example:
         >>> curve = [{"heldout": h} for h in (0.4, 0.7, 0.45)]
         >>> collapsed(curve, of_start=0.5, below_best=0.2)   # 0.45 is 0.25 below its best
         True
     """
-    found = heldout(curve)
+    found = heldout_values(curve)
     return bool(found) and (found[-1] < of_start * found[0] or found[-1] < max(found) - below_best)
 
 
@@ -55,7 +65,11 @@ def _per(column: str, cost: str) -> Measure:
     """What had come together by the end, for each unit of cost."""
 
     def of(curve: Curve) -> float | None:
-        whole = sum(r.get(column) or 0 for r in curve) if column == SILENT else curve[-1][column]
+        whole = (
+            sum(r.get(column) or 0 for r in curve)
+            if column == ROWS_WITHOUT_SIGNAL
+            else curve[-1][column]
+        )
         return whole / curve[-1][cost] if curve[-1][cost] else None
 
     return of
@@ -63,33 +77,51 @@ def _per(column: str, cost: str) -> Measure:
 
 def _gain(cost: str, unit: int) -> Measure:
     def of(curve: Curve) -> float | None:
-        found, spent = heldout(curve), curve[-1][cost]
+        found, spent = heldout_values(curve), curve[-1][cost]
         return unit * (found[-1] - found[0]) / spent if found and spent >= unit else None
 
     return of
 
 
-SILENT = "rows_without_signal"  # of one iteration; the other columns count from the start
+ROWS_WITHOUT_SIGNAL = (
+    "rows_without_signal"  # of one iteration; the other columns count from the start
+)
 MEASURES = {
-    "along": Measured("held-out success along the run, mean", mean(HELDOUT), SHARE, True),
-    "updates": Measured("updates", end("updates")),
-    "per_update": Measured("sampled rollouts per update", _per("rollouts", "updates")),
-    "dropped": Measured("rollouts dropped per update", _per("dropped", "updates")),
-    "silent": Measured("rollouts without signal per update", _per(SILENT, "updates")),
-    "gain_rollouts": Measured(
-        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), ANY, True, True
+    "along": MeasureSpec(
+        "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
     ),
-    "gain_updates": Measured(
-        "success gained per 100 updates", _gain("updates", 100), ANY, True, True
+    "updates": MeasureSpec("updates", last_value("updates")),
+    "per_update": MeasureSpec("sampled rollouts per update", _per("rollouts", "updates")),
+    "dropped": MeasureSpec("rollouts dropped per update", _per("dropped", "updates")),
+    "silent": MeasureSpec(
+        "rollouts without signal per update", _per(ROWS_WITHOUT_SIGNAL, "updates")
     ),
-    "cancellation": Measured("cancellation index", mean("cancellation"), SHARE),
-    "flipped": Measured("tokens moved against their advantage", mean("flipped"), SHARE, True),
-    "split": Measured("share of groups split", mean("split"), SHARE, True),
-    "largest_sum": Measured("largest advantage sum of a group's part", mean("largest_sum")),
-    "entropy": Measured("entropy at the end, nats", end("entropy")),
-    "length": Measured("response length at the end", end("response_length")),
-    "cross": Measured("cross-advantage ratio (eq. 14)", mean("cross_advantage_ratio"), ANY),
-    "rarer": Measured("share of the rarer sign", mean("rarer_sign_share"), SHARE, True),
+    "gain_rollouts": MeasureSpec(
+        "success gained per 10,000 sampled rollouts",
+        _gain("rollouts", 10_000),
+        ANY_RANGE,
+        True,
+        True,
+    ),
+    "gain_updates": MeasureSpec(
+        "success gained per 100 updates", _gain("updates", 100), ANY_RANGE, True, True
+    ),
+    "cancellation": MeasureSpec("cancellation index", mean_over_run("cancellation"), SHARE_RANGE),
+    "flipped": MeasureSpec(
+        "tokens moved against their advantage", mean_over_run("flipped"), SHARE_RANGE, True
+    ),
+    "split": MeasureSpec("share of groups split", mean_over_run("split"), SHARE_RANGE, True),
+    "largest_sum": MeasureSpec(
+        "largest advantage sum of a group's part", mean_over_run("largest_sum")
+    ),
+    "entropy": MeasureSpec("entropy at the end, nats", last_value("entropy")),
+    "length": MeasureSpec("response length at the end", last_value("response_length")),
+    "cross": MeasureSpec(
+        "cross-advantage ratio (eq. 14)", mean_over_run("cross_advantage_ratio"), ANY_RANGE
+    ),
+    "rarer": MeasureSpec(
+        "share of the rarer sign", mean_over_run("rarer_sign_share"), SHARE_RANGE, True
+    ),
 }
 
 

@@ -28,17 +28,21 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import replacing
-from counterpoise.lab.experiments.curves import Runs, by_run
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
-from counterpoise.lab.experiments.reused_runs import ORIGIN, same_runs, shared_with
+from counterpoise.lab.experiments.reused_runs import (
+    ORIGIN_COLUMN,
+    find_shared_experiment,
+    matching_runs,
+)
 from counterpoise.statistics.finding import Record
 
 SCHEMA = 1
-NAME = "curves.parquet"
-EXACT = {"arm": pa.string(), "rate": pa.float64(), "seed": pa.int64(), "start": pa.string()}
-COUNTS = ("iteration", "updates", "rollouts", "dropped", "batch_rows", "rows_without_signal")
+CURVES_FILE = "curves.parquet"
+KEY_COLUMNS = {"arm": pa.string(), "rate": pa.float64(), "seed": pa.int64(), "start": pa.string()}
+COUNT_COLUMNS = ("iteration", "updates", "rollouts", "dropped", "batch_rows", "rows_without_signal")
 
 
 class Piece(NamedTuple):
@@ -54,8 +58,13 @@ class Piece(NamedTuple):
 
 def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
     rows = [{**key._asdict(), **r} for key, curve in piece.runs.items() for r in curve]
-    names = [*EXACT, *dict.fromkeys(name for r in rows for name in r if name not in EXACT)]
-    kinds = EXACT | {name: pa.int32() for name in COUNTS} | {ORIGIN: pa.string()}
+    names = [
+        *KEY_COLUMNS,
+        *dict.fromkeys(name for r in rows for name in r if name not in KEY_COLUMNS),
+    ]
+    kinds = (
+        KEY_COLUMNS | {name: pa.int32() for name in COUNT_COLUMNS} | {ORIGIN_COLUMN: pa.string()}
+    )
     table = pa.table(
         {n: pa.array([r.get(n) for r in rows], kinds.get(n, pa.float32())) for n in names}
     )
@@ -76,12 +85,12 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
         digest = meta["digest"]
     except (pa.ArrowException, OSError, KeyError) as fault:
         raise PoiseError(f"{path} is no piece of an experiment: {fault}; remove it") from fault
-    runs = by_run(table.to_pylist())
+    runs = group_by_run(table.to_pylist())
     if digest == experiment.digest:
         failures = json.loads(meta.get("failures", "[]"))
-        return Piece(runs, {Key(*key): said for *key, said in failures})
-    if other := shared_with(experiment, digest):
-        return Piece(same_runs(runs, other, experiment), {})
+        return Piece(runs, {RunKey(*key): said for *key, said in failures})
+    if other := find_shared_experiment(experiment, digest):
+        return Piece(matching_runs(runs, other, experiment), {})
     raise PoiseError(
         f"{path} was made by another experiment file ({meta.get('experiment', '?')} {digest}, this "
         f"one is {experiment.name} {experiment.digest}): remove it, choose another --out, or name "
@@ -91,19 +100,19 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
 
 def read_pieces(out: Path, experiment: Experiment) -> Piece:
     """Everything that is known in `out`: its own table and its pieces."""
-    own = [out / NAME] if (out / NAME).is_file() else []
+    own = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
     pieces: list[Piece] = []
     for path in [*own, *sorted((out / "pieces").glob("*.parquet"))]:
         pieces.append(read_piece(path, experiment))
-        known = set().union(*(starts(piece.runs) for piece in pieces))
+        known = set().union(*(start_digests(piece.runs) for piece in pieces))
         check_starts(known, experiment, str(path))
     failures = {key: said for piece in reversed(pieces) for key, said in piece.failures.items()}
-    return in_order(Piece(_once([piece.runs for piece in pieces]), failures), experiment)
+    return order_runs(Piece(_once([piece.runs for piece in pieces]), failures), experiment)
 
 
 def _once(found: list[Runs]) -> Runs:
     """Every run once: of the start that most runs of its seed have, else the first."""
-    known: dict[Key, dict[str, list[Record]]] = {}
+    known: dict[RunKey, dict[str, list[Record]]] = {}
     for runs in found:
         for key, curve in runs.items():
             known.setdefault(key, {}).setdefault(curve[0]["start"], curve)
@@ -114,7 +123,7 @@ def _once(found: list[Runs]) -> Runs:
     }
 
 
-def starts(runs: Runs) -> set[str]:
+def start_digests(runs: Runs) -> set[str]:
     return {curve[0]["start"] for curve in runs.values()}
 
 
@@ -126,10 +135,10 @@ def check_starts(found: set[str], experiment: Experiment, where: str) -> None:
         )
 
 
-def in_order(piece: Piece, experiment: Experiment) -> Piece:
+def order_runs(piece: Piece, experiment: Experiment) -> Piece:
     """As the experiment lists them; a run it does not list is left out, and one that was made has
     not failed."""
-    listed = experiment.design.runs()
+    listed = experiment.design.run_keys()
     runs = {key: piece.runs[key] for key in listed if key in piece.runs}
     failed = {k: piece.failures[k] for k in listed if k in piece.failures and k not in runs}
     return Piece(runs, failed)

@@ -16,31 +16,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.experiments.curves import Runs, rates
+from counterpoise.lab.experiments.curves import Runs, learning_rates
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.failures import BIAS_OF_A_PILOT
-from counterpoise.lab.experiments.measures import heldout
+from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE
+from counterpoise.lab.experiments.measures import heldout_values
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateOutcome:
     """How the runs of one rate went; a value a seed."""
 
     rate: float
-    start: list[float]
-    best: list[float]
-    end: list[float]
-    falls: int
-    learns: int
+    start_success: list[float]
+    best_success: list[float]
+    final_success: list[float]
+    falling_runs: int
+    learning_runs: int
 
     @property
     def runs(self) -> int:
-        return len(self.end)
+        return len(self.final_success)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    tried: list[Rate]
+class RateChoice:
+    outcomes: list[RateOutcome]
     stable: float | None
     edge: float | None
 
@@ -50,49 +50,51 @@ class Choice:
         return f"{stable}, {edge}"
 
 
-def choose(runs: Runs, experiment: Experiment) -> Choice:
-    tried = [one for rate in rates(runs) if (one := _rate(runs, rate, experiment)).runs]
+def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
+    tried = [one for rate in learning_rates(runs) if (one := _rate(runs, rate, experiment)).runs]
     stable = None
     for one in tried:
-        if one.falls:
+        if one.falling_runs:
             break
-        if one.learns == one.runs:
+        if one.learning_runs == one.runs:
             stable = one.rate
     edge = next(
         (
             one.rate
             for one in tried
-            if one.falls and one.learns == one.runs and (stable is None or one.rate > stable)
+            if one.falling_runs
+            and one.learning_runs == one.runs
+            and (stable is None or one.rate > stable)
         ),
         None,
     )
-    return Choice(tried, stable, edge)
+    return RateChoice(tried, stable, edge)
 
 
-def _rate(runs: Runs, rate: float, experiment: Experiment) -> Rate:
-    curves = [heldout(curve) for key, curve in runs.items() if key.rate == rate]
+def _rate(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
+    curves = [heldout_values(curve) for key, curve in runs.items() if key.rate == rate]
     curves = [curve for curve in curves if curve]
     fall, learn = experiment.options.fall, experiment.options.learn
-    return Rate(
+    return RateOutcome(
         rate,
         [curve[0] for curve in curves],
         [max(curve) for curve in curves],
         [curve[-1] for curve in curves],
-        falls=sum(curve[-1] < max(curve) - fall for curve in curves),
-        learns=sum(max(curve) >= curve[0] + learn for curve in curves),
+        falling_runs=sum(curve[-1] < max(curve) - fall for curve in curves),
+        learning_runs=sum(max(curve) >= curve[0] + learn for curve in curves),
     )
 
 
-def markdown(choice: Choice, failed: Sequence[str] = ()) -> str:
+def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
     """results.md of a pilot; `failed`: what is to be said of runs that did."""
     lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
-    for one in choice.tried:
-        values = (_values(one.start), _values(one.best), _values(one.end))
-        counts = (f"{one.learns} of {one.runs}", f"{one.falls} of {one.runs}")
+    for one in choice.outcomes:
+        values = (_values(one.start_success), _values(one.best_success), _values(one.final_success))
+        counts = (f"{one.learning_runs} of {one.runs}", f"{one.falling_runs} of {one.runs}")
         lines.append("| " + " | ".join((f"{one.rate:g}", *values, *counts)) + " |")
     lines += ["", f"By the rule: {choice}."]
     if failed:
-        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", BIAS_OF_A_PILOT]
+        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", PILOT_BIAS_NOTE]
     return "\n".join(lines) + "\n"
 
 

@@ -32,16 +32,16 @@ from counterpoise.store.finished import finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
 from counterpoise.store.resume import config_damage, differences
 
-ALWAYS = ("loop.threads=1",)
-POLL = 0.2  # seconds between looks at the processes
-HOPELESS = 3  # failures before anything has ended
-PATIENCE = 30.0  # seconds an interrupted run has to end
-NO_ROOM = "poise: out of memory"  # how a run that memory ended begins its last line
-OF_MEMORY = ", as the kernel does when memory is short"
+FIXED_OPTIONS = ("loop.threads=1",)
+POLL_SECONDS = 0.2  # seconds between looks at the processes
+MAX_EARLY_FAILURES = 3  # failures before anything has ended
+GRACE_SECONDS = 30.0  # seconds an interrupted run has to end
+OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # how a run that memory ended begins its last line
+OUT_OF_MEMORY_HINT = ", as the kernel does when memory is short"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FleetProgress:
     """How far the runs are.
 
     Example:
@@ -49,17 +49,17 @@ class Standing:
         str(...)                                    # "3 of 8 runs"
     """
 
-    ended: int
+    finished: int
     total: int
     running: Mapping[str, int]  # name -> iterations behind it
-    share: float  # of all iterations of all runs
+    done_share: float  # of all iterations of all runs
     seconds_left: float | None  # None: too early to say
     failed: int = 0
     postponed: int = 0  # times a run found no memory beside the others
     jobs: int = 1  # that run at a time now
 
     def __str__(self) -> str:
-        told = f"{self.ended} of {self.total} runs"
+        told = f"{self.finished} of {self.total} runs"
         told += f", {self.failed} failed" if self.failed else ""
         if self.postponed:
             times = "once" if self.postponed == 1 else f"{self.postponed} times"
@@ -83,7 +83,7 @@ class Fleet:
         self, runs: Mapping[str, Sequence[str]], folder: Path, *, base: str | Path = "demo"
     ) -> None:
         self.folder, self.base = folder, base
-        self.options = {name: (*ALWAYS, *options) for name, options in runs.items()}
+        self.options = {name: (*FIXED_OPTIONS, *options) for name, options in runs.items()}
         self.failures: dict[str, str] = {}
         self._configs = {name: self._checked(name) for name in runs}
         self._behind = {name: self._iterations(name) for name in runs}
@@ -98,8 +98,8 @@ class Fleet:
     def train(
         self,
         jobs: int,
-        tell: Callable[[Standing], None] = lambda standing: None,
-        ended: Callable[[str], None] = lambda name: None,
+        on_progress: Callable[[FleetProgress], None] = lambda standing: None,
+        on_finish: Callable[[str], None] = lambda name: None,
         minutes: float | None = None,
     ) -> None:
         """Until all have ended or failed, or the time is up; `ended` hears of each that ends."""
@@ -118,13 +118,13 @@ class Fleet:
                     late = until is not None and time.monotonic() > until
                     if not self._processes or late or self._hopeless():
                         break
-                    time.sleep(POLL)
-                    self._gather(ended)
-                    tell(self._standing(start, before))
+                    time.sleep(POLL_SECONDS)
+                    self._gather(on_finish)
+                    on_progress(self._standing(start, before))
             finally:
                 self._stopping = True
                 self._interrupt()
-                self._gather(ended)
+                self._gather(on_finish)
 
     def finished(self, name: str) -> bool:
         return finished(self.folder / name, self._configs[name].loop.iterations)
@@ -190,8 +190,10 @@ class Fleet:
         said = self._log(name).read_text(errors="replace").strip() or "it said nothing"
         last = said.splitlines()[-1]
         if code < 0:  # its last line is of something else
-            last = f"killed by {signal.Signals(-code).name}" + OF_MEMORY * (code == -signal.SIGKILL)
-        if last.startswith(NO_ROOM) and self._processes:
+            last = f"killed by {signal.Signals(-code).name}" + OUT_OF_MEMORY_HINT * (
+                code == -signal.SIGKILL
+            )
+        if last.startswith(OUT_OF_MEMORY_PREFIX) and self._processes:
             self._jobs = len(self._processes)
             self._postponed += 1
             self._waiting.insert(0, name)
@@ -206,7 +208,7 @@ class Fleet:
         """
         for process in self._processes.values():
             process.terminate()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + GRACE_SECONDS
         for process in self._processes.values():
             try:
                 process.wait(max(0.1, until - time.monotonic()))
@@ -218,7 +220,7 @@ class Fleet:
 
     def _hopeless(self) -> bool:
         """The first few failed: it is not the run, it is the machine or the model."""
-        return not self._any_ended and len(self.failures) >= HOPELESS
+        return not self._any_ended and len(self.failures) >= MAX_EARLY_FAILURES
 
     def _room(self) -> bool:
         return bool(self._waiting) and len(self._processes) < self._jobs
@@ -230,7 +232,7 @@ class Fleet:
         log = self.folder / name / "metrics.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    def _standing(self, start: float, before: int) -> Standing:
+    def _standing(self, start: float, before: int) -> FleetProgress:
         running = {name: self._iterations(name) for name in self._processes}
         self._behind |= running
         behind = sum(self._behind.values())
@@ -239,11 +241,11 @@ class Fleet:
         seconds, made = time.monotonic() - start, behind - before
         left = [n for n in self.options if n in running or self._behind[n] < wanted[n]]
         to_make = sum(wanted[n] - self._behind[n] for n in left if n not in self.failures)
-        return Standing(
-            ended=len(wanted) - len(left),
+        return FleetProgress(
+            finished=len(wanted) - len(left),
             total=len(self.options),
             running=running,
-            share=behind / total,
+            done_share=behind / total,
             seconds_left=seconds * to_make / made if made > 0 else None,
             failed=len(self.failures),
             postponed=self._postponed,
@@ -257,9 +259,9 @@ def train_runs(
     """Train every run (name -> --set overrides of the demo) to its end; a failure ends them all."""
     fleet = Fleet(runs, folder)
 
-    def tell(standing: Standing) -> None:
+    def tell(standing: FleetProgress) -> None:
         _raise(fleet)
-        progress(str(standing), standing.share)
+        progress(str(standing), standing.done_share)
 
     fleet.train(number_of_jobs(), tell)
     _raise(fleet)

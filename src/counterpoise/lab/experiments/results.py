@@ -12,31 +12,37 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from counterpoise.lab.experiments.compare import Comparison, as_number, bounded, compare
-from counterpoise.lab.experiments.curves import HELDOUT, SHARE, Runs, end, of_seeds
+from counterpoise.lab.experiments.compare import Comparison, as_number, compare, has_interval
+from counterpoise.lab.experiments.curves import (
+    HELDOUT_COLUMN,
+    SHARE_RANGE,
+    Runs,
+    last_value,
+    values_by_seed,
+)
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.measures import MEASURES, collapsed, sign_test, wilson
+from counterpoise.lab.experiments.measures import MEASURES, has_collapsed, sign_test, wilson
 from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.statistics.finding import Number
 from counterpoise.statistics.student import Mean, holm
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ArmResult:
     """One arm at one rate."""
 
     arm: str
     rate: float
     seeds: int
     success: dict[str, Mean]  # column of held-out success -> at the end, cut to [0, 1]
-    against: dict[str, Comparison]  # the same -> against the baseline; empty for the baseline
-    p: float  # by Holm; nan for the baseline
-    collapsed: int  # of `seeds`
-    collapse_p: float  # sign test against the baseline, not adjusted; nan without a pair
+    vs_baseline: dict[str, Comparison]  # the same -> against the baseline; empty for the baseline
+    p_value: float  # by Holm; nan for the baseline
+    collapsed_runs: int  # of `seeds`
+    collapse_p_value: float  # sign test against the baseline, not adjusted; nan without a pair
     measures: dict[str, Mean]  # those that were measured
 
 
-def results(runs: Runs, experiment: Experiment) -> list[Result]:
+def arm_results(runs: Runs, experiment: Experiment) -> list[ArmResult]:
     """Arm after arm, rate after rate; only what has been run."""
     found = [
         result
@@ -44,29 +50,29 @@ def results(runs: Runs, experiment: Experiment) -> list[Result]:
         for arm in experiment.design.arms
         if (result := _result(runs, experiment, arm, rate))
     ]
-    compared = [i for i, one in enumerate(found) if not math.isnan(one.p)]
-    adjusted = holm([found[i].p for i in compared])
+    compared = [i for i, one in enumerate(found) if not math.isnan(one.p_value)]
+    adjusted = holm([found[i].p_value for i in compared])
     ps = dict(zip(compared, adjusted, strict=True))
-    return [replace(one, p=ps[i]) if i in ps else one for i, one in enumerate(found)]
+    return [replace(one, p_value=ps[i]) if i in ps else one for i, one in enumerate(found)]
 
 
-def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result | None:
+def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> ArmResult | None:
     mine = [c for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)]
     if not mine:
         return None
     success, against = {}, {}
-    for column in experiment.columns:
-        if ends := list(of_seeds(runs, arm, rate, end(column)).values()):
-            success[column] = mean_over_seeds(ends, SHARE)
-        for one in comparisons(runs, experiment, arm, column):
+    for column in experiment.heldout_columns:
+        if ends := list(values_by_seed(runs, arm, rate, last_value(column)).values()):
+            success[column] = mean_over_seeds(ends, SHARE_RANGE)
+        for one in compare_with_baseline(runs, experiment, arm, column):
             if one.rate == rate:
                 against[column] = one
-    main = against.get(HELDOUT)
+    main = against.get(HELDOUT_COLUMN)
     measured = {
-        name: mean_over_seeds(list(values.values()), measure.possible)
+        name: mean_over_seeds(list(values.values()), measure.value_range)
         for name, measure in MEASURES.items()
-        if (values := of_seeds(runs, arm, rate, measure.of))
-        and (len(values) == len(mine) or not measure.of_all)
+        if (values := values_by_seed(runs, arm, rate, measure.compute))
+        and (len(values) == len(mine) or not measure.needs_all_runs)
     }
     p = max(main.rollouts.p, main.updates.p) if main and main.rollouts.n > 1 else math.nan
     fallen = _collapses(runs, experiment, arm, rate)
@@ -74,7 +80,7 @@ def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result
     both = fallen.keys() & theirs.keys()
     more = sum(fallen[s] > theirs[s] for s in both)
     fewer = sum(fallen[s] < theirs[s] for s in both)
-    return Result(
+    return ArmResult(
         arm,
         rate,
         len(mine),
@@ -94,12 +100,12 @@ def _collapses(
     bounds = experiment.options.collapse_of_start, experiment.options.collapse_below_best
     mine = {key.seed: c for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)}
     return {
-        (seed, curve[0].get("start")): collapsed(curve, *bounds) for seed, curve in mine.items()
+        (seed, curve[0].get("start")): has_collapsed(curve, *bounds) for seed, curve in mine.items()
     }
 
 
-def comparisons(
-    runs: Runs, experiment: Experiment, arm: str, column: str = HELDOUT
+def compare_with_baseline(
+    runs: Runs, experiment: Experiment, arm: str, column: str = HELDOUT_COLUMN
 ) -> list[Comparison]:
     """`arm` against the baseline at every rate; intervals hold for all arms and rates together."""
     if arm == experiment.baseline:
@@ -108,21 +114,21 @@ def comparisons(
     return compare(runs, arm, experiment.baseline, column=column, level=level, family=family)
 
 
-def numbers(found: list[Result], experiment: Experiment) -> tuple[Number, ...]:
+def named_numbers(found: list[ArmResult], experiment: Experiment) -> tuple[Number, ...]:
     """Those that decide come first."""
     named: list[Number] = []
     asked = [hypothesis.arm for hypothesis in experiment.hypotheses]
     first = sorted(found, key=lambda o: asked.index(o.arm) if o.arm in asked else len(asked))
     for one in first:
-        for column, setting in experiment.columns.items():
-            if column in one.against:
-                named += _differences(one, one.against[column], setting)
+        for column, setting in experiment.heldout_columns.items():
+            if column in one.vs_baseline:
+                named += _differences(one, one.vs_baseline[column], setting)
     for one in found:
         at = f"{one.arm}, lr {one.rate:g}"
         for column, mean in one.success.items():
-            named.append(as_number(f"{at}: success at {experiment.columns[column]}", mean))
-        low, high = wilson(one.collapsed, one.seeds)
-        share = one.collapsed / one.seeds
+            named.append(as_number(f"{at}: success at {experiment.heldout_columns[column]}", mean))
+        low, high = wilson(one.collapsed_runs, one.seeds)
+        share = one.collapsed_runs / one.seeds
         named.append(Number(f"{at}: runs that collapsed", share, low, high, unit="share"))
         for name, mean in one.measures.items():
             unit = "share" if MEASURES[name].percent else ""
@@ -130,13 +136,13 @@ def numbers(found: list[Result], experiment: Experiment) -> tuple[Number, ...]:
     return tuple(named)
 
 
-def _differences(one: Result, against: Comparison, setting: str) -> list[Number]:
-    name = f"{one.arm} minus {against.against}, lr {one.rate:g}, at {setting}"
+def _differences(one: ArmResult, against: Comparison, setting: str) -> list[Number]:
+    name = f"{one.arm} minus {against.baseline}, lr {one.rate:g}, at {setting}"
     found = [
         as_number(f"{name}, equal rollouts", against.rollouts),
         as_number(f"{name}, equal updates", against.updates),
     ]
-    if bounded(against.rollouts):
+    if has_interval(against.rollouts):
         name += ": smallest difference these seeds would show"
         found.append(Number(name, against.rollouts.seen, unit="share"))
     return found

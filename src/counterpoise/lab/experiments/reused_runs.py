@@ -20,46 +20,46 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import counted
 from counterpoise.lab.experiments.curves import Runs
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 
-ORIGIN = "origin"  # column of curves.parquet; none for runs of the experiment itself
+ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the experiment itself
 
 
-def shared_with(experiment: Experiment, digest: str) -> Experiment | None:
+def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
     """The experiment of this digest, if `experiment` shares its runs."""
     others = (read_experiment(name) for name in experiment.options.shares)
     return next((other for other in others if other.digest == digest), None)
 
 
-def same_runs(theirs: Runs, other: Experiment, experiment: Experiment) -> Runs:
+def matching_runs(theirs: Runs, other: Experiment, experiment: Experiment) -> Runs:
     """`theirs` that are runs of `experiment` too, under its names."""
     twins = _twins(other, experiment)
     taken: Runs = {}
-    for key in experiment.design.runs():
+    for key in experiment.design.run_keys():
         twin = twins.get((key.arm, key.rate))
         if twin and (curve := theirs.get(key._replace(arm=twin))):
-            origin = curve[0].get(ORIGIN) or f"{other.name} {other.digest}"
-            taken[key] = [{**r, "arm": key.arm, ORIGIN: origin} for r in curve]
+            origin = curve[0].get(ORIGIN_COLUMN) or f"{other.name} {other.digest}"
+            taken[key] = [{**r, "arm": key.arm, ORIGIN_COLUMN: origin} for r in curve]
     return taken
 
 
-def origins(runs: Runs) -> dict[str, dict[str, int]]:
+def run_origins(runs: Runs) -> dict[str, dict[str, int]]:
     """Experiment that runs were trained for, if not for this one -> arm -> how many."""
     found: dict[str, dict[str, int]] = {}
     for key, curve in runs.items():
-        if origin := curve[0].get(ORIGIN):
+        if origin := curve[0].get(ORIGIN_COLUMN):
             of_arms = found.setdefault(origin, {})
             of_arms[key.arm] = of_arms.get(key.arm, 0) + 1
     return found
 
 
-def shared_told(runs: Runs) -> list[str]:
+def describe_reused_runs(runs: Runs) -> list[str]:
     """A sentence for every other experiment; none where all runs are its own."""
     return [
         f"{counted(sum(of_arms.values()), 'run')} shared with another experiment and trained for "
         f"it, {origin}: {', '.join(f'{arm} {n}' for arm, n in of_arms.items())}."
-        for origin, of_arms in origins(runs).items()
+        for origin, of_arms in run_origins(runs).items()
     ]
 
 
@@ -80,5 +80,5 @@ def _twins(other: Experiment, experiment: Experiment) -> dict[tuple[str, float],
 def _options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
     """Of this arm's runs, seeds and the place of the model aside."""
     plan = experiment.design
-    config = load_config(plan.base, list(plan.overrides(Key(arm, rate, seed=0))))
+    config = load_config(plan.base, list(plan.overrides(RunKey(arm, rate, seed=0))))
     return replace(config, model=replace(config.model, name=""))

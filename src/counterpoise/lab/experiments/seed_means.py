@@ -19,11 +19,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from counterpoise.lab.experiments.compare import Cost
-from counterpoise.lab.experiments.curves import Range, Runs, possible
+from counterpoise.lab.experiments.curves import Range, Runs, value_range
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import Mean, student
 
-WINDOW = 5  # iterations that noisy curves are averaged over, before seeds are
+SMOOTHING_WINDOW = 5  # iterations that noisy curves are averaged over, before seeds are
 
 
 def mean_over_seeds(values: Sequence[float], possible: Range) -> Mean:
@@ -40,7 +40,7 @@ def mean_over_seeds(values: Sequence[float], possible: Range) -> Mean:
     return replace(mean, low=max(mean.low, least), high=min(mean.high, most))
 
 
-def over_seeds(
+def mean_curve(
     runs: Runs, arm: str, rate: float, column: str, cost: Cost = "rollouts", *, window: int = 1
 ) -> list[Record]:
     """A point for every iteration where the column is known for all seeds that got there."""
@@ -53,7 +53,7 @@ def over_seeds(
     for iteration, found in sorted(known.items()):
         if len(found) < len(curves):
             continue
-        mean = mean_over_seeds([value for _, value in found], possible(column))
+        mean = mean_over_seeds([value for _, value in found], value_range(column))
         spent = sum(at for at, _ in found) / len(found)
         low, high = (mean.low, mean.high) if mean.n > 1 else (mean.value, mean.value)
         points.append(

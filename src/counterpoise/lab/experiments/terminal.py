@@ -13,25 +13,25 @@ from rich.table import Table
 
 from counterpoise.config.load import find_run
 from counterpoise.errors import PoiseError, counted, unknown
-from counterpoise.lab.experiments.design import Key
-from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.processes import Standing, number_of_jobs
-from counterpoise.lab.experiments.run import Bench
+from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
+from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.terminal import TerminalConsole, one_line
 
-EVERY = 20.0  # seconds between lines where nothing can be drawn in place
+LINE_INTERVAL_SECONDS = 20.0  # seconds between lines where nothing can be drawn in place
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunSelection:
     """Which runs of the experiment to train now; None: all."""
 
     seeds: str | None = None  # "0:4": the first four
     rates: str | None = None  # "1e-5,4e-5"
     arms: str | None = None  # "shuffled,QB"
 
-    def of(self, experiment: Experiment) -> list[Key]:
+    def select(self, experiment: Experiment) -> list[RunKey]:
         design = experiment.design
         seeds = _slice(self.seeds, list(design.seeds))
         rates = [_rate(text, design.rates) for text in _listed(self.rates)] or list(design.rates)
@@ -42,7 +42,7 @@ class Part:
         chosen = set(seeds), set(rates), set(arms)
         return [
             key
-            for key in design.runs()
+            for key in design.run_keys()
             if key.seed in chosen[0] and key.rate in chosen[1] and key.arm in chosen[2]
         ]
 
@@ -50,7 +50,7 @@ class Part:
 def run_experiment(
     file: str,
     out: Path | None,
-    part: Part,
+    selection: RunSelection,
     *,
     jobs: int | None,
     minutes: float | None,
@@ -58,16 +58,16 @@ def run_experiment(
     dry_run: bool,
 ) -> None:
     experiment = read_experiment(file, model)
-    keys = part.of(experiment)
+    keys = selection.select(experiment)
     console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs
     if dry_run:
-        told = described(experiment, keys, out, jobs, minutes)
+        told = describe_plan(experiment, keys, out, jobs, minutes)
         console.print(told, highlight=False, markup=False, soft_wrap=True)
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to make the experiment in")
-    bench = Bench.open(experiment, find_run(file), out)
+    bench = ExperimentRunner.open(experiment, find_run(file), out)
     known = sum(key in bench.runs for key in keys)
     console.print(f"{experiment.name}: {counted(len(keys), 'run')}, {known} known", highlight=False)
     try:
@@ -78,25 +78,25 @@ def run_experiment(
         _conclude(bench, keys, console)
         raise
     _conclude(bench, keys, console)
-    if bench.failed_now:
-        failed = f"{counted(len(bench.failed_now), 'run')} failed"
+    if bench.new_failures:
+        failed = f"{counted(len(bench.new_failures), 'run')} failed"
         untried = sum(key not in bench.runs and key not in bench.failures for key in keys)
         if untried and minutes is None:
             failed += f" before any ended, {untried} left untried"
         raise PoiseError(f"{failed}; the same command tries again")
 
 
-def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
-    for key in bench.failed_now:
+def _conclude(bench: ExperimentRunner, keys: Sequence[RunKey], console: Console) -> None:
+    for key in bench.new_failures:
         said = f"{key.name} failed: {bench.failures[key]}"
         console.print(one_line(said), style="red", markup=False, highlight=False, soft_wrap=True)
-    bench.save()
+    bench.save_curves()
     ended = sum(key in bench.runs for key in keys)
     console.print(f"{ended} of {len(keys)} runs are finished", highlight=False)
     if bench.runs or bench.failures:
         console.print(bench.conclude(), markup=False, highlight=False, soft_wrap=True)
         try:
-            for path in bench.draw() if bench.runs else ():
+            for path in bench.draw_figures() if bench.runs else ():
                 console.print(str(path), markup=False, highlight=False, soft_wrap=True)
         except ModuleNotFoundError as fault:
             console.print(
@@ -111,7 +111,7 @@ class _Display:
     """A table in place on a terminal; elsewhere a line now and then."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.last = console, -EVERY
+        self.console, self.last = console, -LINE_INTERVAL_SECONDS
         self.live = Live(console=console, transient=True, refresh_per_second=2)
 
     def __enter__(self) -> _Display:
@@ -123,16 +123,16 @@ class _Display:
         if self.console.is_terminal:
             self.live.stop()
 
-    def tell(self, standing: Standing) -> None:
+    def tell(self, standing: FleetProgress) -> None:
         left = standing.seconds_left
-        head = f"{standing}, {100 * standing.share:.0f} %"
+        head = f"{standing}, {100 * standing.done_share:.0f} %"
         head += f", {left / 60:.0f} min left" if left is not None else ""
         if self.console.is_terminal:
             table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
             for name, behind in standing.running.items():
                 table.add_row(name, str(behind))
             self.live.update(table)
-        elif time.monotonic() - self.last > EVERY:
+        elif time.monotonic() - self.last > LINE_INTERVAL_SECONDS:
             self.last = time.monotonic()
             running = ", ".join(f"{name} {behind}" for name, behind in standing.running.items())
             line = f"{head}  [{running}]"

@@ -23,8 +23,8 @@ from torch import Tensor
 from counterpoise.config import SampleConfig, UpdateConfig
 from counterpoise.lab.speed import update, workload
 from counterpoise.lab.speed.clock import release
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable
 from counterpoise.model.load import Policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
@@ -35,20 +35,33 @@ from counterpoise.update.step import accumulate
 LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
 ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
 GRADIENT_GROUPS = 4
-EDGES = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, float("inf"))  # of the histogram
+HISTOGRAM_EDGES = (
+    0.0,
+    1e-4,
+    1e-3,
+    3e-3,
+    1e-2,
+    3e-2,
+    0.1,
+    0.3,
+    1.0,
+    float("inf"),
+)  # of the histogram
 Gradient = dict[str, Tensor]
 
 
-def measure(setup: Setup) -> Part:
+def measure(setup: SpeedSetup) -> MeasurementTable:
     job = setup.plan.agreement
-    policy = workload.load(job.model)
-    prompts = workload.encode(policy.tokenizer, workload.make_texts(policy.tokenizer, job.prompts))
-    seeds_PG = workload.seeds(job.prompts, job.group_size)
+    policy = workload.load_endless_policy(job.model)
+    prompts = workload.encode_texts(
+        policy.tokenizer, workload.make_texts(policy.tokenizer, job.prompts)
+    )
+    seeds_PG = workload.make_seeds(job.prompts, job.group_size)
     drawn = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=job.length))
     rows = _rows(prompts, drawn)
-    config = UpdateConfig(lr=workload.LR, **setup.update)
+    config = UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
     gaps, data = _logprobs(policy, rows, config)
-    setup.say(f"agreement, log-probabilities: {gaps[0]} on average")
+    setup.log(f"agreement, log-probabilities: {gaps[0]} on average")
     errors = _gradients(policy, rows[: GRADIENT_GROUPS * job.group_size], config)
     release(setup.device)
     ours, peer = errors["ours"]["relative"], errors["transformers"]["relative"]
@@ -56,7 +69,7 @@ def measure(setup: Setup) -> Part:
     if setup.cuda:
         bars.append(Bar("mean |sampler - trainer|", data["mean"], LOGPROB_BAR))
         bars.append(Bar("gradient error, transformers' being 1", ours / peer, ROUNDING_BAR, "x"))
-    return Part(
+    return MeasurementTable(
         title=f"agreement: {job.model} in {setup.rates.dtype}, {job} tokens",
         columns=("", "mean", "median", "99 %", "largest"),
         rows=[
@@ -84,7 +97,7 @@ def measure(setup: Setup) -> Part:
 def _rows(prompts: Sequence[Ints], drawn: Sequence[Sequence[Response]]) -> list[Row]:
     rows = []
     for p, (prompt, responses) in enumerate(zip(prompts, drawn, strict=True)):
-        rewards = workload.alternate(len(responses))
+        rewards = workload.alternating_rewards(len(responses))
         for i, (response, reward) in enumerate(zip(responses, rewards, strict=True)):
             made = Rollout(f"p{p}", "", "", "", reward, prompt, response.tokens, response.logprobs)
             rows.append(Row(f"p{p}", 2 * reward - 1, len(response.tokens), index=i, rollout=made))
@@ -97,12 +110,12 @@ def _logprobs(
     by_trainer = np.concatenate(score_logprobs(policy, rows, 1.0, config.micro_tokens))
     by_sampler = np.concatenate([row.content.sampled_logprobs for row in rows])
     gaps = np.abs(by_trainer.astype(np.float64) - by_sampler)
-    counts, _ = np.histogram(gaps, bins=EDGES)
+    counts, _ = np.histogram(gaps, bins=HISTOGRAM_EDGES)
     quantiles = {str(q): float(np.quantile(gaps, q)) for q in (0.5, 0.9, 0.99, 0.999, 1.0)}
     data = {
         "tokens": len(gaps), "mean": float(gaps.mean()), "quantiles": quantiles,
         "bias": float((by_trainer - by_sampler).mean()), "entropy": float(-by_trainer.mean()),
-        "histogram": {"edges": [str(e) for e in EDGES], "counts": counts.tolist()},
+        "histogram": {"edges": [str(e) for e in HISTOGRAM_EDGES], "counts": counts.tolist()},
     }  # fmt: skip
     return _spread(gaps), data
 
@@ -112,12 +125,15 @@ def _gradients(
 ) -> dict[str, dict[str, Any]]:
     """Errors of ours and of transformers' own, both in the model's dtype, against float32."""
     exact = wrap_model(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
-    update.plain(exact, None, rows, config)
+    update.padded_step(exact, None, rows, config)
     reference = _taken(exact)
     del exact
     ours = _ours(policy, rows, config)
-    update.plain(policy, None, rows, config)
-    return {"ours": errors(ours, reference), "transformers": errors(_taken(policy), reference)}
+    update.padded_step(policy, None, rows, config)
+    return {
+        "ours": gradient_errors(ours, reference),
+        "transformers": gradient_errors(_taken(policy), reference),
+    }
 
 
 def _ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient:
@@ -143,7 +159,7 @@ def _taken(policy: Policy) -> Gradient:
     return grads
 
 
-def errors(gradient: Gradient, reference: Gradient) -> dict[str, Any]:
+def gradient_errors(gradient: Gradient, reference: Gradient) -> dict[str, Any]:
     """{relative error of the whole gradient, cosine of every parameter's [names]}."""
     if gradient.keys() != reference.keys():
         raise AssertionError("the two gradients are of different parameters")

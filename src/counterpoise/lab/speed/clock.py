@@ -45,7 +45,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def once(work: Callable[[], object], device: torch.device) -> float:
+def time_once(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, everything it queued included."""
     synchronize(device)
     start = time.perf_counter()
@@ -54,16 +54,16 @@ def once(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def repeat(
+def time_repeats(
     work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 1
 ) -> Timing:
     """The first calls load, compile and capture: they do not count."""
     for _ in range(warm_up):
         work()
-    return Timing(tuple(once(work, device) for _ in range(repeats)))
+    return Timing(tuple(time_once(work, device) for _ in range(repeats)))
 
 
-def take_turns(
+def time_in_turns(
     works: Mapping[str, Callable[[], object]],
     device: torch.device,
     repeats: int,
@@ -76,7 +76,7 @@ def take_turns(
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
-            seconds[name].append(once(work, device))
+            seconds[name].append(time_once(work, device))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
@@ -88,7 +88,7 @@ def device_seconds(
     for work in works:
         work()
     if device.type != "cuda":
-        return statistics.median(once(work, device) for _ in range(rounds) for work in works)
+        return statistics.median(time_once(work, device) for _ in range(rounds) for work in works)
     spent = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -101,7 +101,7 @@ def device_seconds(
     return statistics.median(spent)
 
 
-class Peak:
+class PeakMemory:
     """with Peak(device) as peak: ...        bytes beyond what was held at its start.
 
     On the CPU both stay 0: a process cannot tell its parts apart.

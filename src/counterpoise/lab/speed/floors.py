@@ -38,7 +38,7 @@ OPTIMIZER_BYTES = {2: 2 + 2 + 3 * 8, 4: 4 + 3 * 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class DeviceRates:
     """What this device reaches on the two plainest operations there are."""
 
     copy: float  # bytes read plus bytes written, a second
@@ -50,7 +50,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """Of a model, as far as floors depend on them.
 
     Example (SmolLM2-135M, bfloat16):
@@ -65,29 +65,29 @@ class Sizes:
     heads: int
     kv_heads: int
     head_dim: int
-    width: int  # bytes of a weight
+    weight_bytes: int  # bytes of a weight
 
     @property
-    def cache(self) -> int:
+    def cache_bytes_per_token(self) -> int:
         """Bytes of one token's keys and values."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.width
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class WorkCost:
     bytes: float
     flop: float
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, rates: DeviceRates) -> float:
         """The larger of the two: the two units work at the same time."""
         return max(self.bytes / rates.copy, self.flop / rates.matrix)
 
 
-def sizes_of(policy: Policy) -> Sizes:
+def sizes_of(policy: Policy) -> ModelSizes:
     decoder = policy.decoder
     linear = sum(m.weight.numel() for m in policy.model.modules() if isinstance(m, nn.Linear))
     head = decoder.unembedding.numel()
-    return Sizes(
+    return ModelSizes(
         weights=policy.num_parameters,
         body=linear - head,
         head=head,
@@ -95,31 +95,37 @@ def sizes_of(policy: Policy) -> Sizes:
         heads=decoder.heads,
         kv_heads=decoder.kv_heads,
         head_dim=decoder.head_dim,
-        width=decoder.unembedding.element_size(),
+        weight_bytes=decoder.unembedding.element_size(),
     )
 
 
-def prefill_cost(sizes: Sizes, prompts_P: Sequence[int]) -> Cost:
+def prefill_cost(sizes: ModelSizes, prompts_P: Sequence[int]) -> WorkCost:
     """Every prompt once; the unembedding only for its last token."""
     pairs = sum(S * (S + 1) // 2 for S in prompts_P)
     flop = 2 * (sizes.body * sum(prompts_P) + sizes.head * len(prompts_P))
-    written = sizes.cache * sum(prompts_P)
-    return Cost(sizes.width * sizes.weights + written, flop + _attention(sizes, 4) * pairs)
+    written = sizes.cache_bytes_per_token * sum(prompts_P)
+    return WorkCost(
+        sizes.weight_bytes * sizes.weights + written, flop + _attention(sizes, 4) * pairs
+    )
 
 
-def decode_cost(sizes: Sizes, prompts_P: Sequence[int], copies: int, drawn: int) -> Cost:
+def decode_cost(
+    sizes: ModelSizes, prompts_P: Sequence[int], copies: int, tokens_so_far: int
+) -> WorkCost:
     """One token for `copies` rows of every prompt, of which `drawn` are there already."""
     R = copies * len(prompts_P)
-    own = R * drawn  # the new token's own keys and values are written, and that counts as a read
+    own = (
+        R * tokens_so_far
+    )  # the new token's own keys and values are written, and that counts as a read
     pairs = copies * sum(prompts_P) + own
-    return Cost(
-        sizes.width * sizes.weights + sizes.cache * (sum(prompts_P) + own),
+    return WorkCost(
+        sizes.weight_bytes * sizes.weights + sizes.cache_bytes_per_token * (sum(prompts_P) + own),
         2 * (sizes.body + sizes.head) * R + _attention(sizes, 4) * pairs,
     )
 
 
 def sampling_floor(
-    sizes: Sizes, prompts_P: Sequence[int], copies: int, length: int, rates: Rates
+    sizes: ModelSizes, prompts_P: Sequence[int], copies: int, length: int, rates: DeviceRates
 ) -> float:
     """Seconds; the prefill draws the first token, so `length` - 1 decoding passes follow."""
     passes = [decode_cost(sizes, prompts_P, copies, drawn) for drawn in range(1, length)]
@@ -127,8 +133,8 @@ def sampling_floor(
 
 
 def update_cost(
-    sizes: Sizes, groups: Sequence[tuple[int, Sequence[int]]], steps: int = 1
-) -> tuple[Cost, int]:
+    sizes: ModelSizes, groups: Sequence[tuple[int, Sequence[int]]], steps: int = 1
+) -> tuple[WorkCost, int]:
     """(cost of the optimizer steps over all rows, tokens of the passes).
 
     A group is (tokens of its prompt, tokens of each response); a response's last token predicts
@@ -141,20 +147,20 @@ def update_cost(
         for S, responses in groups
     )
     flop = 6 * (sizes.body * N + sizes.head * M) + _attention(sizes, 12) * pairs
-    return Cost(steps * OPTIMIZER_BYTES[sizes.width] * sizes.weights, flop), N
+    return WorkCost(steps * OPTIMIZER_BYTES[sizes.weight_bytes] * sizes.weights, flop), N
 
 
-def update_floor(cost: Cost, rates: Rates) -> float:
+def update_floor(cost: WorkCost, rates: DeviceRates) -> float:
     """Gradient, then optimizer: one waits for the other, so the two times add up."""
     return cost.flop / rates.matrix + cost.bytes / rates.copy
 
 
-def _attention(sizes: Sizes, factor: int) -> int:
+def _attention(sizes: ModelSizes, factor: int) -> int:
     """FLOP of one (query, key) pair: 2 for the score and 2 for the mix, per head and channel."""
     return factor * sizes.heads * sizes.head_dim * sizes.layers
 
 
-def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
+def measure_rates(device: torch.device, dtype: torch.dtype) -> DeviceRates:
     """A large copy and a large matrix product, on random numbers."""
     cuda = device.type == "cuda"
     generator = torch.Generator(device).manual_seed(0)
@@ -171,4 +177,4 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     out = torch.empty(n, n, dtype=dtype, device=device)
     products = [partial(torch.mm, a, b, out=out) for a, b in pairs]
     matrix = 2 * n**3 / device_seconds(products, device, 10 if cuda else 3)
-    return Rates(copy, matrix, str(dtype).removeprefix("torch."))
+    return DeviceRates(copy, matrix, str(dtype).removeprefix("torch."))

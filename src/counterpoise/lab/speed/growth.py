@@ -13,19 +13,19 @@ import torch
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, release
-from counterpoise.lab.speed.iteration import Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Plan, Setup
-from counterpoise.lab.speed.tables import Part, gigabytes, seconds
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.clock import PeakMemory, release
+from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedPlan, SpeedSetup
+from counterpoise.lab.speed.tables import MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.workload import Workload
 
 
-def measure(setup: Setup) -> Part:
+def measure(setup: SpeedSetup) -> MeasurementTable:
     rows: list[list[str]] = []
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     failed: list[str] = []
-    for job in chosen(setup.plan, setup.growth):
+    for job in select_points(setup.plan, setup.growth_points):
         release(setup.device)
         if setup.deadline.passed:
             skipped.append(f"{job.model} {job}")
@@ -37,9 +37,9 @@ def measure(setup: Setup) -> Part:
             continue
         rows.append(row)
         found.append(data)
-        setup.say(f"growth, {job.model} {job}: {row[4]}")
+        setup.log(f"growth, {job.model} {job}: {row[4]}")
     over = f"skipped, {setup.deadline.minutes} minutes are over: {', '.join(skipped)}"
-    return Part(
+    return MeasurementTable(
         title="growth of an iteration",
         columns=(
             "model", "rollouts", "tokens each", "peak", "iteration", "spread", "sampling", "update",
@@ -51,13 +51,13 @@ def measure(setup: Setup) -> Part:
     )  # fmt: skip
 
 
-def chosen(plan: Plan, wanted: Sequence[str]) -> list[Work]:
+def select_points(plan: SpeedPlan, wanted: Sequence[str]) -> list[Workload]:
     """The points that are asked for, in that order; without a wish all of them.
 
     Example:
         chosen(plan, ["length=2048", "size"])      # one point of the one axis, all of the other
     """
-    points: list[Work] = []
+    points: list[Workload] = []
     for text in wanted or plan.growth:
         axis, equals, value = text.partition("=")
         if axis not in plan.growth:
@@ -69,29 +69,29 @@ def chosen(plan: Plan, wanted: Sequence[str]) -> list[Work]:
     return points
 
 
-def _value(axis: str, job: Work) -> str:
+def _value(axis: str, job: Workload) -> str:
     values = {"rollouts": job.rollouts, "length": job.length, "size": job.model}
     return str(values[axis]).removeprefix("shape:")
 
 
-def _point(setup: Setup, job: Work) -> tuple[list[str], dict[str, Any]]:
-    with Peak(setup.device) as peak, run_folders() as folder:
-        policy = workload.load(job.model)
-        ours = Ours(policy, workload.run_config(job, **setup.update), folder / "run")
+def _point(setup: SpeedSetup, job: Workload) -> tuple[list[str], dict[str, Any]]:
+    with PeakMemory(setup.device) as peak, temporary_run_folders() as folder:
+        policy = workload.load_endless_policy(job.model)
+        ours = TimedEngine(policy, workload.run_config(job, **setup.update_options), folder / "run")
         ours()
-        ours.timed(setup.plan.growth_repeats)
-    it = ours.found(job, peak)
+        ours.run_timed(setup.plan.growth_repeats)
+    it = ours.summarize(job, peak)
     row = [
         job.model,
         f"{job.rollouts:,}",
         f"{job.length:,}",
-        gigabytes(it.reserved),
-        seconds(it.whole.median),
-        f"{100 * it.whole.spread:.0f} %",
-        seconds(it.sampling.median),
-        seconds(it.update.median),
-        f"{it.tokens / it.whole.median:,.0f}",
-        f"{1e3 * it.whole.median / job.rollouts:.2f}",
+        format_gigabytes(it.reserved),
+        format_seconds(it.total.median),
+        f"{100 * it.total.spread:.0f} %",
+        format_seconds(it.sampling.median),
+        format_seconds(it.update.median),
+        f"{it.tokens / it.total.median:,.0f}",
+        f"{1e3 * it.total.median / job.rollouts:.2f}",
     ]
     data = {"model": job.model, "rollouts": job.rollouts, "length": job.length}
     return row, data | it.data()

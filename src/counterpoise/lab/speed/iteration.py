@@ -11,8 +11,8 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, Timing, once
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.clock import PeakMemory, Timing, time_once
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.loop import iterate
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
@@ -20,10 +20,10 @@ from counterpoise.store.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
+class IterationTimings:
     """Repeated iterations of one engine. `tokens` and `steps` are what each of them did."""
 
-    whole: Timing
+    total: Timing
     sampling: Timing
     update: Timing
     tokens: int  # drawn
@@ -34,51 +34,55 @@ class Iterations:
 
     def data(self) -> dict[str, Any]:
         return {
-            "iteration": self.whole.data(), "sampling": self.sampling.data(),
+            "iteration": self.total.data(), "sampling": self.sampling.data(),
             "update": self.update.data(), "tokens": self.tokens, "optimizer_steps": self.steps,
             "allocated_gb": self.allocated / 1e9, "reserved_gb": self.reserved / 1e9,
             "stages": self.stages,
         }  # fmt: skip
 
 
-class Ours:
+class TimedEngine:
     """An engine that is ready to iterate. Iterations that are not `timed` warm it up."""
 
     def __init__(self, policy: Policy, config: RunConfig, path: Path) -> None:
         self.config = config
         self.state = new_state(policy, config)
-        self.prompts = workload.train_set(policy.tokenizer, config.sample.prompts)
+        self.prompts = workload.make_train_set(policy.tokenizer, config.sample.prompts)
         self.folder = RunFolder.create(path, config)
-        self.verifier = workload.Alternating()
+        self.verifier = workload.AlternatingVerifier()
         self.seconds: list[float] = []
         self.records: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
     def __call__(self) -> dict[str, Any]:
         return iterate(self.state, self.prompts, self.config, self.verifier, self.folder)
 
-    def timed(self, times: int = 1) -> None:
+    def run_timed(self, times: int = 1) -> None:
         for _ in range(times):
-            self.seconds.append(once(lambda: self.records.append(self()), self.state.policy.device))
+            self.seconds.append(
+                time_once(lambda: self.records.append(self()), self.state.policy.device)
+            )
 
-    def stage(self, name: str) -> Timing:
+    def stage_timing(self, name: str) -> Timing:
         return Timing(tuple(record[f"{name}_seconds"] for record in self.records))
 
-    def found(self, job: Work, peak: Peak | None = None) -> Iterations:
+    def summarize(self, job: Workload, peak: PeakMemory | None = None) -> IterationTimings:
         """What was measured, once it is sure that the work was what it claims to be."""
         record = self.records[-1]
         drawn, trained = record["rollout_tokens"], record["batch_rows"]
         if (drawn, trained) != (job.rollouts * job.length, job.rollouts):
             raise AssertionError(f"{drawn} tokens drawn, {trained} rows trained: not {job}")
-        return Iterations(
-            whole=Timing(tuple(self.seconds)),
-            sampling=self.stage("sample"),
-            update=self.stage("update"),
+        return IterationTimings(
+            total=Timing(tuple(self.seconds)),
+            sampling=self.stage_timing("sample"),
+            update=self.stage_timing("update"),
             tokens=drawn,
             steps=record["steps"],
             allocated=peak.allocated if peak else 0,
             reserved=peak.reserved if peak else 0,
             stages={
-                name.removesuffix("_seconds"): self.stage(name.removesuffix("_seconds")).median
+                name.removesuffix("_seconds"): self.stage_timing(
+                    name.removesuffix("_seconds")
+                ).median
                 for name in record
                 if name.endswith("_seconds")
             },
@@ -86,7 +90,7 @@ class Ours:
 
 
 @contextmanager
-def run_folders() -> Iterator[Path]:
+def temporary_run_folders() -> Iterator[Path]:
     """A place for the run folders of a measurement; gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="poise-bench-") as path:
         yield Path(path)

@@ -14,45 +14,49 @@ from pathlib import Path
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import workload as work
 from counterpoise.lab.speed.clock import release
-from counterpoise.lab.speed.iteration import Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part, seconds
+from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
 
 MONITOR_BAR = 20.0  # percent of an iteration
-LOOKS = {"off": work.OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
+MONITORS = {"off": work.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours with the monitor on: what `--profile` looks at."""
-    one = setup.plan.peer
-    config = work.run_config(one, monitor=LOOKS["default"], **setup.update)
-    return Ours(work.load(one.model), config, folder / "monitor")
+    one = setup.plan.iteration
+    config = work.run_config(one, monitor=MONITORS["default"], **setup.update_options)
+    return TimedEngine(work.load_endless_policy(one.model), config, folder / "monitor")
 
 
-def measure(setup: Setup) -> Part:
-    plan, one = setup.plan, setup.plan.peer
-    policy = work.load(one.model)
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    plan, one = setup.plan, setup.plan.iteration
+    policy = work.load_endless_policy(one.model)
     rows, bars, found = [], [], []
-    with run_folders() as folder:
+    with temporary_run_folders() as folder:
         for steps in (1, 4):
             sides = {
-                name: Ours(
+                name: TimedEngine(
                     policy,
-                    work.run_config(one, steps=steps, monitor=look, **setup.update),
+                    work.run_config(one, steps=steps, monitor=look, **setup.update_options),
                     folder / f"{steps}-{name}",
                 )
-                for name, look in LOOKS.items()
+                for name, look in MONITORS.items()
             }
             for turn in range(plan.warm_up + plan.peer_repeats):
                 for side in sides.values():
-                    side() if turn < plan.warm_up else side.timed()
-            off = sides.pop("off").found(one)
+                    side() if turn < plan.warm_up else side.run_timed()
+            off = sides.pop("off").summarize(one)
             for name, side in sides.items():
-                on, own = side.found(one), side.stage("monitor").median
-                on_top = 100 * (on.whole.median / off.whole.median - 1)
-                tokens = LOOKS[name].tokens or one.rollouts * one.length
-                cells = [seconds(off.whole.median), seconds(on.whole.median), seconds(own)]
-                share = f"{100 * own / on.whole.median:.1f} %"
+                on, own = side.summarize(one), side.stage_timing("monitor").median
+                on_top = 100 * (on.total.median / off.total.median - 1)
+                tokens = MONITORS[name].tokens or one.rollouts * one.length
+                cells = [
+                    format_seconds(off.total.median),
+                    format_seconds(on.total.median),
+                    format_seconds(own),
+                ]
+                share = f"{100 * own / on.total.median:.1f} %"
                 rows.append([f"{steps}", f"{tokens:,}", *cells, share, f"{on_top:.1f} %"])
                 found.append({
                     "steps": steps, "looks": name, "off": off.data(), "on": on.data(),
@@ -62,7 +66,7 @@ def measure(setup: Setup) -> Part:
                     bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
             del sides, side
             release(setup.device)
-    return Part(
+    return MeasurementTable(
         title=f"the monitor in an iteration: {one.model}, {one} tokens",
         columns=(
             "optimizer steps",

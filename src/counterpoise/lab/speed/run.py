@@ -16,15 +16,21 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
-from counterpoise.lab.speed.growth import chosen
-from counterpoise.lab.speed.machine_sizes import SMALL, Setup, cpu_plan, gpu_plan, machine
-from counterpoise.lab.speed.tables import Part, show
+from counterpoise.lab.speed.growth import select_points
+from counterpoise.lab.speed.machine_sizes import (
+    SMALL_MODEL,
+    SpeedSetup,
+    cpu_plan,
+    describe_machine,
+    gpu_plan,
+)
+from counterpoise.lab.speed.tables import MeasurementTable, print_table
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.variants import SPEED_MEASUREMENTS
 
-DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
+DEFAULT_PARTS = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
-ABOUT = {
+EXPECTED_SECONDS = {
     "peer": (125, 60),
     "sampler": (40, 40),
     "update": (42, 15),
@@ -35,10 +41,10 @@ ABOUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BenchOptions:
     """What `poise bench` and benchmarks/gpu.py take."""
 
-    parts: Sequence[str] = DEFAULT
+    parts: Sequence[str] = DEFAULT_PARTS
     model: str = ""  # empty: what fits the machine
     minutes: float | None = None
     out: Path | None = None  # the JSON file
@@ -47,7 +53,7 @@ class Options:
     growth: Sequence[str] = ()  # its axes, or points of them: size, length=2048; none: all
 
 
-def run(options: Options, console: Console) -> dict[str, Any]:
+def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     """Everything that was measured, as written to `options.out`."""
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
@@ -55,17 +61,21 @@ def run(options: Options, console: Console) -> dict[str, Any]:
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
-    chosen(setup.plan, options.growth)  # a wrong name is found before anything is measured
+    select_points(setup.plan, options.growth)  # a wrong name is found before anything is measured
     if options.profile:
-        from counterpoise.lab.speed.profile import profiled
+        from counterpoise.lab.speed.profile import profile_kernels
 
         trace = options.out.with_suffix(".trace.json") if options.out else None
-        console.print(profiled(options.profile, setup, trace), markup=False, highlight=False)
+        console.print(profile_kernels(options.profile, setup, trace), markup=False, highlight=False)
         return {}
-    about = sum(ABOUT[name][0 if setup.cuda else 1] for name in options.parts)
+    about = sum(EXPECTED_SECONDS[name][0 if setup.cuda else 1] for name in options.parts)
     some = "at most" if options.growth else "about"
     console.print(f"{', '.join(options.parts)}: {some} {about / 60:.1f} minutes", highlight=False)
-    found: dict[str, Any] = {"machine": machine(), "rates": setup.rates.data(), "parts": {}}
+    found: dict[str, Any] = {
+        "machine": describe_machine(),
+        "rates": setup.rates.data(),
+        "parts": {},
+    }
     parts, failed = [], []
     for name in options.parts:
         try:
@@ -73,13 +83,13 @@ def run(options: Options, console: Console) -> dict[str, Any]:
         except Exception as fault:  # of one part: it must not cost the others their numbers
             console.print_exception()
             failed.append(name)
-            part = Part(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
+            part = MeasurementTable(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
         parts.append(part)
         found["parts"][name] = part.as_json()
         if options.out:  # after every part: what was measured is kept whatever happens next
             options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     for part in parts:
-        show(part, console)
+        print_table(part, console)
     if options.out:
         console.print(f"\n{options.out}", highlight=False, markup=False)
     if failed:
@@ -101,18 +111,18 @@ def check_writable(out: Path) -> None:
         out.unlink()
 
 
-def run_part(name: str, setup: Setup) -> Part:
+def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:
     """One part, or a table that says why there is none."""
     if setup.deadline.passed:
         note = f"skipped: {setup.deadline.minutes:g} minutes are over"
-        return Part(title=name, columns=(), rows=(), notes=[note])
+        return MeasurementTable(title=name, columns=(), rows=(), notes=[note])
     start = time.perf_counter()
-    part: Part = SPEED_MEASUREMENTS.load(name)(setup)
+    part: MeasurementTable = SPEED_MEASUREMENTS.load(name)(setup)
     release(setup.device)
     return replace(part, seconds=time.perf_counter() - start)
 
 
-def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
+def parse_update_options(sets: Sequence[str]) -> dict[str, Any]:
     """["update.capture=true"] -> {"capture": True}, checked."""
     config = from_tables({}, sets)
     names = [text.partition("=")[0].strip().split(".") for text in sets]
@@ -122,7 +132,7 @@ def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(config.update, name) for _, name in names}
 
 
-def make_setup(options: Options, console: Console) -> Setup:
+def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
     silence_libraries()
     device = choose_device("auto")
     cuda = device.type == "cuda"
@@ -134,12 +144,14 @@ def make_setup(options: Options, console: Console) -> Setup:
         f"{rates.dtype} products {rates.matrix / 1e12:.3g} TFLOP/s",
         highlight=False,
     )
-    return Setup(
+    return SpeedSetup(
         device=device,
         rates=rates,
-        plan=gpu_plan(options.model or SMALL) if cuda else cpu_plan(options.model or "embedded"),
+        plan=gpu_plan(options.model or SMALL_MODEL)
+        if cuda
+        else cpu_plan(options.model or "embedded"),
         deadline=Deadline(options.minutes),
-        update=of_the_update(options.sets),
-        say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
-        growth=options.growth,
+        update_options=parse_update_options(options.sets),
+        log=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+        growth_points=options.growth,
     )

@@ -44,7 +44,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MeasurementTable:
     """One table. `data` holds every repeat behind its numbers."""
 
     title: str
@@ -63,7 +63,7 @@ class Part:
         }  # fmt: skip
 
 
-def show(part: Part, console: Console) -> None:
+def print_table(part: MeasurementTable, console: Console) -> None:
     """The table, its notes, and its bars last."""
     table = Table(
         title=part.title, title_justify="left", title_style="bold", box=None, header_style="bold",
@@ -87,11 +87,11 @@ def make_console() -> Console:
     return TerminalConsole(width=None if sys.stdout.isatty() else 170)
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
-def gigabytes(count: float) -> str:
+def format_gigabytes(count: float) -> str:
     """Of a peak that was watched; the CPU has none."""
     return f"{count / 1e9:.1f} GB" if count else "-"
 

@@ -23,60 +23,65 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, Timing, release, synchronize
-from counterpoise.lab.speed.iteration import Iterations
-from counterpoise.lab.speed.machine_sizes import version
-from counterpoise.lab.speed.workload import LR, Work
+from counterpoise.lab.speed.clock import PeakMemory, Timing, release, synchronize
+from counterpoise.lab.speed.iteration import IterationTimings
+from counterpoise.lab.speed.machine_sizes import package_version
+from counterpoise.lab.speed.workload import LEARNING_RATE, Workload
 from counterpoise.model.load import Policy
 
-MISSING = "not installed: pip install trl==1.16.0"
-ROOM = 0.5  # of the device's memory that the activations of one micro-batch may take
+NOT_INSTALLED = "not installed: pip install trl==1.16.0"
+ACTIVATION_MEMORY_SHARE = (
+    0.5  # of the device's memory that the activations of one micro-batch may take
+)
 
 
 @dataclass(slots=True)
-class Meter:
+class TrlMeter:
     """Fills up while TRL trains. `between` is called after every `block` measured steps."""
 
     device: torch.device
-    peak: Peak  # of the steps before the first interruption: afterwards memory is not TRL's alone
+    peak: PeakMemory  # of the steps before the first interruption: afterwards memory is not TRL's alone
     warm_up: int
     repeats: int
     block: int
     between: Callable[[], None] | None
-    whole: list[float] = field(default_factory=list)
-    sampling: list[float] = field(default_factory=list)
-    prepare: list[float] = field(default_factory=list)  # sampling, rewards and advantages
+    step_seconds: list[float] = field(default_factory=list)
+    sampling_seconds: list[float] = field(default_factory=list)
+    prepare_seconds: list[float] = field(default_factory=list)  # sampling, rewards and advantages
     tokens: int = 0
-    start: float = 0.0  # the clock runs from the end of one step to the end of the next
+    step_start: float = 0.0  # the clock runs from the end of one step to the end of the next
 
     def now(self) -> float:
         synchronize(self.device)
         return time.perf_counter()
 
-    def stepped(self) -> None:
-        self.whole.append(self.now() - self.start)
-        measured = len(self.whole) - self.warm_up
+    def end_step(self) -> None:
+        self.step_seconds.append(self.now() - self.step_start)
+        measured = len(self.step_seconds) - self.warm_up
         if measured <= self.block:
             self.peak.read()
         if self.between and measured % self.block == 0 and 0 < measured < self.repeats:
             self.between()
-        self.start = self.now()
+        self.step_start = self.now()
 
-    def found(self, steps: int) -> Iterations:
-        update = [whole - ready for whole, ready in zip(self.whole, self.prepare, strict=True)]
-        parts = (self.whole, self.sampling, update)
+    def summarize(self, steps: int) -> IterationTimings:
+        update = [
+            whole - ready
+            for whole, ready in zip(self.step_seconds, self.prepare_seconds, strict=True)
+        ]
+        parts = (self.step_seconds, self.sampling_seconds, update)
         whole, sampling, updates = (Timing(tuple(values[self.warm_up :])) for values in parts)
-        each = steps // len(self.whole)
+        each = steps // len(self.step_seconds)
         allocated, reserved = self.peak.allocated, self.peak.reserved
-        return Iterations(whole, sampling, updates, self.tokens, each, allocated, reserved)
+        return IterationTimings(whole, sampling, updates, self.tokens, each, allocated, reserved)
 
 
-def installed() -> bool:
-    return version("trl") is not None
+def trl_installed() -> bool:
+    return package_version("trl") is not None
 
 
-def run(
-    job: Work,
+def train_with_trl(
+    job: Workload,
     policy: Policy,
     *,
     repeats: int,
@@ -85,14 +90,14 @@ def run(
     between: Callable[[], None] | None = None,
     checkpointing: bool = False,
     **options: Any,
-) -> Iterations:
+) -> IterationTimings:
     """Train `policy.model` by TRL for `warm_up + repeats` steps.
 
     A micro-batch that does not fit is halved, and the run starts again.
     """
     micro_batches = 1 if checkpointing else _micro_batches(job, policy)
     while True:
-        meter = Meter(policy.device, Peak(policy.device), warm_up, repeats, block, between)
+        meter = TrlMeter(policy.device, PeakMemory(policy.device), warm_up, repeats, block, between)
         settings = _settings(job, policy, micro_batches, warm_up + repeats)
         settings |= {"gradient_checkpointing": checkpointing} | options
         try:
@@ -104,7 +109,9 @@ def run(
         release(policy.device)
 
 
-def _train(job: Work, policy: Policy, meter: Meter, settings: dict[str, Any]) -> Iterations:
+def _train(
+    job: Workload, policy: Policy, meter: TrlMeter, settings: dict[str, Any]
+) -> IterationTimings:
     from transformers import PrinterCallback
     from trl import GRPOConfig
 
@@ -115,10 +122,10 @@ def _train(job: Work, policy: Policy, meter: Meter, settings: dict[str, Any]) ->
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(_callback(meter))
         trainer.train()
-    return meter.found(trainer.state.global_step)
+    return meter.summarize(trainer.state.global_step)
 
 
-def _settings(job: Work, policy: Policy, micro_batches: int, steps: int) -> dict[str, Any]:
+def _settings(job: Workload, policy: Policy, micro_batches: int, steps: int) -> dict[str, Any]:
     ours = UpdateConfig()
     return {
         "max_steps": steps, "use_cpu": policy.device.type == "cpu",
@@ -127,7 +134,7 @@ def _settings(job: Work, policy: Policy, micro_batches: int, steps: int) -> dict
         "gradient_accumulation_steps": micro_batches, "num_generations": job.group_size,
         "max_completion_length": job.length, "generation_kwargs": {"min_new_tokens": job.length},
         "temperature": 1.0, "beta": 0.0, "loss_type": "dapo", "scale_rewards": "group",
-        "epsilon": ours.clip_low, "epsilon_high": ours.clip_high, "learning_rate": LR,
+        "epsilon": ours.clip_low, "epsilon_high": ours.clip_high, "learning_rate": LEARNING_RATE,
         "lr_scheduler_type": "constant", "weight_decay": ours.weight_decay,
         "max_grad_norm": ours.max_grad_norm, "adam_beta2": ours.beta2,
         "shuffle_dataset": False, "report_to": "none", "logging_strategy": "no",
@@ -135,7 +142,7 @@ def _settings(job: Work, policy: Policy, micro_batches: int, steps: int) -> dict
     }  # fmt: skip
 
 
-def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: Meter) -> Any:
+def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: TrlMeter) -> Any:
     """A GRPOTrainer that times its own sampling; the reward is `work.alternate`."""
     from datasets import Dataset
     from trl import GRPOTrainer
@@ -144,18 +151,18 @@ def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: Meter) ->
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
             start = meter.now()
             drawn = super()._generate_single_turn(*args, **kwargs)
-            meter.sampling.append(meter.now() - start)
+            meter.sampling_seconds.append(meter.now() - start)
             meter.tokens = sum(map(len, drawn[0]))
             return drawn
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             start = meter.now()
             made = super()._generate_and_score_completions(inputs)
-            meter.prepare.append(meter.now() - start)
+            meter.prepare_seconds.append(meter.now() - start)
             return made
 
     def reward(completions: Sequence[str], **_: Any) -> list[float]:
-        return workload.alternate(len(completions))
+        return workload.alternating_rewards(len(completions))
 
     return Timed(
         model=policy.model, reward_funcs=reward, args=config, processing_class=policy.tokenizer,
@@ -163,26 +170,26 @@ def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: Meter) ->
     )  # fmt: skip
 
 
-def _callback(meter: Meter) -> Any:
+def _callback(meter: TrlMeter) -> Any:
     from transformers import TrainerCallback
 
     class Turns(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            meter.start = meter.now()
+            meter.step_start = meter.now()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            meter.stepped()
+            meter.end_step()
 
     return Turns()
 
 
-def _micro_batches(job: Work, policy: Policy) -> int:
+def _micro_batches(job: Workload, policy: Policy) -> int:
     """So few that their activations should fit: about 14 D + 5 F numbers a token and layer."""
     if policy.device.type == "cpu":
         return 1
     config = policy.decoder.config
     width = 14 * config.hidden_size + 5 * config.intermediate_size
-    tokens = job.rollouts * (workload.LONGEST + job.length)
+    tokens = job.rollouts * (workload.MAX_PROMPT_TOKENS + job.length)
     needed = tokens * config.num_hidden_layers * width * policy.decoder.unembedding.element_size()
-    room = ROOM * torch.cuda.get_device_properties(policy.device).total_memory
+    room = ACTIVATION_MEMORY_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
     return min(job.prompts, 1 << max(0, math.ceil(math.log2(needed / room))))

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import workload as work
-from counterpoise.lab.speed.clock import Peak, release, take_turns
+from counterpoise.lab.speed.clock import PeakMemory, release, time_in_turns
 from counterpoise.lab.speed.floors import sizes_of, update_cost, update_floor
-from counterpoise.lab.speed.machine_sizes import Setup, UpdateCase
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
+from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.graphs.passes import passes_of
@@ -36,7 +36,7 @@ SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,
 PEER_TOKENS = 32768  # of one forward of the peer, padding included; halved where it does not fit
 
 
-def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
+def native_step(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
     """A step, ready to be taken again and again."""
     optimizer, passes = Optimizer(policy.model, config), passes_of(config)
     longest = max(row.num_tokens for row in rows)
@@ -52,7 +52,7 @@ def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[
     return step
 
 
-def plain(
+def padded_step(
     policy: Policy,
     optimizer: Optimizer | None,
     rows: Sequence[Row],
@@ -107,20 +107,20 @@ def _padded(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor
     return -losses.view_as(targets), old_RT, advantages_RT
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One step of the last case: what `--profile` looks at."""
     case = setup.plan.update[-1]
-    policy = work.load(case.model)
-    rows = _rows(policy, case)[: case.peer_groups * case.size]
-    return ours(policy, rows, UpdateConfig(lr=work.LR, **setup.update))
+    policy = work.load_endless_policy(case.model)
+    rows = _rows(policy, case)[: case.peer_groups * case.group_size]
+    return native_step(policy, rows, UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options))
 
 
-def measure(setup: Setup) -> Part:
+def measure(setup: SpeedSetup) -> MeasurementTable:
     made = []
     for case in setup.plan.update:
         made.append(_case(setup, case))
         release(setup.device)
-    return Part(
+    return MeasurementTable(
         title=f"update: one optimizer step; matrix rate {setup.rates.matrix / 1e12:.3g} TFLOP/s",
         columns=(
             "model", "rows", "tokens", "ours", "spread", "floor", "tokens/s", "of matrix rate",
@@ -137,30 +137,32 @@ def measure(setup: Setup) -> Part:
 
 def _rows(policy: Policy, case: UpdateCase) -> list[Row]:
     vocabulary = len(policy.decoder.unembedding)
-    return work.make_rows(vocabulary, case.groups, case.size, case.prompt, case.response)
+    return work.make_rows(
+        vocabulary, case.groups, case.group_size, case.prompt_tokens, case.response_tokens
+    )
 
 
 def _tokens(rows: Sequence[Row]) -> int:
     return sum(len(row.content.prompt_tokens) + row.num_tokens for row in rows)
 
 
-def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[str, Any]]:
-    config = UpdateConfig(lr=work.LR, **setup.update)
-    with Peak(setup.device) as peak:
-        policy = work.load(case.model)
+def _case(setup: SpeedSetup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[str, Any]]:
+    config = UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options)
+    with PeakMemory(setup.device) as peak:
+        policy = work.load_endless_policy(case.model)
         rows = _rows(policy, case)
-        step = ours(policy, rows, config)
+        step = native_step(policy, rows, config)
         for _ in range(3):  # loads and compiles; captures; replays
             step()
-    some = rows[: case.peer_groups * case.size]
+    some = rows[: case.peer_groups * case.group_size]
     padded = _fitting(setup, policy, some, config)
     works = {"ours": step} | ({"plain": padded} if padded else {})
-    timings = take_turns(works, setup.device, case.repeats, warm_up=0)
+    timings = time_in_turns(works, setup.device, case.repeats, warm_up=0)
     timing, peer = timings["ours"], timings.get("plain")
-    cost, passed = update_cost(sizes_of(policy), work.lengths(rows))
+    cost, passed = update_cost(sizes_of(policy), work.group_lengths(rows))
     share = 100 * cost.flop / timing.median / setup.rates.matrix
-    setup.say(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
-    alone = [(S, [T]) for S, responses in work.lengths(some) for T in responses]
+    setup.log(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
+    alone = [(S, [T]) for S, responses in work.group_lengths(some) for T in responses]
     peer_flop = update_cost(sizes_of(policy), alone)[0].flop
     peer_rate = _tokens(some) / peer.median if peer else 0.0
     peer_share = 100 * peer_flop / peer.median / setup.rates.matrix if peer else 0.0
@@ -170,12 +172,12 @@ def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[st
         case.model,
         f"{len(rows):,}",
         f"{_tokens(rows):,}",
-        seconds(timing.median),
+        format_seconds(timing.median),
         f"{100 * timing.spread:.0f} %",
-        seconds(floor),
+        format_seconds(floor),
         f"{rate:,.0f}",
         f"{share:.1f} %",
-        gigabytes(peak.reserved),
+        format_gigabytes(peak.reserved),
         f"{peer_rate:,.0f}" if peer else "-",
         f"{peer_share:.1f} %" if peer else "-",
         f"{rate / peer_rate:.1f}x" if peer else "-",
@@ -192,7 +194,7 @@ def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[st
 
 
 def _fitting(
-    setup: Setup,
+    setup: SpeedSetup,
     policy: Policy,
     rows: Sequence[Row],
     config: UpdateConfig,
@@ -200,7 +202,7 @@ def _fitting(
     """The padded step with the largest micro-batch that fits, warm; None when a row does not."""
     optimizer, tokens = Optimizer(policy.model, config), PEER_TOKENS
     while tokens:
-        step = partial(plain, policy, optimizer, rows, config, tokens)
+        step = partial(padded_step, policy, optimizer, rows, config, tokens)
         try:
             step()
         except torch.OutOfMemoryError:

@@ -15,15 +15,15 @@ from typing import Any
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import trl_peer
 from counterpoise.lab.speed import workload as work
-from counterpoise.lab.speed.clock import Peak, release
+from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
-from counterpoise.lab.speed.iteration import Iterations, Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
+from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
 
 FASTER_BAR = 8.0
-OTHERS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "ours, monitor on": {"monitor": MonitorConfig()},
     "ours, old log-probabilities by the sampler": {"old": "sampler"},
     "ours, 4 steps": {"steps": 4},
@@ -31,23 +31,27 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours: what `--profile` looks at."""
-    one = setup.plan.peer
-    return Ours(work.load(one.model), work.run_config(one, **setup.update), folder / "peer")
+    one = setup.plan.iteration
+    return TimedEngine(
+        work.load_endless_policy(one.model),
+        work.run_config(one, **setup.update_options),
+        folder / "peer",
+    )
 
 
-def measure(setup: Setup) -> Part:
-    one = setup.plan.peer
-    with run_folders() as folder:
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    one = setup.plan.iteration
+    with temporary_run_folders() as folder:
         policy, ours, theirs = _compared(setup, folder)
         others = _others(setup, policy, folder)
     floor = _floor(setup, policy)
     found = {"ours": ours, **others, **theirs}
     rows = [[name, *_cells(it, ours, name in theirs)] for name, it in found.items()]
     if not theirs:
-        rows.append(["TRL", trl_peer.MISSING, *[""] * 5])
-    return Part(
+        rows.append(["TRL", trl_peer.NOT_INSTALLED, *[""] * 5])
+    return MeasurementTable(
         title=f"one GRPO iteration: {one.model}, {one} tokens, {setup.rates.dtype}",
         columns=("", "iteration", "spread", "ours is", "sampling", "update", "peak"),
         rows=rows,
@@ -60,80 +64,88 @@ def measure(setup: Setup) -> Part:
     )
 
 
-def _compared(setup: Setup, folder: Path) -> tuple[Policy, Iterations, dict[str, Iterations]]:
+def _compared(
+    setup: SpeedSetup, folder: Path
+) -> tuple[Policy, IterationTimings, dict[str, IterationTimings]]:
     """Ours alone first, which gives its peak; then TRL, with ours again between its steps."""
-    plan, one = setup.plan, setup.plan.peer
-    with Peak(setup.device) as peak:
-        policy = work.load(one.model)
-        ours = Ours(policy, work.run_config(one, **setup.update), folder / "ours")
+    plan, one = setup.plan, setup.plan.iteration
+    with PeakMemory(setup.device) as peak:
+        policy = work.load_endless_policy(one.model)
+        ours = TimedEngine(policy, work.run_config(one, **setup.update_options), folder / "ours")
         for _ in range(plan.warm_up):
             ours()
-        ours.timed(plan.peer_repeats)
-    setup.say(f"peer, ours: {ours.found(one).whole.median:.3f} s an iteration")
+        ours.run_timed(plan.peer_repeats)
+    setup.log(f"peer, ours: {ours.summarize(one).total.median:.3f} s an iteration")
 
     def between() -> None:
         release(setup.device)  # neither side finds the other's cached memory in its way
-        ours.timed(plan.peer_repeats)
+        ours.run_timed(plan.peer_repeats)
         release(setup.device)
 
-    theirs: dict[str, Iterations] = {}
-    if trl_peer.installed():
+    theirs: dict[str, IterationTimings] = {}
+    if trl_peer.trl_installed():
         half = plan.peer_repeats // 2
-        theirs["TRL"] = trl_peer.run(
-            one, work.load(one.model), repeats=plan.peer_repeats, warm_up=plan.warm_up,
+        theirs["TRL"] = trl_peer.train_with_trl(
+            one, work.load_endless_policy(one.model), repeats=plan.peer_repeats, warm_up=plan.warm_up,
             between=between, block=half,
         )  # fmt: skip
         release(setup.device)
-        setup.say(f"peer, TRL: {theirs['TRL'].whole.median:.3f} s an iteration")
+        setup.log(f"peer, TRL: {theirs['TRL'].total.median:.3f} s an iteration")
         if setup.cuda and not setup.deadline.passed:
-            theirs["TRL, gradient checkpointing"] = trl_peer.run(
-                one, work.load(one.model), repeats=half, warm_up=1, checkpointing=True
+            theirs["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
+                one,
+                work.load_endless_policy(one.model),
+                repeats=half,
+                warm_up=1,
+                checkpointing=True,
             )
             release(setup.device)
-    return policy, ours.found(one, peak), theirs
+    return policy, ours.summarize(one, peak), theirs
 
 
-def _others(setup: Setup, policy: Policy, folder: Path) -> dict[str, Iterations]:
+def _others(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
     found = {}
-    for number, (name, changes) in enumerate(OTHERS.items()):
-        config = work.run_config(setup.plan.peer, **changes, **setup.update)
-        ours = Ours(policy, config, folder / f"other-{number}")
+    for number, (name, changes) in enumerate(VARIANTS.items()):
+        config = work.run_config(setup.plan.iteration, **changes, **setup.update_options)
+        ours = TimedEngine(policy, config, folder / f"other-{number}")
         for _ in range(setup.plan.warm_up):
             ours()
-        ours.timed(setup.plan.peer_repeats)
-        found[name] = ours.found(setup.plan.peer)
+        ours.run_timed(setup.plan.peer_repeats)
+        found[name] = ours.summarize(setup.plan.iteration)
         del ours
         release(setup.device)
     return found
 
 
-def _cells(found: Iterations, ours: Iterations, compare: bool) -> list[str]:
+def _cells(found: IterationTimings, ours: IterationTimings, compare: bool) -> list[str]:
     return [
-        seconds(found.whole.median),
-        f"{100 * found.whole.spread:.0f} %",
-        f"{found.whole.median / ours.whole.median:.1f}x faster" if compare else "",
-        seconds(found.sampling.median),
-        seconds(found.update.median),
-        gigabytes(found.reserved),
+        format_seconds(found.total.median),
+        f"{100 * found.total.spread:.0f} %",
+        f"{found.total.median / ours.total.median:.1f}x faster" if compare else "",
+        format_seconds(found.sampling.median),
+        format_seconds(found.update.median),
+        format_gigabytes(found.reserved),
     ]
 
 
-def _bars(setup: Setup, ours: Iterations, theirs: Mapping[str, Iterations]) -> list[Bar]:
+def _bars(
+    setup: SpeedSetup, ours: IterationTimings, theirs: Mapping[str, IterationTimings]
+) -> list[Bar]:
     """Held against the fastest and the leanest of the peer's variants."""
     if not theirs or not setup.cuda:
         return []
-    fastest = min(it.whole.median for it in theirs.values())
+    fastest = min(it.total.median for it in theirs.values())
     leanest = min(it.reserved for it in theirs.values())
     return [
-        Bar("iteration, times TRL's speed", fastest / ours.whole.median, FASTER_BAR, "x", True),
+        Bar("iteration, times TRL's speed", fastest / ours.total.median, FASTER_BAR, "x", True),
         Bar("peak memory, TRL's being the limit", ours.reserved / 1e9, leanest / 1e9, "GB"),
     ]
 
 
-def _floor(setup: Setup, policy: Policy) -> float:
-    one, sizes = setup.plan.peer, sizes_of(policy)
+def _floor(setup: SpeedSetup, policy: Policy) -> float:
+    one, sizes = setup.plan.iteration, sizes_of(policy)
     texts = work.make_texts(policy.tokenizer, one.prompts)
-    prompts_P = [len(tokens) for tokens in work.encode(policy.tokenizer, texts)]
+    prompts_P = [len(tokens) for tokens in work.encode_texts(policy.tokenizer, texts)]
     cost, _ = update_cost(sizes, [(S, [one.length] * one.group_size) for S in prompts_P])
     drawing = sampling_floor(sizes, prompts_P, one.group_size, one.length, setup.rates)
     return drawing + update_floor(cost, setup.rates)

@@ -24,16 +24,16 @@ from counterpoise.config import (
 )
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.seeds import seed_for
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.types import Ints, Prompt, Rollout, Row
 from counterpoise.verify.scores import Scores
 
-LR = 1e-6
-SHORTEST, LONGEST = 80, 100  # tokens of a prompt
+LEARNING_RATE = 1e-6
+MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 80, 100  # tokens of a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """One iteration's size.
 
     Example:
@@ -53,7 +53,7 @@ class Work:
         return f"{self.prompts} x {self.group_size} x {self.length}"
 
 
-def load(name: str) -> Policy:
+def load_endless_policy(name: str) -> Policy:
     """A policy whose responses never end early."""
     return replace(load_policy(ModelConfig(name=name)), end_tokens=(-1,))
 
@@ -63,9 +63,11 @@ def make_texts(tokenizer: Any, count: int) -> list[str]:
     texts, number = [], 0
     for i in range(count):
         words: list[str] = []
-        wanted = SHORTEST + 7 * i % (LONGEST - SHORTEST - 3)  # a word may be several tokens
+        wanted = MIN_PROMPT_TOKENS + 7 * i % (
+            MAX_PROMPT_TOKENS - MIN_PROMPT_TOKENS - 3
+        )  # a word may be several tokens
         while len(tokenizer.encode(" ".join(words))) < wanted:
-            words += problem("heldout", number, (3,)).problem.split()
+            words += make_problem("heldout", number, (3,)).problem.split()
             number += 1
         while len(tokenizer.encode(" ".join(words[:-1]))) >= wanted:
             words.pop()
@@ -73,65 +75,70 @@ def make_texts(tokenizer: Any, count: int) -> list[str]:
     return texts
 
 
-def encode(tokenizer: Any, texts: Sequence[str]) -> list[Ints]:
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ints]:
     return [np.array(tokenizer.encode(text), dtype=np.int32) for text in texts]
 
 
-def train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
+def make_train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
     texts = make_texts(tokenizer, count)
-    pairs = zip(texts, encode(tokenizer, texts), strict=True)
+    pairs = zip(texts, encode_texts(tokenizer, texts), strict=True)
     return [(Prompt(f"bench/{i}", text, ""), tokens) for i, (text, tokens) in enumerate(pairs)]
 
 
-def seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
+def make_seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
     return [
         [seed_for(0, "bench", step, p * copies + g) for g in range(copies)] for p in range(prompts)
     ]
 
 
-def alternate(count: int) -> list[float]:
+def alternating_rewards(count: int) -> list[float]:
     """Right, wrong, right, ...: half of every group."""
     return [float(i % 2 == 0) for i in range(count)]
 
 
-class Alternating:
+class AlternatingVerifier:
     """A verifier that costs nothing."""
 
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
-        return Scores(alternate(len(responses)))
+        return Scores(alternating_rewards(len(responses)))
 
     def close(self) -> None:
         pass
 
 
-OFF = MonitorConfig(every=0)
+MONITOR_OFF = MonitorConfig(every=0)
 
 
 def run_config(
-    work: Work,
+    workload: Workload,
     *,
     steps: int = 1,
-    old: str = "trainer",
-    monitor: MonitorConfig = OFF,
+    old_logprobs: str = "trainer",
+    monitor: MonitorConfig = MONITOR_OFF,
     **update: Any,
 ) -> RunConfig:
     """A run whose iterations are `work`, `steps` optimizer steps each."""
     return RunConfig(
-        model=ModelConfig(name=work.model),
+        model=ModelConfig(name=workload.model),
         sample=SampleConfig(
-            prompts=work.prompts, group_size=work.group_size, max_new_tokens=work.length
+            prompts=workload.prompts, group_size=workload.group_size, max_new_tokens=workload.length
         ),
         batch=BatchConfig(composer="grouped" if steps > 1 else "whole", steps=steps),
-        update=UpdateConfig(lr=LR, old_logprobs=old, **update),
+        update=UpdateConfig(lr=LEARNING_RATE, old_logprobs=old_logprobs, **update),
         evaluate=EvaluateConfig(prompts=0),
         monitor=monitor,
     )
 
 
 def make_rows(
-    vocabulary: int, groups: int, size: int, prompt: int, response: int, jitter: float = 0.1
+    vocabulary: int,
+    groups: int,
+    group_size: int,
+    prompt_tokens: int,
+    response_tokens: int,
+    jitter: float = 0.1,
 ) -> list[Row]:
     """Rows of random tokens; lengths vary by `jitter` around the two given, half are positive."""
     rng = np.random.default_rng(0)
@@ -142,16 +149,16 @@ def make_rows(
 
     rows = []
     for g in range(groups):
-        shared = tokens(prompt)
-        for i, reward in enumerate(alternate(size)):
-            own = tokens(response)
+        shared = tokens(prompt_tokens)
+        for i, reward in enumerate(alternating_rewards(group_size)):
+            own = tokens(response_tokens)
             old = np.full(len(own), -np.log(vocabulary), dtype=np.float32)
             rollout = Rollout(f"g{g}", "", "", "", reward, shared, own, old)
             rows.append(Row(f"g{g}", 2 * reward - 1, len(own), index=i, rollout=rollout))
     return rows
 
 
-def lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
+def group_lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
     """(prompt tokens, tokens of each response) of every group: what floors are counted from."""
     groups: dict[str, tuple[int, list[int]]] = {}
     for row in rows:

@@ -21,17 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from counterpoise.lab.experiments.compare import as_number, bounded, compare
+from counterpoise.lab.experiments.compare import as_number, compare, has_interval
 from counterpoise.lab.experiments.curves import (
-    HELDOUT,
+    HELDOUT_COLUMN,
     Runs,
-    arms,
-    end,
-    mean,
-    of_seeds,
-    possible,
-    rates,
-    read_run,
+    arm_names,
+    last_value,
+    learning_rates,
+    mean_over_run,
+    read_curve,
+    value_range,
+    values_by_seed,
 )
 from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.processes import train_runs
@@ -68,11 +68,11 @@ BUDGETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 BESIDE = {  # what tells "no effect" from "nothing to cancel"
-    "cancellation": ("cancellation index", mean("cancellation")),
-    "split": ("share of groups split", mean("split")),
-    "largest_sum": ("largest |S_B| of a plan", mean("largest_sum")),
-    "entropy": ("entropy at the end, nats", end("entropy")),
-    "updates": ("updates", end("updates")),
+    "cancellation": ("cancellation index", mean_over_run("cancellation")),
+    "split": ("share of groups split", mean_over_run("split")),
+    "largest_sum": ("largest |S_B| of a plan", mean_over_run("largest_sum")),
+    "entropy": ("entropy at the end, nats", last_value("entropy")),
+    "updates": ("updates", last_value("updates")),
 }
 
 
@@ -97,42 +97,44 @@ def design(lab: Lab, arms: Sequence[str], table: Table = ARMS) -> Design:
 
 
 def measure_arms(
-    lab: Lab, arms: Sequence[str], table: Table = ARMS, read: Read = read_run
+    lab: Lab, arms: Sequence[str], table: Table = ARMS, read: Read = read_curve
 ) -> Records:
     """Train what is not trained yet, in OUT/runs/BUDGET, which all arm studies share."""
     plan = design(lab, arms, table)
-    runs = {key.name: plan.overrides(key) for key in plan.runs()}
+    runs = {key.name: plan.overrides(key) for key in plan.run_keys()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
-    for key in plan.runs():
+    for key in plan.run_keys():
         records += [{**key._asdict(), **r} for r in read(folders[key.name])]
     return records
 
 
-def after(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> Mean:
+def after(runs: Runs, arm: str, rate: float, column: str = HELDOUT_COLUMN) -> Mean:
     """Held-out success at the end, over seeds."""
-    return mean_over_seeds(list(of_seeds(runs, arm, rate, end(column)).values()), possible(column))
+    return mean_over_seeds(
+        list(values_by_seed(runs, arm, rate, last_value(column)).values()), value_range(column)
+    )
 
 
 def beside(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
     """Mean, least and most of the seeds."""
-    values = list(of_seeds(runs, arm, rate, BESIDE[name][1]).values())
+    values = list(values_by_seed(runs, arm, rate, BESIDE[name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 
 def numbers(runs: Runs, against: str = BASELINE) -> tuple[Number, ...]:
     """Success, differences, what could have been seen, and what happened besides, for all arms."""
     found: list[Number] = []
-    for rate in rates(runs):
+    for rate in learning_rates(runs):
         at = f"lr {rate:g}"
-        for arm in arms(runs):
+        for arm in arm_names(runs):
             found.append(as_number(f"{arm}, {at}: success", after(runs, arm, rate)))
             if arm != against:
                 (one,) = (c for c in compare(runs, arm, against) if c.rate == rate)
                 name = f"{arm} minus {against}, {at}"
                 found.append(as_number(f"{name}, equal rollouts", one.rollouts))
                 found.append(as_number(f"{name}, equal updates", one.updates))
-                if bounded(one.rollouts):
+                if has_interval(one.rollouts):
                     name = f"{name}: smallest difference these seeds would show"
                     found.append(Number(name, one.rollouts.seen, unit="share"))
             for key, (label, _) in BESIDE.items():

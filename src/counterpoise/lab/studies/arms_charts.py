@@ -7,7 +7,7 @@ from statistics import fmean
 import altair as alt
 
 from counterpoise.lab.experiments.compare import compare
-from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
+from counterpoise.lab.experiments.curves import Runs, arm_names, group_by_run, learning_rates
 from counterpoise.lab.studies.arms import BASELINE, BESIDE, after, beside
 from counterpoise.report.charts.forest import forest, point
 from counterpoise.report.charts.series import chart, smoothed
@@ -19,11 +19,11 @@ DASHES = ([1, 0], [5, 3])
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    runs = by_run(records)
+    runs = group_by_run(records)
     return (
         _results(runs),
         _differences(runs),
-        *(_curves(runs, arm) for arm in arms(runs) if arm != BASELINE),
+        *(_curves(runs, arm) for arm in arm_names(runs) if arm != BASELINE),
         *(_beside(runs, name) for name in ("cancellation", "largest_sum")),
     )
 
@@ -32,26 +32,26 @@ def _results(runs: Runs) -> Figure:
     styles = _by_rate(runs)
     points = [
         point(arm, f"lr {rate:g}", (end.value, end.low, end.high))
-        for arm in arms(runs)
-        for rate in rates(runs)
+        for arm in arm_names(runs)
+        for rate in learning_rates(runs)
         for end in [after(runs, arm, rate)]
     ]
     drawn = forest(
         points, styles, "held-out success", "Held-out success after training, by arm",
         axis="%", number=".1%",
     )  # fmt: skip
-    n = after(runs, BASELINE, rates(runs)[0]).n
+    n = after(runs, BASELINE, learning_rates(runs)[0]).n
     note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
     return Figure(drawn, "After training", note, _keys(styles))
 
 
 def _differences(runs: Runs) -> Figure:
     points, styles = [], {}
-    for place, rate in enumerate(rates(runs)):
+    for place, rate in enumerate(learning_rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
-            series = f"equal {cost}" + (f", lr {rate:g}" if len(rates(runs)) > 1 else "")
+            series = f"equal {cost}" + (f", lr {rate:g}" if len(learning_rates(runs)) > 1 else "")
             styles[series] = colours[place]
-            for arm in arms(runs):
+            for arm in arm_names(runs):
                 if arm != BASELINE:
                     mean = getattr(compare(runs, arm, BASELINE)[place], cost)
                     points.append(point(arm, series, (mean.value, mean.low, mean.high)))
@@ -69,7 +69,7 @@ def _curves(runs: Runs, arm: str) -> Figure:
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
     x = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    for place, rate in enumerate(rates(runs)):
+    for place, rate in enumerate(learning_rates(runs)):
         for who, colour in ((BASELINE, "soft"), (arm, COLOURS[place])):
             line = chart(_over_seeds(runs, who, rate))
             points = chart(_heldout(runs, who, rate))
@@ -81,7 +81,7 @@ def _curves(runs: Runs, arm: str) -> Figure:
     drawn = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
-    keys = [(COLOURS[i], f"{arm}, lr {rate:g}") for i, rate in enumerate(rates(runs))]
+    keys = [(COLOURS[i], f"{arm}, lr {rate:g}") for i, rate in enumerate(learning_rates(runs))]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
     return Figure(drawn, arm, note, (*keys, ("soft", BASELINE)))
 
@@ -118,8 +118,8 @@ def _beside(runs: Runs, name: str) -> Figure:
     styles = _by_rate(runs)
     points = [
         point(arm, f"lr {rate:g}", found)
-        for arm in arms(runs)
-        for rate in rates(runs)
+        for arm in arm_names(runs)
+        for rate in learning_rates(runs)
         if (found := beside(runs, arm, rate, name))
     ]
     label = BESIDE[name][0]
@@ -133,7 +133,7 @@ def _beside(runs: Runs, name: str) -> Figure:
 
 
 def _by_rate(runs: Runs) -> dict[str, str]:
-    return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(rates(runs))}
+    return {f"lr {rate:g}": COLOURS[i] for i, rate in enumerate(learning_rates(runs))}
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

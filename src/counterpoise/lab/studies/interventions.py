@@ -13,8 +13,13 @@ Inconclusive otherwise, and with fewer than three seeds: the quick budget's two 
 
 from __future__ import annotations
 
-from counterpoise.lab.experiments.compare import compare, points, told, verdict
-from counterpoise.lab.experiments.curves import arms, by_run
+from counterpoise.lab.experiments.compare import (
+    compare,
+    describe_comparison,
+    format_points,
+    judge_comparisons,
+)
+from counterpoise.lab.experiments.curves import arm_names, group_by_run
 from counterpoise.lab.studies.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
@@ -31,19 +36,19 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    runs = by_run(records)
+    runs = group_by_run(records)
     found = compare(runs, ARM, BASELINE)
-    others = {a: compare(runs, a, BASELINE) for a in arms(runs) if a not in (BASELINE, ARM)}
+    others = {a: compare(runs, a, BASELINE) for a in arm_names(runs) if a not in (BASELINE, ARM)}
     return Finding(
-        verdict(found, "better", SMALLEST),
-        f"QB+RB minus shuffled: {'; '.join(told(one) for one in found)}.",
+        judge_comparisons(found, "better", SMALLEST),
+        f"QB+RB minus shuffled: {'; '.join(describe_comparison(one) for one in found)}.",
         numbers(runs),
         (
             "The paper's gains of QB+RB are 7.2, 4.2 and 1.7 points for models of 7, 1.7 and 4 "
             "billion parameters; these runs say nothing about that scale.",
             "The other arms minus shuffled, at equal rollouts: "
             + "; ".join(
-                f"{arm} at lr {one.rate:g} {points(one.rollouts)}"
+                f"{arm} at lr {one.rate:g} {format_points(one.rollouts)}"
                 for arm, comparisons in others.items()
                 for one in comparisons
             )

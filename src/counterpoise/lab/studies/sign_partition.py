@@ -13,8 +13,8 @@ than three seeds: the quick budget's two cannot decide.
 
 from __future__ import annotations
 
-from counterpoise.lab.experiments.compare import compare, told, verdict
-from counterpoise.lab.experiments.curves import by_run
+from counterpoise.lab.experiments.compare import compare, describe_comparison, judge_comparisons
+from counterpoise.lab.experiments.curves import group_by_run
 from counterpoise.lab.studies.arms import BASELINE, BUDGETS, measure_arms, numbers
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
@@ -31,15 +31,15 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    runs = by_run(records)
+    runs = group_by_run(records)
     found = compare(runs, ARM, BASELINE)
     return Finding(
-        verdict(found, "worse", SUBSTANTIAL),
-        f"by_sign minus shuffled: {'; '.join(told(one) for one in found)}.",
+        judge_comparisons(found, "worse", SUBSTANTIAL),
+        f"by_sign minus shuffled: {'; '.join(describe_comparison(one) for one in found)}.",
         numbers(runs),
         (
             "The paper prints no number for this figure.",
-            f"by_sign minus QB: {'; '.join(told(one) for one in compare(runs, ARM, 'QB'))}.",
+            f"by_sign minus QB: {'; '.join(describe_comparison(one) for one in compare(runs, ARM, 'QB'))}.",
             "Signs kept apart within an iteration still follow each other closely: the steps of "
             "one iteration are taken one after another from the same rollouts.",
         ),

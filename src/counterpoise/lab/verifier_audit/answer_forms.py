@@ -31,18 +31,18 @@ _NAMED = re.compile(r"([a-zA-Z])\s*=\s*([^=]+)")
 _WORDS = re.compile(r"\\text\{([A-Za-z ]+|\([A-Z]\))\}")
 
 
-def forms(gold: str) -> list[Form]:
+def equivalent_forms(gold: str) -> list[Form]:
     r"""Every form of `gold`, the same text left out.
 
     Example:
         >>> [text for name, text in forms("\\frac{3}{4}") if name in ("slash", "decimal")]
         ['3/4', '0.75']
     """
-    found = [form for rule in RULES for form in rule(gold.strip())]
+    found = [form for rule in FORM_RULES for form in rule(gold.strip())]
     return [(name, text) for name, text in found if text != gold]
 
 
-def typography(gold: str) -> Iterator[Form]:
+def typography_forms(gold: str) -> Iterator[Form]:
     yield "dollars", f"${gold}$"
     yield "displaystyle", f"\\displaystyle {gold}"
     yield "full stop", f"{gold}."
@@ -62,7 +62,7 @@ def typography(gold: str) -> Iterator[Form]:
         yield "bare root", re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", gold)
 
 
-def numbers(gold: str) -> Iterator[Form]:
+def number_forms(gold: str) -> Iterator[Form]:
     if _INTEGER.fullmatch(gold):
         yield "point zero", f"{gold}.0"
         yield from _around(gold)
@@ -84,7 +84,7 @@ def numbers(gold: str) -> Iterator[Form]:
         yield "times sign", f"{match[1]} × 10^{{{match[2]}}}"
 
 
-def fractions(gold: str) -> Iterator[Form]:
+def fraction_forms(gold: str) -> Iterator[Form]:
     match = _FRACTION.fullmatch(gold)
     if match is None or int(match[3]) == 0:
         return
@@ -103,7 +103,7 @@ def fractions(gold: str) -> Iterator[Form]:
         yield "decimal", sign + f"{top / bottom:.6f}".rstrip("0")
 
 
-def wrapped(gold: str) -> Iterator[Form]:
+def wrapped_forms(gold: str) -> Iterator[Form]:
     if match := _DEGREES.fullmatch(gold):
         yield "no degrees", match[1]
         yield "degree sign", f"{match[1]}°"
@@ -124,8 +124,8 @@ def wrapped(gold: str) -> Iterator[Form]:
         yield "bold", f"\\textbf{{{match[1]}}}"
 
 
-def lists(gold: str) -> Iterator[Form]:
-    entries = top_level(gold)
+def list_forms(gold: str) -> Iterator[Form]:
+    entries = top_level_entries(gold)
     if len(entries) < 2 or "where" in gold or _THOUSANDS.fullmatch(gold):
         return
     tight = ",".join(entries)
@@ -138,9 +138,9 @@ def lists(gold: str) -> Iterator[Form]:
         yield "and", ", ".join(entries[:-1]) + " \\text{ and } " + entries[-1]
 
 
-def algebra(gold: str) -> Iterator[Form]:
+def algebra_forms(gold: str) -> Iterator[Form]:
     sides = gold.split("=")
-    if len(sides) == 2 and len(top_level(gold)) == 1 and "\\text" not in gold:
+    if len(sides) == 2 and len(top_level_entries(gold)) == 1 and "\\text" not in gold:
         if re.search(r"[a-zA-Z]", sides[1]):
             yield "sides exchanged", f"{sides[1].strip()} = {sides[0].strip()}"
         named = _NAMED.fullmatch(gold)
@@ -157,12 +157,12 @@ def algebra(gold: str) -> Iterator[Form]:
         yield "product sign", f"{product[1]} \\cdot {product[2]}"
 
 
-RULES: tuple[Callable[[str], Iterator[Form]], ...] = (
-    typography, numbers, fractions, wrapped, lists, algebra,
+FORM_RULES: tuple[Callable[[str], Iterator[Form]], ...] = (
+    typography_forms, number_forms, fraction_forms, wrapped_forms, list_forms, algebra_forms,
 )  # fmt: skip
 
 
-def top_level(gold: str) -> list[str]:
+def top_level_entries(gold: str) -> list[str]:
     """The entries of a list that no bracket encloses; one if it is no such list."""
     if _THOUSANDS.fullmatch(gold):
         return [gold]

@@ -19,9 +19,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.verifier_audit.answer_forms import forms
+from counterpoise.lab.verifier_audit.answer_forms import equivalent_forms
 from counterpoise.lab.verifier_audit.second_opinion import same_answer
-from counterpoise.lab.verifier_audit.wrong_answers import asked, echoes, near_misses, parts, unboxed
+from counterpoise.lab.verifier_audit.wrong_answers import (
+    incomplete_lists,
+    near_misses,
+    problem_formulas,
+    unboxed_responses,
+    unevaluated_echoes,
+)
 from counterpoise.types import Prompt
 
 RIGHT = ("itself", "forms")
@@ -30,7 +36,7 @@ KINDS = (*RIGHT, *WRONG)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AuditCase:
     """Example: Case("forms", "slash", "\\boxed{1/2}", "\\frac{1}{2}", right=True)"""
 
     kind: str
@@ -40,32 +46,32 @@ class Case:
     right: bool
 
 
-def cases(
+def make_cases(
     problems: Sequence[Prompt], items: int = 0, pairs: int = 1000, seed: int = 0
-) -> Iterator[Case]:
+) -> Iterator[AuditCase]:
     """Every reference against itself, `pairs` shuffled ones, the rest of the first `items`."""
     for problem in problems:
-        yield Case("itself", "", box(problem.answer), problem.answer, right=True)
-    for answer, gold in shuffled([problem.answer for problem in problems], pairs, seed):
-        yield Case("shuffled", "", box(answer), gold, right=False)
+        yield AuditCase("itself", "", box_answer(problem.answer), problem.answer, right=True)
+    for answer, gold in shuffled_pairs([problem.answer for problem in problems], pairs, seed):
+        yield AuditCase("shuffled", "", box_answer(answer), gold, right=False)
     for problem in problems[: items or None]:
         gold = problem.answer
-        for name, text in forms(gold):
-            yield Case("forms", name, box(text), gold, right=True)
+        for name, text in equivalent_forms(gold):
+            yield AuditCase("forms", name, box_answer(text), gold, right=True)
         for kind, found in (
             ("near misses", near_misses(gold)),
-            ("parts", parts(gold)),
-            ("echoes", echoes(gold)),
+            ("parts", incomplete_lists(gold)),
+            ("echoes", unevaluated_echoes(gold)),
         ):
             for name, text in found:
-                yield Case(kind, name, box(text), gold, right=False)
-        for text in asked(problem.problem, gold):
-            yield Case("asked", "", box(text), gold, right=False)
-        for name, response in unboxed(gold):
-            yield Case("unboxed", name, response, gold, right=False)
+                yield AuditCase(kind, name, box_answer(text), gold, right=False)
+        for text in problem_formulas(problem.problem, gold):
+            yield AuditCase("asked", "", box_answer(text), gold, right=False)
+        for name, response in unboxed_responses(gold):
+            yield AuditCase("unboxed", name, response, gold, right=False)
 
 
-def shuffled(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[str, str]]:
+def shuffled_pairs(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[str, str]]:
     """Up to `pairs` different pairs (answer, gold) of references that are not the same answer."""
     distinct = list(dict.fromkeys(golds))
     wanted = min(pairs, len(distinct) * (len(distinct) - 1))
@@ -76,5 +82,5 @@ def shuffled(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[str, str
     return [pair for pair, same in drawn.items() if not same]
 
 
-def box(answer: str) -> str:
+def box_answer(answer: str) -> str:
     return f"Therefore the answer is $\\boxed{{{answer}}}$."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from counterpoise.lab.verifier_audit.cases import KINDS, RIGHT, Case, box, cases
+from counterpoise.lab.verifier_audit.cases import KINDS, RIGHT, AuditCase, box_answer, make_cases
 from counterpoise.types import Prompt
 from counterpoise.verify.math.numbers import number
 from counterpoise.verify.math.verifier import MATH_VERIFY, MathVerifier
@@ -16,8 +16,8 @@ from counterpoise.verify.scores import Verifier
 from counterpoise.verify.worker_pool import Pool
 
 SCHEMA = 1
-ALGEBRA = "algebra"  # references that are no numbers, against themselves by Math-Verify alone
-SHOWN = 50  # wrong verdicts of a kind that are listed
+ALGEBRA_KIND = "algebra"  # references that are no numbers, against themselves by Math-Verify alone
+MAX_LISTED_CASES = 50  # wrong verdicts of a kind that are listed
 
 
 @dataclass(slots=True)
@@ -28,10 +28,10 @@ class Tally:
     timeouts: int = 0
     seconds: float = 0.0
     slowest: float = 0.0
-    slowest_case: Case | None = None
-    wrong: list[Case] = field(default_factory=list)
+    slowest_case: AuditCase | None = None
+    wrong: list[AuditCase] = field(default_factory=list)
 
-    def add(self, case: Case, right: bool, seconds: float, timeouts: int) -> None:
+    def add(self, case: AuditCase, right: bool, seconds: float, timeouts: int) -> None:
         self.cases += 1
         self.timeouts += timeouts
         self.seconds += seconds
@@ -41,16 +41,16 @@ class Tally:
             self.wrong.append(case)
 
 
-def check(
+def audit_verifier(
     problems: Sequence[Prompt], items: int, pairs: int, timeout_seconds: float
 ) -> dict[str, Tally]:
     """All tallies of one benchmark."""
     with MathVerifier(timeout_seconds, workers=1) as verifier:
-        tallies = measure(cases(problems, items, pairs), verifier)
-    return {**tallies, ALGEBRA: by_algebra([p.answer for p in problems], timeout_seconds)}
+        tallies = tally_cases(make_cases(problems, items, pairs), verifier)
+    return {**tallies, ALGEBRA_KIND: tally_algebra([p.answer for p in problems], timeout_seconds)}
 
 
-def measure(given: Iterable[Case], verifier: Verifier) -> dict[str, Tally]:
+def tally_cases(given: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
     """A tally for every kind; each response is a call of its own."""
     tallies = {kind: Tally() for kind in KINDS}
     roots = count(2)
@@ -65,7 +65,7 @@ def measure(given: Iterable[Case], verifier: Verifier) -> dict[str, Tally]:
     return tallies
 
 
-def by_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
+def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
     """What the text would settle at once, asked of computer algebra instead."""
     tally, pool = Tally(), Pool(MATH_VERIFY, timeout_seconds, workers=1)
     pool.run([("1", "1")])
@@ -75,13 +75,13 @@ def by_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
         start = time.perf_counter()
         outcome = pool.run([(gold, gold)])[0]
         seconds = time.perf_counter() - start
-        case = Case(ALGEBRA, "", box(gold), gold, right=True)
+        case = AuditCase(ALGEBRA_KIND, "", box_answer(gold), gold, right=True)
         tally.add(case, outcome == "equal", seconds, int(outcome == "timeout"))
     pool.close()
     return tally
 
 
-def to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
+def tallies_to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
     """Plain data of one benchmark: --json."""
     answers = sum(tally.cases for kind, tally in tallies.items() if kind in KINDS)
     return {
@@ -97,7 +97,7 @@ def to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
 def _kind(kind: str, tally: Tally) -> dict[str, Any]:
     slowest = tally.slowest_case
     return {
-        "expected": 1 if kind in (*RIGHT, ALGEBRA) else 0,
+        "expected": 1 if kind in (*RIGHT, ALGEBRA_KIND) else 0,
         "cases": tally.cases,
         "wrong": len(tally.wrong),
         "timeouts": tally.timeouts,
@@ -106,11 +106,11 @@ def _kind(kind: str, tally: Tally) -> dict[str, Any]:
         "slowest": {"gold": slowest.gold, "response": slowest.response} if slowest else None,
         "wrong_cases": [
             {"form": case.form, "gold": case.gold, "response": case.response}
-            for case in tally.wrong[:SHOWN]
+            for case in tally.wrong[:MAX_LISTED_CASES]
         ],
     }
 
 
 def _warm_up(verifier: Verifier, root: int) -> None:
     """Start a worker outside all clocks, by a pair that is not remembered."""
-    verifier.score([box(f"\\sqrt{{{3 * root * root}}}")], [f"{root}\\sqrt{{3}}"])
+    verifier.score([box_answer(f"\\sqrt{{{3 * root * root}}}")], [f"{root}\\sqrt{{3}}"])

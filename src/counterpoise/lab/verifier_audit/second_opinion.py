@@ -18,8 +18,8 @@ from hashlib import blake2b
 from math import factorial
 
 Value = tuple[str, tuple[complex, ...]]  # brackets, entries
-POINTS = (0, 1)  # expressions are compared here
-CLOSE = 1e-9
+TEST_POINTS = (0, 1)  # expressions are compared here
+TOLERANCE = 1e-9
 
 _UNITS = re.compile(
     r"\\(?:text|mbox|mathrm|textbf)\s*\{[^{}]*\}(?:\^\{?\d\}?)?|\^\s*\{?\\circ\}?|\\?[$%]|\\degree"
@@ -45,19 +45,19 @@ def same_answer(left: str, right: str) -> bool:
         >>> same_answer("(1, 2)", "(2, 1)"), same_answer("1, 2", "2,1")
         (False, True)
     """
-    if plain(left) == plain(right):
+    if plain_text(left) == plain_text(right):
         return True
-    for point in POINTS:
-        one, other = value(left, point), value(right, point)
+    for point in TEST_POINTS:
+        one, other = parse_answer(left, point), parse_answer(right, point)
         if one is None or other is None or one[0] != other[0] or len(one[1]) != len(other[1]):
             return False
         pairs = zip(one[1], other[1], strict=True)
-        if any(abs(a - b) > CLOSE * max(1.0, abs(a)) for a, b in pairs):
+        if any(abs(a - b) > TOLERANCE * max(1.0, abs(a)) for a, b in pairs):
             return False
     return True
 
 
-def plain(latex: str) -> str:
+def plain_text(latex: str) -> str:
     """The text without spaces, units and sizes, in small letters."""
     text = re.sub(r"\\(?:text|mbox|mathrm|textbf)\s*\{([^{}]*)\}", r"\1", latex)
     text = _SPACE.sub("", re.sub(r"\\[dtc]frac", r"\\frac", text))
@@ -65,7 +65,7 @@ def plain(latex: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def value(latex: str, point: int = 0) -> Value | None:
+def parse_answer(latex: str, point: int = 0) -> Value | None:
     """The brackets and entries of an answer, or None."""
     text = re.sub(r",\\! *|\{,\}", ",", _UNITS.sub("", latex))
     text = _NAME.sub("", re.sub(r"\\[dtc]frac", r"\\frac", _SPACE.sub("", text).strip()))

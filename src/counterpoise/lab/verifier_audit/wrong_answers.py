@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from counterpoise.lab.verifier_audit.answer_forms import top_level
-from counterpoise.lab.verifier_audit.second_opinion import plain, same_answer, value
+from counterpoise.lab.verifier_audit.answer_forms import top_level_entries
+from counterpoise.lab.verifier_audit.second_opinion import parse_answer, plain_text, same_answer
 
 Form = tuple[str, str]
 
@@ -40,13 +40,13 @@ def _misses(gold: str) -> Iterator[Form]:
         yield "one more", str(int(gold) + 1)
         yield "ten times", gold + "0"
         yield "a digit more", gold + ".5"
-    if re.match(r"[\d\\]", gold) and len(top_level(gold)) == 1 and "\\text" not in gold:
+    if re.match(r"[\d\\]", gold) and len(top_level_entries(gold)) == 1 and "\\text" not in gold:
         yield "sign", "-" + gold
     if match := _FRACTION.fullmatch(gold):
         yield "reciprocal", f"{match[1]}\\frac{{{match[3]}}}{{{match[2]}}}"
         yield "top alone", f"{match[1]}{match[2]}"
-    if re.fullmatch(r"\(.*,.*\)", gold) and len(top_level(gold)) == 1:
-        entries = top_level(gold[1:-1])
+    if re.fullmatch(r"\(.*,.*\)", gold) and len(top_level_entries(gold)) == 1:
+        entries = top_level_entries(gold[1:-1])
         yield "entries exchanged", f"({', '.join(entries[::-1])})"
         yield "entry missing", f"({', '.join(entries[:-1])})"
         if len(entries) == 2 and _increasing(entries):  # it may be an interval
@@ -54,13 +54,13 @@ def _misses(gold: str) -> Iterator[Form]:
 
 
 def _increasing(entries: list[str]) -> bool:
-    low, high = (value(entry) for entry in entries)
+    low, high = (parse_answer(entry) for entry in entries)
     return low is not None and high is not None and low[1][0].real < high[1][0].real
 
 
-def parts(gold: str) -> list[Form]:
+def incomplete_lists(gold: str) -> list[Form]:
     """Of a gold with several answers: too few of them, or too many."""
-    entries = top_level(gold)
+    entries = top_level_entries(gold)
     if len(entries) < 2 or "where" in gold:
         return []
     wrong = [
@@ -72,7 +72,7 @@ def parts(gold: str) -> list[Form]:
     return [(name, text) for name, text in wrong if not same_answer(text, gold)]
 
 
-def echoes(gold: str) -> Iterator[Form]:
+def unevaluated_echoes(gold: str) -> Iterator[Form]:
     """The gold as work to be done."""
     if _INTEGER.fullmatch(gold):
         n = int(gold)
@@ -96,13 +96,17 @@ def echoes(gold: str) -> Iterator[Form]:
         yield "product", f"\\frac{{1}}{{2}} \\cdot 2 \\cdot {gold}"
 
 
-def asked(problem: str, gold: str) -> list[str]:
+def problem_formulas(problem: str, gold: str) -> list[str]:
     """Formulas of the problem itself that do not state the gold: what a policy would echo."""
     found = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
-    return [text for text in dict.fromkeys(found) if plain(text).rpartition("=")[2] != plain(gold)]
+    return [
+        text
+        for text in dict.fromkeys(found)
+        if plain_text(text).rpartition("=")[2] != plain_text(gold)
+    ]
 
 
-def unboxed(gold: str) -> list[Form]:
+def unboxed_responses(gold: str) -> list[Form]:
     """Whole responses with the right answer in no box."""
     return [
         ("sentence", f"So the answer is {gold}."),

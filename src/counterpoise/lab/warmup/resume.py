@@ -24,24 +24,24 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone, check_alone, error_number, remove_leftovers
-from counterpoise.lab.warmup.supervise import Keeper
+from counterpoise.lab.warmup.supervise import TrainingCheckpoints
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
 from counterpoise.store.resume import pinned_differences
 from counterpoise.update.optimizer import Optimizer
 
-APART = 60.0  # seconds between checkpoints, at least
-SPARED = 20  # and as many times as long as the last one took
+MIN_SAVE_INTERVAL_SECONDS = 60.0  # seconds between checkpoints, at least
+SAVE_INTERVAL_FACTOR = 20  # and as many times as long as the last one took
 
 
-def place(out: Path) -> Path:
+def unfinished_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.unfinished")
 
 
 def check_unfinished(out: Path, tell: Callable[[str], None], *, resume: bool) -> None:
     """What was stopped is not thrown away, and what is not there is not gone on with."""
-    path = place(out)
+    path = unfinished_folder(out)
     if path.is_dir():
         check_alone(path)
     elif resume:
@@ -54,9 +54,9 @@ def check_unfinished(out: Path, tell: Callable[[str], None], *, resume: bool) ->
 
 
 @contextmanager
-def held(out: Path) -> Iterator[Path]:
+def lock_unfinished(out: Path) -> Iterator[Path]:
     """The folder, written by this process only; nothing stays where nothing was kept."""
-    path = place(out)
+    path = unfinished_folder(out)
     path.mkdir(parents=True, exist_ok=True)
     with alone(path):
         remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
@@ -67,7 +67,7 @@ def held(out: Path) -> Iterator[Path]:
                 path.rmdir()
 
 
-class Unfinished(Keeper):
+class WarmupCheckpoints(TrainingCheckpoints):
     """Keeps a policy's training in `path`; `judged` are the looks at it, which this may add to."""
 
     def __init__(
@@ -80,10 +80,10 @@ class Unfinished(Keeper):
         tell: Callable[[str], None],
     ) -> None:
         self.path, self.policy, self.micro, self.config = path, policy, micro, config
-        self.judged, self.tell = judged, tell
+        self.evaluations, self.tell = judged, tell
         self._last, self._took = time.monotonic(), 0.0
 
-    def take_up(self, optimizer: Optimizer) -> int:
+    def restore(self, optimizer: Optimizer) -> int:
         """Put back the newest whole checkpoint, if there is one; the steps behind it."""
         found = checkpoint.load_newest(self.path, self.tell)
         if found is None and checkpoint.available(self.path):
@@ -102,12 +102,14 @@ class Unfinished(Keeper):
         checkpoint.put_weights(self.policy.model, found.model)
         optimizer.restore(found.optimizer)
         self.micro.size = min(self.micro.size, found.state["micro_tokens"])
-        self.judged += found.state["judged"]
+        self.evaluations += found.state["judged"]
         self.tell(f"resuming after step {found.iteration}")
         return found.iteration
 
-    def due(self) -> bool:
-        return time.monotonic() - self._last >= max(APART, SPARED * self._took)
+    def is_due(self) -> bool:
+        return time.monotonic() - self._last >= max(
+            MIN_SAVE_INTERVAL_SECONDS, SAVE_INTERVAL_FACTOR * self._took
+        )
 
     def save(self, optimizer: Optimizer, taken: int) -> None:
         start = time.monotonic()
@@ -116,7 +118,7 @@ class Unfinished(Keeper):
             model=checkpoint.weights_of(self.policy.model),
             optimizer=optimizer.state(),
             buffer={},
-            state={"judged": self.judged, "micro_tokens": self.micro.size},
+            state={"judged": self.evaluations, "micro_tokens": self.micro.size},
             options=to_toml(self.config),
         )
         try:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import remove, replacing
-from counterpoise.lab.warmup.resume import Unfinished, check_unfinished, held
+from counterpoise.lab.warmup.resume import WarmupCheckpoints, check_unfinished, lock_unfinished
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
 from counterpoise.lab.warmup.supervise import check_solutions, supervise
@@ -38,20 +38,20 @@ from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
 
-LINES = 10  # in a log, where no bar is drawn
+LOG_LINES = 10  # in a log, where no bar is drawn
 SAVING = "saving the model"
 
 
 def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
-    check_free(out)
+    check_out_folder(out)
     console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
     task = load_problems(config)
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]
     check_target(config, prompts)
-    policy = start(config)
+    policy = load_start_policy(config)
     console.print(
         f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
         markup=False,
@@ -59,16 +59,18 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
-        with held(out) as unfinished:
-            record = train(policy, task.train, prompts, config, verifier, console, unfinished)
+        with lock_unfinished(out) as unfinished:
+            record = train_with_progress(
+                policy, task.train, prompts, config, verifier, console, unfinished
+            )
             with postponed(SAVING):
                 save_policy(policy, out, torch.bfloat16)
                 remove(unfinished)
                 console.print(f"saved  {out}", markup=False)
         if prompts:  # as saved, so that what is judged is what is there
             saved = load_policy(replace(config.model, name=str(out)))
-            success = measure(saved, prompts, config, verifier)
-            console.print(told(success, config), markup=False, highlight=False)
+            success = measure_success(saved, prompts, config, verifier)
+            console.print(describe_success(success, config), markup=False, highlight=False)
             record["saved"] = asdict(success)
     finally:
         verifier.close()
@@ -76,7 +78,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
         temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
 
 
-def train(
+def train_with_progress(
     policy: Policy,
     train_set: Sequence[Prompt],
     prompts: Sequence[Prompt],
@@ -97,7 +99,7 @@ def train(
 
         def tell(step: int, loss: float) -> None:
             bar.update(line, completed=step, loss=loss)
-            if not console.is_terminal and step % max(1, steps // LINES) == 0:
+            if not console.is_terminal and step % max(1, steps // LOG_LINES) == 0:
                 console.print(f"step {step}/{steps}: loss {loss:.3f}", highlight=False)
 
         def look(step: int) -> bool:
@@ -105,9 +107,9 @@ def train(
                 return False
             if judged and judged[-1]["step"] == step:  # before it was stopped
                 return bool(until) and judged[-1]["mean"] >= until
-            success = measure(policy, prompts, config, verifier)
+            success = measure_success(policy, prompts, config, verifier)
             judged.append({"step": step, **asdict(success)})
-            say(f"step {step}: {told(success, config)}")
+            say(f"step {step}: {describe_success(success, config)}")
             return bool(until) and success.mean >= until
 
         micro = MicroBatch(config.update.micro_tokens, notify=say)
@@ -119,9 +121,9 @@ def train(
             micro,
             checkpointing=config.update.checkpointing,
             progress=tell,
-            done=look,
-            again=second_turns(policy, train_set, config, verifier),
-            keeper=Unfinished(unfinished, policy, micro, config, judged, say),
+            should_stop=look,
+            second_turns=second_turns(policy, train_set, config, verifier),
+            checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, judged, say),
         )
     if until and judged[-1]["mean"] < until:
         console.print(
@@ -143,7 +145,7 @@ def progress_bar(console: Console) -> Progress:
     )
 
 
-def measure(
+def measure_success(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
 ) -> Success:
     options = config.evaluate
@@ -153,7 +155,7 @@ def measure(
     )  # fmt: skip
 
 
-def told(success: Success, config: RunConfig) -> str:
+def describe_success(success: Success, config: RunConfig) -> str:
     return (
         f"held-out success at temperature {config.sample.temperature:g}: {success}, "
         f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
@@ -161,7 +163,7 @@ def told(success: Success, config: RunConfig) -> str:
     )
 
 
-def check_free(out: Path) -> None:
+def check_out_folder(out: Path) -> None:
     """Refuse before the work what would fail after it; leaves nothing behind."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
@@ -187,7 +189,7 @@ def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
         )
 
 
-def start(config: RunConfig) -> Policy:
+def load_start_policy(config: RunConfig) -> Policy:
     if config.model.name != "scratch":
         return load_policy(config.model)
     tokenizer = build_tokenizer()

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from counterpoise.config import WarmupConfig
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 
 PAD, USER, ASSISTANT, END, UNKNOWN = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>", "<unk>"
 SPECIAL = (PAD, USER, ASSISTANT, END, UNKNOWN)
-PIECE = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
-SURVEY = 20_000  # problems read to collect the words; every template appears many times over
+PIECE_PATTERN = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
+SURVEYED_PROBLEMS = (
+    20_000  # problems read to collect the words; every template appears many times over
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
@@ -33,13 +35,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary() -> list[str]:
+def collect_vocabulary() -> list[str]:
     """Every piece that the training split of word problems is made of, sorted."""
     pieces: set[str] = set("0123456789 \n")
-    for index in range(SURVEY):
-        example = problem("train", index)
+    for index in range(SURVEYED_PROBLEMS):
+        example = make_problem("train", index)
         for text in (example.problem, example.solution):
-            pieces.update(re.findall(PIECE, text))
+            pieces.update(re.findall(PIECE_PATTERN, text))
     return sorted(pieces)
 
 
@@ -50,9 +52,9 @@ def build_tokenizer() -> Any:
     spelled = [f"<0x{byte:02X}>" for byte in range(256)]
     # A Unigram model takes the likeliest split: a known piece whole, spelled bytes otherwise.
     scored = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in spelled]
-    scored += [(piece, -1.0) for piece in vocabulary()]
+    scored += [(piece, -1.0) for piece in collect_vocabulary()]
     tokenizer = Tokenizer(models.Unigram(scored, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE_PATTERN), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(list(SPECIAL))
     return PreTrainedTokenizerFast(

@@ -28,19 +28,19 @@ from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
-Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
+ShouldStop = Callable[[int], bool]  # (steps taken) -> whether to stop here
 FINISHING = "finishing the step, then a checkpoint"
 SAVING = "saving a checkpoint"
 
 
-class Keeper:
+class TrainingCheckpoints:
     """Who keeps the training while it goes on. This one keeps nothing; `resume.py` does."""
 
-    def take_up(self, optimizer: Optimizer) -> int:
+    def restore(self, optimizer: Optimizer) -> int:
         """The steps taken before; weights and optimizer are as they were then."""
         return 0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time to save."""
         return False
 
@@ -56,9 +56,9 @@ def supervise(
     *,
     checkpointing: bool = False,
     progress: Progress = lambda step, loss: None,
-    done: Done = lambda step: False,
-    again: Sequence[tuple[Prompt, Ints]] = (),
-    keeper: Keeper | None = None,
+    should_stop: ShouldStop = lambda step: False,
+    second_turns: Sequence[tuple[Prompt, Ints]] = (),
+    checkpoints: TrainingCheckpoints | None = None,
 ) -> int:
     """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
 
@@ -68,37 +68,45 @@ def supervise(
     look is not finished.
     """
     check_solutions(prompts)
-    keeper = keeper or Keeper()
+    checkpoints = checkpoints or TrainingCheckpoints()
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
     )
     first = len(prompts)
     example = cache(
-        lambda i: as_row(policy, prompts[i]) if i < first else as_row(policy, *again[i - first])
+        lambda i: (
+            solution_row(policy, prompts[i])
+            if i < first
+            else solution_row(policy, *second_turns[i - first])
+        )
     )
-    taken, every = keeper.take_up(optimizer), config.evaluate_every
+    taken, every = checkpoints.restore(optimizer), config.evaluate_every
     while True:
         try:
-            if every and taken and taken % every == 0 and done(taken):
+            if every and taken and taken % every == 0 and should_stop(taken):
                 return taken
         except KeyboardInterrupt:
             with postponed(SAVING):
-                keeper.save(optimizer, taken)
+                checkpoints.save(optimizer, taken)
             raise
         if taken == config.steps:
             return taken
         with postponed(FINISHING) as stopped:
-            chosen = rng_for(seed, "warmup", taken).integers(first + len(again), size=config.batch)
+            chosen = rng_for(seed, "warmup", taken).integers(
+                first + len(second_turns), size=config.batch
+            )
             rows = [example(int(i)) for i in chosen]
-            loss = learn(policy, rows, optimizer, micro, taken, config.steps, checkpointing)
+            loss = take_supervised_step(
+                policy, rows, optimizer, micro, taken, config.steps, checkpointing
+            )
             taken += 1
             progress(taken, loss)
-            if stopped() or keeper.due():
-                keeper.save(optimizer, taken)
+            if stopped() or checkpoints.is_due():
+                checkpoints.save(optimizer, taken)
 
 
-def learn(
+def take_supervised_step(
     policy: Policy,
     rows: Sequence[Row],
     optimizer: Optimizer,
@@ -118,7 +126,7 @@ def learn(
     norm = optimizer.grad_norm()
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
-    optimizer.step(norm, schedule(step, steps))
+    optimizer.step(norm, learning_rate_factor(step, steps))
     return loss
 
 
@@ -141,7 +149,7 @@ def backward(
     return float(torch.stack(losses).sum())
 
 
-def as_row(policy: Policy, prompt: Prompt, before: Ints | None = None) -> Row:
+def solution_row(policy: Policy, prompt: Prompt, before: Ints | None = None) -> Row:
     """A worked solution as a response, its tokens and the end token, to the prompt or `before`."""
     ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
     tokens = np.array([*ids, policy.tokenizer.eos_token_id], dtype=np.int32)
@@ -169,7 +177,7 @@ def check_solutions(prompts: Sequence[Prompt]) -> None:
             )
 
 
-def schedule(step: int, steps: int) -> float:
+def learning_rate_factor(step: int, steps: int) -> float:
     """Share of the peak learning rate at `step`.
 
     Example:

@@ -16,12 +16,12 @@ from typing import Literal
 
 from counterpoise.verify.math.decide import decide
 
-Relation = Literal["same", "derived", "unknown", "different"]
+AnswerRelation = Literal["same", "derived", "unknown", "different"]
 
 _INTEGER = re.compile(r"-?\d+")
 
 
-def relate(answer: str, gold: str) -> Relation:
+def relate_answers(answer: str, gold: str) -> AnswerRelation:
     r"""The training answer against the benchmark's.
 
     Example:

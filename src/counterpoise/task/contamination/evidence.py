@@ -18,15 +18,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-from counterpoise.task.contamination.symbols import numbers, runs, without_drawings
-from counterpoise.task.contamination.wording import words
+from counterpoise.task.contamination.symbols import numbers_in, symbol_runs, without_drawings
+from counterpoise.task.contamination.wording import split_words
 
-RARE = 100  # problems that may have a feature for it to hand out candidates
-CANDIDATES = 40  # training prompts looked at for one item
+RARE_FEATURE_LIMIT = 100  # problems that may have a feature for it to hand out candidates
+MAX_CANDIDATES = 40  # training prompts looked at for one item
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class ProblemFeatures:
     """One problem. Prefixes keep the families apart: "w:" words, none for mathematics."""
 
     words: frozenset[str]
@@ -35,42 +35,46 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class SharedEvidence:
     """What a training prompt has of a benchmark item."""
 
     contained: float
-    alike: float
-    symbols_alike: float
-    symbols_weight: float  # of the shared mathematics: log(N/n), summed
-    numbers_missing: float  # share of the item's numbers that the prompt lacks
+    similarity: float
+    symbol_similarity: float
+    symbol_weight: float  # of the shared mathematics: log(N/n), summed
+    missing_number_share: float  # share of the item's numbers that the prompt lacks
 
 
-def features(text: str) -> Features:
+def extract_features(text: str) -> ProblemFeatures:
     """
     Example:
         >>> sorted(features("Find $x^2$").symbols)
         ['2', 'x ^', 'x ^ 2', '^ 2']
     """
     text = without_drawings(text)
-    formulas = runs(text)
+    formulas = symbol_runs(text)
     symbols = {" ".join(run) for run in formulas}
     for run in formulas:
         symbols.update(symbol for symbol in run if symbol[0].isdigit())
         symbols.update(" ".join(run[i : i + n]) for n in (2, 3) for i in range(len(run) - n + 1))
-    prose = frozenset(f"w:{word}" for word in words(text) if len(word) > 1 or not word.isascii())
-    return Features(prose, frozenset(symbols), Counter(numbers(formulas)))
+    prose = frozenset(
+        f"w:{word}" for word in split_words(text) if len(word) > 1 or not word.isascii()
+    )
+    return ProblemFeatures(prose, frozenset(symbols), Counter(numbers_in(formulas)))
 
 
 @dataclass(slots=True)
-class Index:
+class EvidenceIndex:
     """The training prompts by their rare features, and the weight of every feature."""
 
-    train: Sequence[Features]
+    train: Sequence[ProblemFeatures]
     weights: dict[str, float]
     holders: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, train: Sequence[Features], items: Sequence[Features]) -> Index:
+    def build(
+        cls, train: Sequence[ProblemFeatures], items: Sequence[ProblemFeatures]
+    ) -> EvidenceIndex:
         counts: Counter[str] = Counter()
         for one in [*train, *items]:
             counts.update(one.words)
@@ -81,11 +85,11 @@ class Index:
         holders = defaultdict(list)
         for place, one in enumerate(train):
             for name in (one.words | one.symbols) & wanted:
-                if counts[name] <= RARE:
+                if counts[name] <= RARE_FEATURE_LIMIT:
                     holders[name].append(place)
         return cls(train, weights, holders)
 
-    def candidates(self, item: Features) -> list[int]:
+    def candidates(self, item: ProblemFeatures) -> list[int]:
         """Training prompts that share the most rare features: of all, and of mathematics alone."""
         found: set[int] = set()
         for names in (item.symbols, item.words | item.symbols):
@@ -93,21 +97,21 @@ class Index:
             for name in names:
                 for place in self.holders.get(name, ()):
                     heard[place] += self.weights[name]
-            found.update(nlargest(CANDIDATES // 2, heard, key=heard.__getitem__))
+            found.update(nlargest(MAX_CANDIDATES // 2, heard, key=heard.__getitem__))
         return sorted(found)
 
-    def shares(self, place: int, item: Features) -> Shares:
+    def evidence(self, place: int, item: ProblemFeatures) -> SharedEvidence:
         one = self.train[place]
         words, shared_words = self._sums(one.words, item.words)
         symbols, shared_symbols = self._sums(one.symbols, item.symbols)
         all_item = self._weight(item.words) + self._weight(item.symbols)
         missing = sum((item.numbers - one.numbers).values()) if item.numbers else 0
-        return Shares(
+        return SharedEvidence(
             contained=_ratio(shared_words + shared_symbols, all_item),
-            alike=_ratio(shared_words + shared_symbols, words + symbols),
-            symbols_alike=_ratio(shared_symbols, symbols),
-            symbols_weight=shared_symbols,
-            numbers_missing=_ratio(missing, item.numbers.total()),
+            similarity=_ratio(shared_words + shared_symbols, words + symbols),
+            symbol_similarity=_ratio(shared_symbols, symbols),
+            symbol_weight=shared_symbols,
+            missing_number_share=_ratio(missing, item.numbers.total()),
         )
 
     def _sums(self, one: frozenset[str], other: frozenset[str]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ Span = tuple[str, bool]  # a piece of the text, and whether it is shared
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.\d+)?|[^\s$\\{}]")
 _TELLING = re.compile(r"\d|[a-zA-Z]{4,}")
-LONGEST = 1_500  # tokens; what is longer is not marked to its end
+MAX_TOKENS = 1_500  # tokens; what is longer is not marked to its end
 
 
 def shared_spans(left: str, right: str) -> tuple[list[Span], list[Span]]:
@@ -23,7 +23,7 @@ def shared_spans(left: str, right: str) -> tuple[list[Span], list[Span]]:
         ([('Find ', False), ('12', True), (' apples.', False)], [('Take ', False), ('12', True), \
 (' pears', False)])
     """
-    found = [list(_TOKEN.finditer(text))[:LONGEST] for text in (left, right)]
+    found = [list(_TOKEN.finditer(text))[:MAX_TOKENS] for text in (left, right)]
     names = [[match.group().casefold() for match in matches] for matches in found]
     marks: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     blocks = SequenceMatcher(None, names[0], names[1], autojunk=False).get_matching_blocks()

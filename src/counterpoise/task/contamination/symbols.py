@@ -49,7 +49,7 @@ _NAMES = (
 )
 _NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NAMES.split(), 2)}
 
-Run = tuple[str, ...]
+SymbolRun = tuple[str, ...]
 
 
 def is_cjk(text: str) -> bool:
@@ -62,7 +62,7 @@ def without_drawings(text: str) -> str:
     return _DRAWING.sub(" ", text)
 
 
-def runs(text: str) -> list[Run]:
+def symbol_runs(text: str) -> list[SymbolRun]:
     r"""The formulas and numbers of a text, in order.
 
     Example:
@@ -71,7 +71,7 @@ def runs(text: str) -> list[Run]:
     """
     for pattern, by in _RULES:
         text = pattern.sub(by, text)
-    found: list[Run] = []
+    found: list[SymbolRun] = []
     run: list[str] = []
     for formula, part in _parts(text):
         for match in _SYMBOL.finditer(part):
@@ -85,7 +85,7 @@ def runs(text: str) -> list[Run]:
     return [run for run in found if len(run) > 1 or (run and run[0][0].isdigit())]
 
 
-def numbers(formulas: list[Run]) -> list[str]:
+def numbers_in(formulas: list[SymbolRun]) -> list[str]:
     """All numbers, repeated ones too."""
     return [symbol for run in formulas for symbol in run if symbol[0].isdigit()]
 

@@ -16,10 +16,10 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS
 from counterpoise.task.contamination.items import EvalSet, from_prompts, read_benchmarks
-from counterpoise.task.contamination.search import search, to_data
+from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 from counterpoise.types import Prompt
 
-FILE = "contamination.json"
+CONTAMINATION_FILE = "contamination.json"
 
 
 def load_benchmarks(files: Sequence[str]) -> list[EvalSet]:
@@ -36,16 +36,16 @@ def warn_of_overlap(
     """Look for `benchmarks` in `prompts`, write contamination.json, and say what was found."""
     if not benchmarks:
         return
-    stored = folder.path / FILE
+    stored = folder.path / CONTAMINATION_FILE
     if stored.is_file():
         data = read_contamination(stored)
     else:
         problems = sum(len(bench.items) for bench in benchmarks)
         say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
-        data = to_data(search(from_prompts(prompts), benchmarks))
-        with folder.replacing(FILE) as temporary:
+        data = overlap_to_data(find_overlap(from_prompts(prompts), benchmarks))
+        with folder.replacing(CONTAMINATION_FILE) as temporary:
             temporary.write_text(json.dumps(data), encoding="utf-8")
-    for line in warnings(data):
+    for line in overlap_warnings(data):
         say(line)
 
 
@@ -53,7 +53,7 @@ def read_contamination(stored: Path) -> dict[str, Any]:
     """What an earlier start of the run, or the run that is shown, found."""
     try:
         data = json.loads(stored.read_text(encoding="utf-8"))
-        warnings(data)
+        overlap_warnings(data)
         list(data["matches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
         raise PoiseError(
@@ -62,7 +62,7 @@ def read_contamination(stored: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def warnings(data: dict[str, Any]) -> list[str]:
+def overlap_warnings(data: dict[str, Any]) -> list[str]:
     """A line for each benchmark with copies, and the remedy; none where there are none.
 
     Example:

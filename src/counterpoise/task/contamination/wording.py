@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 
-N = 10  # words of a gram
-NEAR = 0.5  # a Jaccard index above it is a near copy
+NGRAM_WORDS = 10  # words of a gram
+NEAR_COPY_JACCARD = 0.5  # a Jaccard index above it is a near copy
 
 _BRACKET_SIZE = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
 _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff]")
 
 
-def letters(text: str) -> str:
+def letters_and_digits(text: str) -> str:
     r"""What two copies share.
 
     Example:
@@ -27,13 +27,13 @@ def letters(text: str) -> str:
     return "".join(filter(str.isalnum, _BRACKET_SIZE.sub("", text).casefold()))
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def grams(text: str, n: int = N) -> frozenset[tuple[str, ...]]:
+def word_ngrams(text: str, n: int = NGRAM_WORDS) -> frozenset[tuple[str, ...]]:
     """All runs of `n` words; the whole text if it is shorter."""
-    found = words(text)
+    found = split_words(text)
     return frozenset(tuple(found[i : i + n]) for i in range(max(1, len(found) - n + 1)) if found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, points
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, format_points
 from counterpoise.lab.studies.credit.arms import BASELINE
 from counterpoise.lab.studies.credit.training import Trained, trained, untrained
 from counterpoise.lab.studies.credit.value_correlation import Tokens, Valued, valued
@@ -137,8 +137,8 @@ def _notes(
         if one.rollouts and one.rollouts.n >= FEWEST_SEEDS:
             notes.append(
                 f"{one.arm} minus {BASELINE} at lr {one.rate:g}, {one.rollouts.n} seeds: "
-                f"{points(one.rollouts)} at equal rollouts"
-                + (f", {points(one.seconds)} at equal seconds." if one.seconds else ".")
+                f"{format_points(one.rollouts)} at equal rollouts"
+                + (f", {format_points(one.seconds)} at equal seconds." if one.seconds else ".")
             )
     return [*notes, *unfinished]
 

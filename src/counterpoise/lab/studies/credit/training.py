@@ -20,15 +20,15 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import LEVEL, compare, differences
 from counterpoise.lab.experiments.curves import (
     Runs,
-    arms,
-    by_run,
-    end,
-    mean,
-    of_seeds,
-    rates,
-    read_run,
+    arm_names,
+    group_by_run,
+    last_value,
+    learning_rates,
+    mean_over_run,
+    read_curve,
+    values_by_seed,
 )
-from counterpoise.lab.experiments.processes import Fleet, Standing, number_of_jobs
+from counterpoise.lab.experiments.processes import Fleet, FleetProgress, number_of_jobs
 from counterpoise.lab.studies.arms import after, design
 from counterpoise.lab.studies.credit import arms as credit_arms
 from counterpoise.lab.studies.credit.arms import BASELINE
@@ -47,12 +47,12 @@ def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()
     sizes, every = lab.sizes["training"], credit_arms.arms()
     table = {name: (*LEAN, *every[name].options) for name in sizes["arms"] if name not in idle}
     plan = design(replace(lab, sizes=sizes), list(table), table)
-    keys = sorted(plan.runs(), key=lambda key: key.arm in slow)
+    keys = sorted(plan.run_keys(), key=lambda key: key.arm in slow)
     fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
 
-    def tell(standing: Standing) -> None:
-        share = MEASURED_SHARE + (1 - MEASURED_SHARE) * standing.share
-        lab.progress(f"{standing.ended} of {standing.total} runs", share)
+    def tell(standing: FleetProgress) -> None:
+        share = MEASURED_SHARE + (1 - MEASURED_SHARE) * standing.done_share
+        lab.progress(f"{standing.finished} of {standing.total} runs", share)
 
     fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
     ended = [key for key in keys if fleet.finished(key.name)]
@@ -80,7 +80,7 @@ def read_timed(folder: RunFolder) -> list[Record]:
     residuals = {line["iteration"]: line.get("exchangeability") for line in lines}
     return [
         {**r, "seconds": each * r["iteration"], "residual": residuals.get(r["iteration"])}
-        for r in read_run(folder)
+        for r in read_curve(folder)
     ]
 
 
@@ -101,12 +101,12 @@ class Trained:
 
 def trained(records: Records) -> list[Trained]:
     """Every arm at every rate; intervals of differences hold for all of them together."""
-    runs = by_run([r for r in records if r["panel"] == "training"])
-    others = [arm for arm in arms(runs) if arm != BASELINE]
-    family = max(1, len(others) * len(rates(runs)))
+    runs = group_by_run([r for r in records if r["panel"] == "training"])
+    others = [arm for arm in arm_names(runs) if arm != BASELINE]
+    family = max(1, len(others) * len(learning_rates(runs)))
     found = []
-    for rate in rates(runs):
-        for arm in arms(runs):
+    for rate in learning_rates(runs):
+        for arm in arm_names(runs):
             success = after(runs, arm, rate)
             by_rollouts = by_seconds = slower = None
             if arm != BASELINE:
@@ -117,7 +117,11 @@ def trained(records: Records) -> list[Trained]:
                 slower = _slower(runs, arm, rate)
             cancellation, residual, entropy = (
                 _mean(runs, arm, rate, of)
-                for of in (mean("cancellation"), mean("residual"), end("entropy"))
+                for of in (
+                    mean_over_run("cancellation"),
+                    mean_over_run("residual"),
+                    last_value("entropy"),
+                )
             )
             found.append(
                 Trained(
@@ -147,7 +151,7 @@ def untrained(records: Records) -> list[str]:
 
 
 def _slower(runs: Runs, arm: str, rate: float) -> Mean | None:
-    mine, theirs = (of_seeds(runs, who, rate, _each) for who in (arm, BASELINE))
+    mine, theirs = (values_by_seed(runs, who, rate, _each) for who in (arm, BASELINE))
     pairs = [mine[seed] / theirs[seed] - 1 for seed in sorted(mine.keys() & theirs.keys())]
     return student(pairs) if pairs else None
 
@@ -162,5 +166,5 @@ def _mean(
     runs: Runs, arm: str, rate: float, of: Callable[[list[Record]], float | None]
 ) -> float | None:
     """Over seeds; None where no seed knows it."""
-    found = of_seeds(runs, arm, rate, of)
+    found = values_by_seed(runs, arm, rate, of)
     return statistics.fmean(found.values()) if found else None
