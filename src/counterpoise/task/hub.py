@@ -1,12 +1,12 @@
-r"""A dataset of the Hugging Face hub, or a local folder of one, read with the `datasets` package.
+r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read by `datasets`.
 
     path = "open-r1/DAPO-Math-17k-Processed:en"     a hub id, and after a colon its configuration
     path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
                                                     or one written by `save_to_disk`
 
-Rows need a problem and an answer column; without an id column the row number is the id. Of other
-columns those are kept that a reward of the user's asks for. Held-out problems come from a second
-split, or are taken out of the training split as `split.hold_out` does.
+Rows need a problem and an answer column; without an id column the row number is the id. Further
+columns are kept if a reward function of the user needs them. Held-out problems come from a second
+split, or are taken out of the training split by `split_heldout.hold_out`.
 Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
 """
 
@@ -36,7 +36,7 @@ def load(
     generic_field: str = "generic",
     keep: Sequence[str] = (),
 ) -> Task:
-    """Both sides in the order of their rows; ids begin with the split's name."""
+    """Load both splits in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
@@ -46,10 +46,10 @@ def load(
     )
     prompts = read_split(path, train_split, fields)
     if heldout_split:
-        kept = read_split(path, heldout_split, fields)
-        return Task(path, drop_heldout_texts(prompts, kept, path), kept)
-    train, kept = hold_out(prompts, heldout, path)
-    return Task(path, train, kept)
+        heldout_prompts = read_split(path, heldout_split, fields)
+        return Task(path, drop_heldout_texts(prompts, heldout_prompts, path), heldout_prompts)
+    train, heldout_prompts = hold_out(prompts, heldout, path)
+    return Task(path, train, heldout_prompts)
 
 
 def read_split(path: str, split: str, fields: FieldNames) -> list[Prompt]:
@@ -76,7 +76,7 @@ def read_split(path: str, split: str, fields: FieldNames) -> list[Prompt]:
 
 
 def open_split(path: str, split: str) -> Any:
-    """The split as a `datasets.Dataset`; its faults in one line."""
+    """The split as a `datasets.Dataset`; its errors become one line with the remedy."""
     try:
         import datasets
     except ImportError:
@@ -84,11 +84,16 @@ def open_split(path: str, split: str) -> Any:
     folder = Path(path)
     try:
         if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-            saved = datasets.load_from_disk(path)
-            splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+            stored_dataset = datasets.load_from_disk(path)
+            splits = (
+                stored_dataset
+                if isinstance(stored_dataset, datasets.DatasetDict)
+                else {"train": stored_dataset}
+            )
             if split not in splits:
                 raise PoiseError(_no_split(path, split, sorted(splits)))
             return splits[split]
+        # A local folder may have a colon in its name; a hub id may not.
         name, _, config = (path, "", "") if folder.exists() else path.partition(":")
         return datasets.load_dataset(name, config or None, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

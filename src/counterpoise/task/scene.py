@@ -1,4 +1,4 @@
-"""The stage on which a family tells its story: who, what, which numbers, and the worked steps."""
+"""A word problem while it is written: names, items, numbers, sentences and worked steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SolutionStep:
 
 
 class Scene:
-    """One problem being written. All randomness comes from the generator it is given.
+    """One problem while it is written. All randomness comes from the given generator.
 
     `value` is the quantity after the last step, `steps` the worked solution.
     """
@@ -48,6 +48,7 @@ class Scene:
     def __init__(self, rng: random.Random, level: int) -> None:
         self.rng = rng
         self.level = level
+        # The order of these draws is part of every problem: changing it changes all problems.
         girl = rng.random() < 0.5
         self.name = rng.choice(GIRLS if girl else BOYS)
         self.other = rng.choice([n for n in GIRLS + BOYS if n != self.name])
@@ -98,11 +99,11 @@ class Scene:
         return self.rng.randint(2, 3)
 
     def below(self, bound: int) -> int:
-        """A quantity that can be taken from `bound` and leaves something."""
+        """A quantity less than `bound`, so that something is left after taking it."""
         most = min(bound - 1, (12, 20, 40, 60)[self.level - 1])
         return self.rng.randint(min(2, most), most)
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- text ----------------------------------------------------------------------------------
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)

@@ -1,8 +1,8 @@
-"""Twelve families of arithmetic stories, each a function that tells one on a `Scene`.
+"""Twelve families of arithmetic stories, each a function that writes one into a `Scene`.
 
-A family says what happens (`scene.say`), computes (`scene.step`) and leaves a quantity of
-`scene.unit` that later events may change. Word problems are built from these by
-`task/word_problems.py`; every word a family can utter is in the embedded tokenizer.
+A family adds sentences (`scene.say`), computes (`scene.step`) and leaves a quantity of `scene.unit`
+that later events may change. `task/word_problems.py` builds word problems from them. Every word
+that a family uses is in the embedded tokenizer: new words need a new tokenizer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from counterpoise.task.scene import Scene
 
 
 def shopping(s: Scene) -> None:
-    """Money less a purchase."""
+    """Money minus a purchase."""
     item, price, count = s.item(), s.small(), s.small()
     cost = price * count
     money = cost + s.number()
@@ -106,7 +106,7 @@ def reading(s: Scene) -> None:
 
 
 def ages(s: Scene) -> None:
-    """Older than, then times as old."""
+    """Some years older, then several times as old."""
     age, older, times = s.number(), s.small(), s.times()
     s.unit = "years"
     s.say(f"{s.name} is {age} years old.")
@@ -161,7 +161,7 @@ def wages(s: Scene) -> None:
 def seats(s: Scene) -> None:
     """Rows of chairs and the people on them."""
     rows, each = s.small(), s.number()
-    taken = s.below(rows * each)
+    occupied = s.below(rows * each)
     s.unit = "chairs"
     s.say(
         s.pick(
@@ -169,9 +169,9 @@ def seats(s: Scene) -> None:
             f"In a {s.place()} there are {rows} rows with {each} chairs each.",
         )
     )
-    s.say(s.pick(f"{taken} people sit down.", f"{taken} of the chairs are taken."))
+    s.say(s.pick(f"{occupied} people sit down.", f"{occupied} of the chairs are taken."))
     s.step(s.pick("There are", "The rows have"), rows, "*", each)
-    s.step(s.pick("Free are", "Still empty are"), rows * each, "-", taken)
+    s.step(s.pick("Free are", "Still empty are"), rows * each, "-", occupied)
     s.ask(s.pick("How many chairs are empty?", "How many chairs are free?"))
 
 
@@ -197,7 +197,7 @@ def tank(s: Scene) -> None:
 
 
 def baking(s: Scene) -> None:
-    """What there is less what a recipe needs."""
+    """Ingredients minus what the cakes need."""
     cakes, each = s.small(), s.small()
     have = cakes * each + s.number()
     good = s.pick("eggs", "apples", "cups", "lemons")
@@ -220,7 +220,7 @@ def baking(s: Scene) -> None:
 
 
 def garden(s: Scene) -> None:
-    """The way around a rectangle."""
+    """The perimeter of a rectangle."""
     length, width = s.number(), s.number()
     s.unit = "meters"
     s.say(

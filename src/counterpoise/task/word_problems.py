@@ -1,4 +1,4 @@
-r"""The embedded task: arithmetic word problems in English with worked solutions.
+r"""The `word_problems` task: arithmetic word problems in English with worked solutions.
 
     problem    Ana has 31 dollars. She buys 4 pens for 3 dollars each. How many dollars are left?
     solution   The pens cost 4 * 3 = 12 dollars. There remain 31 - 12 = 19 dollars.
@@ -48,8 +48,8 @@ def load(
     """`size` training and `heldout` held-out problems, levels in turn."""
     return Task(
         name="word_problems",
-        train=[make_problem("train", i, levels, seed, slips) for i in range(size)],
-        heldout=[make_problem("heldout", i, levels, seed) for i in range(heldout)],
+        train=[make_problem("train", index, levels, seed, slips) for index in range(size)],
+        heldout=[make_problem("heldout", index, levels, seed) for index in range(heldout)],
     )
 
 
@@ -58,13 +58,14 @@ def make_problem(
 ) -> Prompt:
     """The `index`-th problem of a split: a pure function of its arguments."""
     level = levels[index % len(levels)]
+    # Rejection sampling: about one story in eight belongs to the held-out split.
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"word_problems/{split}/{level}", index, attempt))
         family = rng.choice(sorted(FAMILIES))
         scene = tell_story(family, level, rng)
         if split_of_skeleton(family, scene.skeleton) == split:
             text = " ".join([*scene.sentences, scene.question])
-            numbers = [int(n) for n in re.findall(r"\d+", text)]
+            numbers = [int(number) for number in re.findall(r"\d+", text)]
             steps = with_slips(scene.steps, numbers, rng, slips) if slips else scene.steps
             lines = [str(step) for step in steps]
             return Prompt(
@@ -78,7 +79,7 @@ def make_problem(
 
 
 def tell_story(family: str, level: int, rng: random.Random) -> Scene:
-    """A story of one family, lengthened by events to its number of steps."""
+    """A story of one family, extended by events to the number of steps of its level."""
     scene = Scene(rng, level)
     FAMILIES[family](scene)
     fewest, most = STEPS[level]
@@ -91,5 +92,6 @@ def tell_story(family: str, level: int, rng: random.Random) -> Scene:
 
 
 def split_of_skeleton(family: str, skeleton: str) -> str:
+    """The split that all problems with this arithmetic belong to."""
     digest = blake2b(f"{family}:{skeleton}".encode(), digest_size=4).digest()
     return "heldout" if int.from_bytes(digest, "big") % HELDOUT_SHARE == 0 else "train"

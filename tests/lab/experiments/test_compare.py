@@ -107,7 +107,7 @@ def test_arms_that_made_the_same_runs_show_nothing() -> None:
     (one,) = compare(group_by_run(records), "QB", "shuffled")
     assert one.identical_runs
     assert describe_comparison(one) == (
-        "at lr 0.0001 the arms made the same runs over 3 seeds: the option never acted"
+        "at lr 0.0001 both arms made the same runs over 3 seeds: the option had no effect"
     )
     assert (
         judge_comparisons([one], "better", 0.02)
@@ -128,7 +128,7 @@ def test_the_same_difference_at_every_seed_decides_nothing() -> None:
     assert one.rollouts.p == 1.0
     assert describe_comparison(one) == (
         "at lr 0.0001 +5.0 points at equal rollouts and +5.0 points at equal updates over 3 seeds, "
-        "the same at every seed: without spread nothing is judged"
+        "the same at every seed: without spread there is no verdict"
     )
     assert judge_comparisons([one], "better", 0.02) == "inconclusive"
 

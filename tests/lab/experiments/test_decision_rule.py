@@ -46,7 +46,7 @@ def test_without_a_hypothesis(tmp_path: Path) -> None:
     none = EXPERIMENT.replace('hypotheses = ["QB > shuffled"]', "")
     said = describe_rule(read_experiment(write(tmp_path, none)))
     assert "replicated when" not in said
-    assert said.endswith("No hypothesis is stated, so nothing is decided.")
+    assert said.endswith("No hypothesis is stated, so there is no verdict.")
 
 
 def test_a_pilot_has_its_own() -> None:

@@ -141,7 +141,7 @@ def test_where_the_first_runs_fail_the_others_are_not_tried_and_that_is_said(
     monkeypatch.setattr(Fleet, "train", fails)
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["experiment", str(write(tmp_path)), "--out", str(out)])
-    said = "3 runs failed before any ended, 1 left untried; the same command tries again"
+    said = "3 runs failed before any finished, 1 not tried; the same command tries again"
     assert str(done.exception) == said
     page = (out / "results.md").read_text()
     assert "shuffled at lr 0.0001: 2 of 2 runs failed, seeds 0, 1 (no model 'out/warm'). No" in page
@@ -184,7 +184,7 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     piece = [{**r, "start": "other weights"} for r in run("QB", 0, [0.4, 0.5, 0.6], 4)]
     write_piece(out / "pieces" / "a.parquet", Piece(group_by_run(piece), {}), experiment)
     bench = ExperimentRunner.open(experiment, file, out)
-    with pytest.raises(PoiseError, match="embedded begins with other weights"):
+    with pytest.raises(PoiseError, match="embedded starts from other weights"):
         bench.train(experiment.design.run_keys(), 1, lambda standing: None)
     said = command(file, "--out", out, "--minutes", 0)  # where pieces are put together
     assert "1 of 4 runs are finished" in said
@@ -237,8 +237,11 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path)
     experiment = read_experiment(file)
     one, two, three, four = experiment.design.run_keys()
     said = command(file, "--dry-run")
-    assert "done: not known: --out names the folder to look into\n" in said
-    assert "known when one has ended; a first one: --seeds 0:1 --rates 0.0001 --arms shuff" in said
+    assert "done: not known: name the folder of the experiment with --out\n" in said
+    assert (
+        "known once one run has finished; start with --seeds 0:1 --rates 0.0001 --arms shuff"
+        in said
+    )
     assert "4 runs, 3 at a time (--jobs)" in command(file, "--dry-run", "--jobs", 3)
 
     assert "done: 0 of 4 are finished in" in command(file, "--dry-run", "--out", out)
@@ -250,14 +253,14 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path)
     RunFolder.create(out / "runs" / three.name, experiment.run_config)
     before = sorted(out.rglob("*"))
     said = command(file, "--dry-run", "--out", out, "--jobs", 1)
-    assert f"done: 2 of 4 are finished in {out}, 2 left (1 begun, 1 failed, and to be tri" in said
-    each = "1.7 min each after loading, as in the 2 runs that ended"
+    assert f"done: 2 of 4 are finished in {out}, 2 left (1 started, 1 failed, to be tri" in said
+    each = "1.7 min each after loading, as in the 2 runs that finished"
     assert f"time: 2 runs, 1 at a time (--jobs), {each}: about 3.3 min\n" in said
     said = command(file, "--dry-run", "--out", out, "--jobs", 1, "--minutes", 2)
-    assert "about 3.3 min; about 1 of them end within --minutes 2\n" in said
+    assert "about 3.3 min; about 1 of them finish within --minutes 2\n" in said
     said = command(file, "--dry-run", "--out", out, "--seeds", "0:1")
     assert "2 of 2 are finished" in said
-    assert "time: nothing is left to train" in said
+    assert "time: nothing left to train" in said
     assert "task           word_problems: 16 problems to train on" in said
     assert "memory         training" in said
     assert sorted(out.rglob("*")) == before

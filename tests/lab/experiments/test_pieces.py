@@ -75,10 +75,10 @@ def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment)
     with pytest.raises(PoiseError, match=said):
         read_pieces(tmp_path, other)
     write_piece(folder / "b.parquet", Piece(runs_of("QB", 1, "another"), {}), experiment)
-    with pytest.raises(PoiseError, match="begins with other weights"):
+    with pytest.raises(PoiseError, match="starts from other weights"):
         read_pieces(tmp_path, experiment)
     (folder / "b.parquet").write_bytes(b"PAR1 not at all")
-    with pytest.raises(PoiseError, match="no piece of an experiment"):
+    with pytest.raises(PoiseError, match="not a piece of an experiment"):
         read_pieces(tmp_path, experiment)
 
 
@@ -143,9 +143,7 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     kept = read_piece(tmp_path / CURVES_FILE, experiment).runs
     assert list(kept) == [RunKey("whole", 1e-4, 0)]
     assert run_origins(taken.runs) == run_origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
-    said = (
-        f"1 run shared with another experiment and trained for it, theirs {other.digest}: whole 1."
-    )
+    said = f"1 run reused from another experiment, theirs {other.digest}: whole 1."
     assert describe_reused_runs(kept) == [said]
     assert said in judge_experiment(kept, experiment).notes
     assert said in markdown_heading(experiment, kept)

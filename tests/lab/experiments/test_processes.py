@@ -177,7 +177,7 @@ def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[st
     assert str(short) == "3 of 8 runs, 1 failed, memory ran out once: 3 at a time now"
     assert "memory ran out 2 times: 3 at a time now" in str(replace(short, postponed=2))
     with _Display(Console(width=80)) as display:
-        display.tell(short)
+        display.show(short)
     runs = "QB-lr0.0001-seed0 12, QB-lr0.0001-seed1 12, QB-lr0.0001-seed2 12"
     assert capsys.readouterr().out == f"{short}, 46 %, 2 min left  [{runs}]\n"
 

@@ -212,10 +212,10 @@ def test_failed_runs_are_told_with_what_is_compared_without_them(experiment: Exp
     text = results_markdown(runs, experiment, failures)
     lines = [
         "shuffled at lr 0.0004: 1 of 8 runs failed, seed 7 (killed by SIGKILL). No arm is compared "
-        "with it at this seed; collapsed are 4 of 7, and 5 of 8 if to fail is to collapse.",
+        "with it at this seed; 4 of 7 collapsed, or 5 of 8 if a failed run counts as collapsed.",
         "RB at lr 0.0004: 2 of 8 runs failed, seeds 0, 5 (steps that are not / finite). It is "
-        "compared with shuffled over 5 seeds, without them; collapsed are 0 of 6, and 2 of 8 if to "
-        "fail is to collapse.",
+        "compared with shuffled over 5 seeds, without them; 0 of 6 collapsed, or 2 of 8 if a failed "
+        "run counts as collapsed.",
     ]
     assert (
         f"Failed:\n\n- {lines[0]}\n- {lines[1]}\n\n{FAILURE_BIAS_NOTE}\n\n45 of 48 runs are" in text
@@ -239,7 +239,7 @@ def test_an_arm_of_which_every_run_failed(experiment: Experiment) -> None:
     failures = {RunKey("RB", 1e-4, seed): f"fault {seed}" for seed in (0, 1)}
     text = results_markdown({}, experiment, failures)
     assert "RB at lr 0.0001: 2 of 2 runs failed, seed 0 (fault 0); seed 1 (fault 1). It is" in text
-    assert "compared with shuffled at no seed; collapsed are 0 of 0, and 2 of 2 if" in text
+    assert "compared with shuffled at no seed; 0 of 0 collapsed, or 2 of 2 if" in text
 
 
 def test_what_is_0_but_for_rounding_is_0(experiment: Experiment) -> None:

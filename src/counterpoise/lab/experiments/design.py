@@ -1,4 +1,4 @@
-"""Arms of one experiment: the same seeds, prompts and start, another batch.
+"""The design of an experiment: arms x learning rates x seeds, and the options of every run.
 
 A run is a base (a run file), options common to all, those of its arm, a learning rate and a seed.
 Two arms with the same rate and seed see the same prompts and random numbers, so they are compared
@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 
 class RunKey(NamedTuple):
-    """Example: Key("QB", 1e-5, 3).name == "QB-lr1e-05-seed3" """
+    """The identity of one run.
+
+    Example: RunKey("QB", 1e-5, 3).name == "QB-lr1e-05-seed3"
+    """
 
     arm: str
     rate: float
@@ -27,7 +30,7 @@ class RunKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What is compared with what.
+    """The arms, learning rates and seeds that are compared.
 
     Example:
         Design("demo", (), {"shuffled": ("batch.composer=shuffled",), "QB": ()}, [1e-4], range(2))
@@ -40,7 +43,9 @@ class Design:
     seeds: Sequence[int]
 
     def run_keys(self) -> list[RunKey]:
-        """Seed by seed over all rates and arms: what is cut short has whole seeds behind it."""
+        """All runs, seed by seed."""
+        # Seed is the outermost loop: an experiment that is cut short has complete seeds, and only
+        # complete seeds can be compared.
         return [
             RunKey(arm, rate, seed)
             for seed in self.seeds
@@ -49,5 +54,6 @@ class Design:
         ]
 
     def overrides(self, key: RunKey) -> tuple[str, ...]:
-        own = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
-        return (*self.common, *self.arms[key.arm], *own)
+        """The options of one run, as `--set` takes them; later ones win."""
+        run_options = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
+        return (*self.common, *self.arms[key.arm], *run_options)

@@ -1,4 +1,4 @@
-"""What stands above every result of an experiment: what was asked, by which rule, of which file."""
+"""The header of every result: title, claim, decision rule, sizes and digest of the experiment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTHOR_RULE_LABEL = "In the author's words, which decide nothing"
 
 
 def result_header(experiment: Experiment) -> dict[str, Any]:
-    """The head of NAME.json, as a study's, so that `poise report` shows it among them."""
+    """The header of NAME.json, in the form of a study's: `poise report` lists them together."""
     options = experiment.options
     return {
         "study": experiment.name,
@@ -29,6 +29,7 @@ def result_header(experiment: Experiment) -> dict[str, Any]:
 
 
 def experiment_sizes(experiment: Experiment) -> dict[str, Any]:
+    """Arms, rates, seeds, iterations and rollouts, for the header."""
     run = experiment.run_config
     return {
         "arms": list(experiment.design.arms),
@@ -42,7 +43,7 @@ def experiment_sizes(experiment: Experiment) -> dict[str, Any]:
 
 
 def markdown_heading(experiment: Experiment, runs: Runs) -> str:
-    """The head of results.md."""
+    """The header of results.md."""
     options = experiment.options
     settings = "; ".join(
         f"{name} {_plain(value)}" for name, value in experiment_sizes(experiment).items()

@@ -1,16 +1,16 @@
-"""What is read off one run beside its success: costs, waste, stability, mechanism.
+"""Measures of a single run besides its success: costs, waste, stability, mechanism.
 
-    collapsed             its last held-out success is below a part of its first, or far below its
-                          best; how far is said in the experiment file beforehand
+    collapsed             the last held-out success is below a fraction of the first, or far below
+                          the best; the experiment file fixes both thresholds beforehand
     sampled per update    rollouts / optimizer steps: what an update costs
-    dropped per update    rollouts that RB gave up (surplus, or too old) / optimizer steps
+    dropped per update    rollouts that RB dropped (surplus, or too old) / optimizer steps
     silent per update     rollouts without signal: all of their group right, or all wrong
-    gain per 10,000       held-out success gained for 10,000 sampled rollouts
-    gain per 100          ... for 100 optimizer steps; of a run that spent less, neither: it would
-                          be a guess at what comes next
+    gain per 10,000       held-out success gained per 10,000 sampled rollouts
+    gain per 100          ... per 100 optimizer steps. A run that spent less has neither, because
+                          the number would be an extrapolation
 
-Near collapse the ends of runs lie far apart, and means over seeds say little: collapses are counted
-seed by seed, by the sign test over the seeds where one arm collapsed and the other did not.
+Near collapse the final values of runs lie far apart, and means over seeds say little. Collapses are
+therefore counted seed by seed, with the sign test over the seeds where exactly one arm collapsed.
 """
 
 from __future__ import annotations
@@ -36,75 +36,80 @@ Measure = Callable[[Curve], float | None]
 
 
 class MeasureSpec(NamedTuple):
+    """A measure with its label and the values it can take."""
+
     label: str
     compute: Measure
     value_range: Range = AMOUNT_RANGE
-    percent: bool = False  # how it is shown
-    needs_all_runs: bool = (
-        False  # left out of an arm unless all its runs have it: no choice of seeds
-    )
+    percent: bool = False  # shown in percent
+    # Left out unless all runs of the arm have it: the seeds that have it may be a biased choice.
+    needs_all_runs: bool = False
 
 
 def heldout_values(curve: Sequence[Record], column: str = HELDOUT_COLUMN) -> list[float]:
-    """Its evaluations in order."""
-    return [r[column] for r in curve if r.get(column) is not None]
+    """The held-out success of every evaluation, in order."""
+    return [record[column] for record in curve if record.get(column) is not None]
 
 
 def has_collapsed(curve: Sequence[Record], of_start: float, below_best: float) -> bool:
-    """
+    """Whether a run ended far below its start or its best.
+
     Example:
         >>> curve = [{"heldout": h} for h in (0.4, 0.7, 0.45)]
-        >>> collapsed(curve, of_start=0.5, below_best=0.2)   # 0.45 is 0.25 below its best
+        >>> has_collapsed(curve, of_start=0.5, below_best=0.2)   # 0.45 is 0.25 below its best
         True
     """
-    found = heldout_values(curve)
-    return bool(found) and (found[-1] < of_start * found[0] or found[-1] < max(found) - below_best)
+    values = heldout_values(curve)
+    return bool(values) and (
+        values[-1] < of_start * values[0] or values[-1] < max(values) - below_best
+    )
 
 
-def _per(column: str, cost: str) -> Measure:
-    """What had come together by the end, for each unit of cost."""
+def _per_cost(column: str, cost: str) -> Measure:
+    """The total of a column at the end of the run, per unit of cost."""
 
-    def of(curve: Curve) -> float | None:
-        whole = (
-            sum(r.get(column) or 0 for r in curve)
-            if column == ROWS_WITHOUT_SIGNAL
-            else curve[-1][column]
-        )
-        return whole / curve[-1][cost] if curve[-1][cost] else None
+    def total_per_cost(curve: Curve) -> float | None:
+        if column == ROWS_WITHOUT_SIGNAL:
+            total = sum(record.get(column) or 0 for record in curve)
+        else:
+            total = curve[-1][column]
+        return total / curve[-1][cost] if curve[-1][cost] else None
 
-    return of
-
-
-def _gain(cost: str, unit: int) -> Measure:
-    def of(curve: Curve) -> float | None:
-        found, spent = heldout_values(curve), curve[-1][cost]
-        return unit * (found[-1] - found[0]) / spent if found and spent >= unit else None
-
-    return of
+    return total_per_cost
 
 
-ROWS_WITHOUT_SIGNAL = (
-    "rows_without_signal"  # of one iteration; the other columns count from the start
-)
+def _gain_per(cost: str, unit: int) -> Measure:
+    """The held-out success gained per `unit` of cost."""
+
+    def gain(curve: Curve) -> float | None:
+        # A run that spent less than one unit has no gain: it would be an extrapolation.
+        values, spent = heldout_values(curve), curve[-1][cost]
+        return unit * (values[-1] - values[0]) / spent if values and spent >= unit else None
+
+    return gain
+
+
+# Counted per iteration, while the other columns of costs count from the start of the run.
+ROWS_WITHOUT_SIGNAL = "rows_without_signal"
 MEASURES = {
     "along": MeasureSpec(
         "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
     ),
     "updates": MeasureSpec("updates", last_value("updates")),
-    "per_update": MeasureSpec("sampled rollouts per update", _per("rollouts", "updates")),
-    "dropped": MeasureSpec("rollouts dropped per update", _per("dropped", "updates")),
+    "per_update": MeasureSpec("sampled rollouts per update", _per_cost("rollouts", "updates")),
+    "dropped": MeasureSpec("rollouts dropped per update", _per_cost("dropped", "updates")),
     "silent": MeasureSpec(
-        "rollouts without signal per update", _per(ROWS_WITHOUT_SIGNAL, "updates")
+        "rollouts without signal per update", _per_cost(ROWS_WITHOUT_SIGNAL, "updates")
     ),
     "gain_rollouts": MeasureSpec(
         "success gained per 10,000 sampled rollouts",
-        _gain("rollouts", 10_000),
+        _gain_per("rollouts", 10_000),
         ANY_RANGE,
         True,
         True,
     ),
     "gain_updates": MeasureSpec(
-        "success gained per 100 updates", _gain("updates", 100), ANY_RANGE, True, True
+        "success gained per 100 updates", _gain_per("updates", 100), ANY_RANGE, True, True
     ),
     "cancellation": MeasureSpec("cancellation index", mean_over_run("cancellation"), SHARE_RANGE),
     "flipped": MeasureSpec(
@@ -126,19 +131,19 @@ MEASURES = {
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """P(so uneven a split of the pairs that differ, were both sides as likely), both ways.
+    """Two-sided p-value of a split at least this uneven, if both sides were equally likely.
 
     Example:
         >>> sign_test(6, 1), sign_test(3, 3)
         (0.125, 1.0)
     """
-    n = more + fewer
-    tail = sum(math.comb(n, k) for k in range(min(more, fewer) + 1)) / 2**n
+    pairs = more + fewer
+    tail = sum(math.comb(pairs, count) for count in range(min(more, fewer) + 1)) / 2**pairs
     return min(1.0, 2 * tail)
 
 
 def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a share, also at 0 and n of n.
+    """95 % interval of a share of `n`; also valid at 0 and at n.
 
     Example:
         >>> [round(x, 3) for x in wilson(0, 16)]

@@ -1,4 +1,6 @@
-"""Two learning rates from a pilot of the baseline, by a rule that stands in its file beforehand.
+"""Choose a stable learning rate and one at the edge from a pilot of the baseline.
+
+The thresholds are in the experiment file before anything is trained.
 
     falls      a run whose last held-out success is more than `fall` below its best
     learns     a run whose best is at least `learn` above its start
@@ -6,9 +8,9 @@
     stable     the largest rate at which all runs learn and none falls, nor falls at a smaller one
     edge       the smallest larger rate at which some run falls, though all learn
 
-The edge is where the paper's baseline lives: it learns at first and then loses what it learned.
-Where no rate falls, or none of the larger ones learns, there is no edge among those tried. A rate
-without a held-out evaluation is not tried.
+The edge is the regime of the paper's baseline, which learns at first and then loses what it
+learned. If no rate falls, or no larger rate learns, there is no edge among the rates tried. A rate
+without a held-out evaluation does not count as tried.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from counterpoise.lab.experiments.measures import heldout_values
 
 @dataclass(frozen=True, slots=True)
 class RateOutcome:
-    """How the runs of one rate went; a value a seed."""
+    """How the runs of one rate went; the lists have one value per seed."""
 
     rate: float
     start_success: list[float]
@@ -40,6 +42,8 @@ class RateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RateChoice:
+    """The outcome of a pilot: the rates tried, and the two chosen ones if there are any."""
+
     outcomes: list[RateOutcome]
     stable: float | None
     edge: float | None
@@ -51,27 +55,32 @@ class RateChoice:
 
 
 def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
-    tried = [one for rate in learning_rates(runs) if (one := _rate(runs, rate, experiment)).runs]
+    """Apply the rule of the module docstring to all finished runs."""
+    outcomes = [
+        outcome
+        for rate in learning_rates(runs)
+        if (outcome := _rate_outcome(runs, rate, experiment)).runs
+    ]
     stable = None
-    for one in tried:
-        if one.falling_runs:
+    for outcome in outcomes:
+        if outcome.falling_runs:  # a larger rate than one that falls is not called stable
             break
-        if one.learning_runs == one.runs:
-            stable = one.rate
+        if outcome.learning_runs == outcome.runs:
+            stable = outcome.rate
     edge = next(
         (
-            one.rate
-            for one in tried
-            if one.falling_runs
-            and one.learning_runs == one.runs
-            and (stable is None or one.rate > stable)
+            outcome.rate
+            for outcome in outcomes
+            if outcome.falling_runs
+            and outcome.learning_runs == outcome.runs
+            and (stable is None or outcome.rate > stable)
         ),
         None,
     )
-    return RateChoice(tried, stable, edge)
+    return RateChoice(outcomes, stable, edge)
 
 
-def _rate(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
+def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
     curves = [heldout_values(curve) for key, curve in runs.items() if key.rate == rate]
     curves = [curve for curve in curves if curve]
     fall, learn = experiment.options.fall, experiment.options.learn
@@ -86,17 +95,24 @@ def _rate(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
 
 
 def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """results.md of a pilot; `failed`: what is to be said of runs that did."""
+    """results.md of a pilot; `failed` are the lines about failed runs."""
     lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
-    for one in choice.outcomes:
-        values = (_values(one.start_success), _values(one.best_success), _values(one.final_success))
-        counts = (f"{one.learning_runs} of {one.runs}", f"{one.falling_runs} of {one.runs}")
-        lines.append("| " + " | ".join((f"{one.rate:g}", *values, *counts)) + " |")
+    for outcome in choice.outcomes:
+        values = (
+            _percentages(outcome.start_success),
+            _percentages(outcome.best_success),
+            _percentages(outcome.final_success),
+        )
+        counts = (
+            f"{outcome.learning_runs} of {outcome.runs}",
+            f"{outcome.falling_runs} of {outcome.runs}",
+        )
+        lines.append("| " + " | ".join((f"{outcome.rate:g}", *values, *counts)) + " |")
     lines += ["", f"By the rule: {choice}."]
     if failed:
         lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", PILOT_BIAS_NOTE]
     return "\n".join(lines) + "\n"
 
 
-def _values(values: list[float]) -> str:
+def _percentages(values: list[float]) -> str:
     return ", ".join(f"{100 * value:.1f}" for value in values)

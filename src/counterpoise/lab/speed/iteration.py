@@ -1,4 +1,4 @@
-"""Our side of an iteration: `loop.iterate` as a run calls it, with a real run folder."""
+"""Time whole iterations of our engine: `loop.iterate` as a run calls it, with a real folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from counterpoise.store.folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class IterationTimings:
-    """Repeated iterations of one engine. `tokens` and `steps` are what each of them did."""
+    """Timings of repeated iterations of one engine."""
 
     total: Timing
     sampling: Timing
     update: Timing
-    tokens: int  # drawn
-    steps: int  # optimizer steps
-    allocated: int = 0  # bytes at the peak; 0: not watched
+    tokens: int  # sampled in each iteration
+    steps: int  # optimizer steps of each iteration
+    allocated: int = 0  # bytes at the peak; 0: not measured
     reserved: int = 0
     stages: dict[str, float] = field(default_factory=dict)  # median seconds of each, if known
 
@@ -42,7 +42,7 @@ class IterationTimings:
 
 
 class TimedEngine:
-    """An engine that is ready to iterate. Iterations that are not `timed` warm it up."""
+    """Our engine, ready to iterate. A plain call warms it up; `run_timed` records the time."""
 
     def __init__(self, policy: Policy, config: RunConfig, path: Path) -> None:
         self.config = config
@@ -65,17 +65,25 @@ class TimedEngine:
     def stage_timing(self, name: str) -> Timing:
         return Timing(tuple(record[f"{name}_seconds"] for record in self.records))
 
-    def summarize(self, job: Workload, peak: PeakMemory | None = None) -> IterationTimings:
-        """What was measured, once it is sure that the work was what it claims to be."""
+    def summarize(
+        self, workload_size: Workload, peak: PeakMemory | None = None
+    ) -> IterationTimings:
+        """All timings, after checking that the engine did the work it should have done."""
+        # Stopping early or dropping rows would look like speed.
         record = self.records[-1]
-        drawn, trained = record["rollout_tokens"], record["batch_rows"]
-        if (drawn, trained) != (job.rollouts * job.length, job.rollouts):
-            raise AssertionError(f"{drawn} tokens drawn, {trained} rows trained: not {job}")
+        sampled_tokens, trained_rows = record["rollout_tokens"], record["batch_rows"]
+        if (sampled_tokens, trained_rows) != (
+            workload_size.rollouts * workload_size.length,
+            workload_size.rollouts,
+        ):
+            raise AssertionError(
+                f"{sampled_tokens} tokens sampled, {trained_rows} rows trained: not {workload_size}"
+            )
         return IterationTimings(
             total=Timing(tuple(self.seconds)),
             sampling=self.stage_timing("sample"),
             update=self.stage_timing("update"),
-            tokens=drawn,
+            tokens=sampled_tokens,
             steps=record["steps"],
             allocated=peak.allocated if peak else 0,
             reserved=peak.reserved if peak else 0,
@@ -91,6 +99,6 @@ class TimedEngine:
 
 @contextmanager
 def temporary_run_folders() -> Iterator[Path]:
-    """A place for the run folders of a measurement; gone afterwards."""
+    """A temporary folder for the run folders of a measurement."""
     with tempfile.TemporaryDirectory(prefix="poise-bench-") as path:
         yield Path(path)

@@ -1,4 +1,4 @@
-"""The sizes of every part, by machine; what all parts of one run share."""
+"""The sizes of all measurements on a GPU and on a CPU, and the setup that they share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL_MODEL, MIDDLE_MODEL, LARGE_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class UpdateCase:
-    """Rows of made-up tokens in one optimizer step, and how many of them the peer is given."""
+    """Rows of random tokens in one optimizer step, and how many of them the peer gets."""
 
     model: str
     groups: int
@@ -41,13 +41,13 @@ class SpeedPlan:
     """What is measured on one kind of machine. `peer` is the iteration that all engines take."""
 
     iteration: Workload
-    peer_repeats: int  # iterations of the other framework; ours takes twice as many
-    warm_up: int  # iterations of each that do not count
-    sampler: tuple[int, ...]  # rollouts, in groups of the peer's size
+    peer_repeats: int  # iterations of TRL; ours takes twice as many
+    warm_up: int  # iterations of each engine that do not count
+    sampler: tuple[int, ...]  # rollouts, in groups of the iteration's group size
     sampler_repeats: int
     update: tuple[UpdateCase, ...]
     agreement: Workload
-    growth: Mapping[str, tuple[Workload, ...]]  # by what grows: rollouts, length, size
+    growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
 
 
@@ -91,13 +91,13 @@ def cpu_plan(model: str) -> SpeedPlan:
 
 @dataclass(frozen=True, slots=True)
 class SpeedSetup:
-    """Shared by the parts of one run."""
+    """What all measurements of one run share."""
 
     device: torch.device
     rates: DeviceRates
     plan: SpeedPlan
     deadline: Deadline
-    update_options: dict[str, Any]  # options of the update that were asked for
+    update_options: dict[str, Any]  # of [update], as given by --set
     log: Callable[[str], None]
     growth_points: Sequence[
         str
@@ -109,7 +109,7 @@ class SpeedSetup:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Where the numbers were taken, and with which versions."""
+    """The device and the package versions behind the numbers."""
     cuda = torch.cuda.is_available()
     packages = ("torch", "triton", "transformers", "accelerate", "trl")
     return {

@@ -1,9 +1,9 @@
-"""The online monitor: iterations with it and without, in turns.
+"""Measure what the online monitor costs: iterations with and without it, in turns.
 
-on top = on / off - 1         of the iteration without; what the bar is held against
+on top = on / off - 1         the bar is a limit on this
 share  = the monitor's own clock / on
 
-It looks at as many tokens of an iteration as it does by default, which the bar is for, or at all.
+The monitor looks at its default number of tokens, which the bar is about, or at all of them.
 """
 
 from __future__ import annotations
@@ -23,51 +23,58 @@ MONITORS = {"off": work.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorC
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
-    """One iteration of ours with the monitor on: what `--profile` looks at."""
-    one = setup.plan.iteration
-    config = work.run_config(one, monitor=MONITORS["default"], **setup.update_options)
-    return TimedEngine(work.load_endless_policy(one.model), config, folder / "monitor")
+    """One iteration of ours with the monitor on, for `--profile`."""
+    iteration = setup.plan.iteration
+    config = work.run_config(iteration, monitor=MONITORS["default"], **setup.update_options)
+    return TimedEngine(work.load_endless_policy(iteration.model), config, folder / "monitor")
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
-    plan, one = setup.plan, setup.plan.iteration
-    policy = work.load_endless_policy(one.model)
-    rows, bars, found = [], [], []
+    """Time iterations with the monitor off, at its default, and on all tokens."""
+    plan, iteration = setup.plan, setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    rows, bars, comparisons = [], [], []
     with temporary_run_folders() as folder:
         for steps in (1, 4):
-            sides = {
+            engines = {
                 name: TimedEngine(
                     policy,
-                    work.run_config(one, steps=steps, monitor=look, **setup.update_options),
+                    work.run_config(
+                        iteration, steps=steps, monitor=monitor, **setup.update_options
+                    ),
                     folder / f"{steps}-{name}",
                 )
-                for name, look in MONITORS.items()
+                for name, monitor in MONITORS.items()
             }
+            # In turns: drift of the machine then affects all variants alike.
             for turn in range(plan.warm_up + plan.peer_repeats):
-                for side in sides.values():
-                    side() if turn < plan.warm_up else side.run_timed()
-            off = sides.pop("off").summarize(one)
-            for name, side in sides.items():
-                on, own = side.summarize(one), side.stage_timing("monitor").median
+                for engine in engines.values():
+                    engine() if turn < plan.warm_up else engine.run_timed()
+            off = engines.pop("off").summarize(iteration)
+            for name, engine in engines.items():
+                on, monitor_seconds = (
+                    engine.summarize(iteration),
+                    engine.stage_timing("monitor").median,
+                )
                 on_top = 100 * (on.total.median / off.total.median - 1)
-                tokens = MONITORS[name].tokens or one.rollouts * one.length
+                tokens = MONITORS[name].tokens or iteration.rollouts * iteration.length
                 cells = [
                     format_seconds(off.total.median),
                     format_seconds(on.total.median),
-                    format_seconds(own),
+                    format_seconds(monitor_seconds),
                 ]
-                share = f"{100 * own / on.total.median:.1f} %"
+                share = f"{100 * monitor_seconds / on.total.median:.1f} %"
                 rows.append([f"{steps}", f"{tokens:,}", *cells, share, f"{on_top:.1f} %"])
-                found.append({
+                comparisons.append({
                     "steps": steps, "looks": name, "off": off.data(), "on": on.data(),
-                    "own_seconds": own,
+                    "own_seconds": monitor_seconds,
                 })  # fmt: skip
                 if setup.cuda and name == "default":
                     bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
-            del sides, side
+            del engines, engine  # engines hold optimizer states: free them before the next ones
             release(setup.device)
     return MeasurementTable(
-        title=f"the monitor in an iteration: {one.model}, {one} tokens",
+        title=f"the monitor in an iteration: {iteration.model}, {iteration} tokens",
         columns=(
             "optimizer steps",
             "tokens looked at",
@@ -79,5 +86,5 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         ),
         rows=rows,
         bars=bars,
-        data={"monitor": found},
+        data={"monitor": comparisons},
     )

@@ -1,6 +1,6 @@
-"""The sampler alone: ours, transformers' `generate`, and the floor of bytes and FLOP.
+"""Measure the sampler: ours, transformers' `generate`, and the floor of bytes and FLOP.
 
-All three for the same prompts, the same number of rows and exactly the same number of tokens.
+All three have the same prompts, the same number of rows and exactly the same number of tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from counterpoise.sample.native import sample
 from counterpoise.types import Ints
 
 SAMPLING_BAR = 0.30  # seconds, 64 x 8 x 128 on an H200
-PEER_ROWS = 512  # `generate` is not asked for more: it pads and repeats every prompt
+PEER_ROWS = 512  # most rows for `generate`, which pads and repeats every prompt
 
 
 def sample_native(policy: Policy, prompts: Sequence[Ints], copies: int, length: int) -> int:
-    """Sample; returns the tokens drawn."""
+    """Sample with our sampler; returns the number of tokens."""
     seeds_PG = work.make_seeds(len(prompts), copies)
     responses = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=length))
-    return sum(len(r.tokens) for group in responses for r in group)
+    return sum(len(response.tokens) for group in responses for response in group)
 
 
 def sample_transformers(
@@ -41,71 +41,78 @@ def sample_transformers(
 
     `equal` decodes every row to its full length; else a row's tokens count up to its end token.
     """
-    pad, end = policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id
+    pad_token, end_token = policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id
     longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), pad)
-    mask = torch.zeros_like(ids)
+    input_ids = torch.full((len(prompts), longest), pad_token)
+    attention_mask = torch.zeros_like(input_ids)
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
-        mask[row, longest - len(prompt) :] = 1
+        input_ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+        attention_mask[row, longest - len(prompt) :] = 1
     model: Any = policy.model
-    out = model.generate(
-        input_ids=ids.to(policy.device), attention_mask=mask.to(policy.device), do_sample=True,
+    output = model.generate(
+        input_ids=input_ids.to(policy.device), attention_mask=attention_mask.to(policy.device), do_sample=True,
         temperature=1.0, top_k=0, top_p=1.0, num_return_sequences=copies, max_new_tokens=length,
-        min_new_tokens=length if full_length else 1, pad_token_id=pad,
+        min_new_tokens=length if full_length else 1, pad_token_id=pad_token,
     )  # fmt: skip
-    drawn = out[:, longest:].cpu()
+    sampled = output[:, longest:].cpu()
     if full_length:
-        return drawn.numel()
-    ended = (drawn == end).int().cumsum(dim=1)
-    return int(((ended == 0) | ((drawn == end) & (ended == 1))).sum())
+        return sampled.numel()
+    # Count the tokens before the first end token, and that token itself.
+    end_count = (sampled == end_token).int().cumsum(dim=1)
+    return int(((end_count == 0) | ((sampled == end_token) & (end_count == 1))).sum())
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
-    """One call of the sampler on the iteration that is compared: what `--profile` looks at."""
-    one = setup.plan.iteration
-    policy = work.load_endless_policy(one.model)
-    prompts = work.encode_texts(policy.tokenizer, work.make_texts(policy.tokenizer, one.prompts))
-    return partial(sample_native, policy, prompts, one.group_size, one.length)
+    """One call of our sampler at the size of the compared iteration, for `--profile`."""
+    iteration = setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    prompts = work.encode_texts(
+        policy.tokenizer, work.make_texts(policy.tokenizer, iteration.prompts)
+    )
+    return partial(sample_native, policy, prompts, iteration.group_size, iteration.length)
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
-    one = setup.plan.iteration
-    policy = work.load_endless_policy(one.model)
-    points = [_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
-    main = [data for _, data in points if data["rollouts"] == one.rollouts]
+    """Time sampling at every number of rollouts of the plan."""
+    iteration = setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    points = [_measure_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
+    main_points = [data for _, data in points if data["rollouts"] == iteration.rollouts]
     return MeasurementTable(
-        title=f"sampler: {one.model}, {one.length} tokens a rollout, groups of {one.group_size}",
+        title=f"sampler: {iteration.model}, {iteration.length} tokens a rollout, groups of {iteration.group_size}",
         columns=(
             "rollouts", "ours", "spread", "a token", "floor", "over floor", "tokens/s", "peak",
             "generate", "ours is",
         ),
         rows=[row for row, _ in points],
         bars=[
-            Bar(f"sampling of {one}", data["ours"]["median"], SAMPLING_BAR, "s")
-            for data in main
+            Bar(f"sampling of {iteration}", data["ours"]["median"], SAMPLING_BAR, "s")
+            for data in main_points
             if setup.cuda
         ],
-        notes=["'a token': one token of every row; the sampler's own peak, weights not counted"],
+        notes=["'a token': one token of every row; peak: of the sampler alone, without weights"],
         data={"sampler": [data for _, data in points]},
     )  # fmt: skip
 
 
-def _point(setup: SpeedSetup, policy: Policy, rollouts: int) -> tuple[list[str], dict[str, Any]]:
+def _measure_point(
+    setup: SpeedSetup, policy: Policy, rollouts: int
+) -> tuple[list[str], dict[str, Any]]:
     G, T = setup.plan.iteration.group_size, setup.plan.iteration.length
     texts = work.make_texts(policy.tokenizer, rollouts // G)
     prompts = work.encode_texts(policy.tokenizer, texts)
     works = {"ours": partial(sample_native, policy, prompts, G, T)}
-    with PeakMemory(setup.device) as peak:  # of the first call, which warms up
-        _check(works["ours"](), rollouts * T)
+    with PeakMemory(setup.device) as peak:  # the first call also warms up
+        _check_token_count(works["ours"](), rollouts * T)
+    # The peer warms up on 8 tokens only: a full call takes seconds.
     if rollouts <= PEER_ROWS:
         works["generate"] = partial(sample_transformers, policy, prompts, G, T)
-        _check(
+        _check_token_count(
             sample_transformers(policy, prompts, G, 8), rollouts * 8
         )  # a whole call takes seconds
     timings = time_in_turns(works, setup.device, setup.plan.sampler_repeats, warm_up=0)
     ours, peer = timings["ours"], timings.get("generate")
-    floor = sampling_floor(sizes_of(policy), [len(p) for p in prompts], G, T, setup.rates)
+    floor = sampling_floor(sizes_of(policy), [len(prompt) for prompt in prompts], G, T, setup.rates)
     setup.log(f"sampler, {rollouts:,} rollouts: {ours.median:.3f} s")
     row = [
         f"{rollouts:,}",
@@ -123,6 +130,6 @@ def _point(setup: SpeedSetup, policy: Policy, rollouts: int) -> tuple[list[str],
     return row, data | {"generate": peer.data() if peer else None, **peak.data()}
 
 
-def _check(drawn: int, wanted: int) -> None:
-    if drawn != wanted:
-        raise AssertionError(f"{drawn} tokens were drawn, not {wanted}")
+def _check_token_count(sampled: int, expected: int) -> None:
+    if sampled != expected:
+        raise AssertionError(f"{sampled} tokens were sampled, not {expected}")

@@ -1,13 +1,13 @@
-"""TRL's GRPOTrainer on the same work: the one file that knows it.
+"""Time TRL's GRPOTrainer on the same workload.
 
-Settings are the fastest sensible ones of its transformers backend: SDPA, no dropout, nothing logged
-or saved, the loss in as few micro-batches as memory allows. One optimizer step per generation,
-which is also its default. The update is ours: token mean (`dapo`), clip 0.2 and 0.28, no KL, AdamW,
+The settings are the fastest sensible ones of its transformers backend: SDPA, no dropout, nothing
+logged or saved, the loss in as few micro-batches as memory allows. One optimizer step per
+generation, which is also its default. The update equals ours: token mean (`dapo`), clip 0.2 and 0.28, no KL, AdamW,
 gradients clipped to 1, a constant learning rate. Weights are bfloat16 on both sides; ours keeps
 float32 masters on top, TRL does not.
 
-TRL comes with gradient checkpointing on, which is leaner and slower: both are measured. It steps
-inside `train`, so ours takes its turns in a callback between the steps.
+TRL enables gradient checkpointing by default, which is leaner and slower: both are measured. TRL
+steps inside `train`, so our engine takes its turns in a callback between the steps.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ACTIVATION_MEMORY_SHARE = (
 
 @dataclass(slots=True)
 class TrlMeter:
-    """Fills up while TRL trains. `between` is called after every `block` measured steps."""
+    """Records times while TRL trains. `between` is called after every `block` measured steps."""
 
     device: torch.device
-    peak: PeakMemory  # of the steps before the first interruption: afterwards memory is not TRL's alone
+    peak: PeakMemory  # before the first interruption; later, memory is not TRL's alone
     warm_up: int
     repeats: int
     block: int
@@ -49,7 +49,7 @@ class TrlMeter:
     sampling_seconds: list[float] = field(default_factory=list)
     prepare_seconds: list[float] = field(default_factory=list)  # sampling, rewards and advantages
     tokens: int = 0
-    step_start: float = 0.0  # the clock runs from the end of one step to the end of the next
+    step_start: float = 0.0  # a step lasts from the end of the one before to its own end
 
     def now(self) -> float:
         synchronize(self.device)
@@ -58,6 +58,7 @@ class TrlMeter:
     def end_step(self) -> None:
         self.step_seconds.append(self.now() - self.step_start)
         measured = len(self.step_seconds) - self.warm_up
+        # Later blocks share the device with our engine, so their peak is not TRL's.
         if measured <= self.block:
             self.peak.read()
         if self.between and measured % self.block == 0 and 0 < measured < self.repeats:
@@ -66,14 +67,18 @@ class TrlMeter:
 
     def summarize(self, steps: int) -> IterationTimings:
         update = [
-            whole - ready
-            for whole, ready in zip(self.step_seconds, self.prepare_seconds, strict=True)
+            total - prepared
+            for total, prepared in zip(self.step_seconds, self.prepare_seconds, strict=True)
         ]
-        parts = (self.step_seconds, self.sampling_seconds, update)
-        whole, sampling, updates = (Timing(tuple(values[self.warm_up :])) for values in parts)
-        each = steps // len(self.step_seconds)
+        stage_seconds = (self.step_seconds, self.sampling_seconds, update)
+        total, sampling, updates = (
+            Timing(tuple(values[self.warm_up :])) for values in stage_seconds
+        )
+        steps_each = steps // len(self.step_seconds)
         allocated, reserved = self.peak.allocated, self.peak.reserved
-        return IterationTimings(whole, sampling, updates, self.tokens, each, allocated, reserved)
+        return IterationTimings(
+            total, sampling, updates, self.tokens, steps_each, allocated, reserved
+        )
 
 
 def trl_installed() -> bool:
@@ -81,7 +86,7 @@ def trl_installed() -> bool:
 
 
 def train_with_trl(
-    job: Workload,
+    workload_size: Workload,
     policy: Policy,
     *,
     repeats: int,
@@ -91,31 +96,32 @@ def train_with_trl(
     checkpointing: bool = False,
     **options: Any,
 ) -> IterationTimings:
-    """Train `policy.model` by TRL for `warm_up + repeats` steps.
+    """Train `policy.model` with TRL for `warm_up + repeats` steps.
 
     A micro-batch that does not fit is halved, and the run starts again.
     """
-    micro_batches = 1 if checkpointing else _micro_batches(job, policy)
+    # Checkpointing keeps few activations, so the whole batch is tried first.
+    micro_batches = 1 if checkpointing else _micro_batches(workload_size, policy)
     while True:
         meter = TrlMeter(policy.device, PeakMemory(policy.device), warm_up, repeats, block, between)
-        settings = _settings(job, policy, micro_batches, warm_up + repeats)
+        settings = _settings(workload_size, policy, micro_batches, warm_up + repeats)
         settings |= {"gradient_checkpointing": checkpointing} | options
         try:
-            return _train(job, policy, meter, settings)
+            return _train(workload_size, policy, meter, settings)
         except torch.OutOfMemoryError:
-            if micro_batches >= job.prompts:
+            if micro_batches >= workload_size.prompts:
                 raise
             micro_batches *= 2
         release(policy.device)
 
 
 def _train(
-    job: Workload, policy: Policy, meter: TrlMeter, settings: dict[str, Any]
+    workload_size: Workload, policy: Policy, meter: TrlMeter, settings: dict[str, Any]
 ) -> IterationTimings:
     from transformers import PrinterCallback
     from trl import GRPOConfig
 
-    texts = workload.make_texts(policy.tokenizer, job.prompts) * settings["max_steps"]
+    texts = workload.make_texts(policy.tokenizer, workload_size.prompts) * settings["max_steps"]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
         meter.peak.start()
         trainer = _trainer(policy, GRPOConfig(output_dir=folder, **settings), texts, meter)
@@ -125,41 +131,44 @@ def _train(
     return meter.summarize(trainer.state.global_step)
 
 
-def _settings(job: Workload, policy: Policy, micro_batches: int, steps: int) -> dict[str, Any]:
-    ours = UpdateConfig()
+def _settings(
+    workload_size: Workload, policy: Policy, micro_batches: int, steps: int
+) -> dict[str, Any]:
+    update = UpdateConfig()
     return {
         "max_steps": steps, "use_cpu": policy.device.type == "cpu",
         "bf16": policy.decoder.dtype == torch.bfloat16, "disable_dropout": True,
-        "per_device_train_batch_size": job.rollouts // micro_batches,
-        "gradient_accumulation_steps": micro_batches, "num_generations": job.group_size,
-        "max_completion_length": job.length, "generation_kwargs": {"min_new_tokens": job.length},
+        "per_device_train_batch_size": workload_size.rollouts // micro_batches,
+        "gradient_accumulation_steps": micro_batches, "num_generations": workload_size.group_size,
+        "max_completion_length": workload_size.length, "generation_kwargs": {"min_new_tokens": workload_size.length},
         "temperature": 1.0, "beta": 0.0, "loss_type": "dapo", "scale_rewards": "group",
-        "epsilon": ours.clip_low, "epsilon_high": ours.clip_high, "learning_rate": LEARNING_RATE,
-        "lr_scheduler_type": "constant", "weight_decay": ours.weight_decay,
-        "max_grad_norm": ours.max_grad_norm, "adam_beta2": ours.beta2,
+        "epsilon": update.clip_low, "epsilon_high": update.clip_high, "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant", "weight_decay": update.weight_decay,
+        "max_grad_norm": update.max_grad_norm, "adam_beta2": update.beta2,
         "shuffle_dataset": False, "report_to": "none", "logging_strategy": "no",
         "save_strategy": "no", "disable_tqdm": True, "seed": 0,
     }  # fmt: skip
 
 
 def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: TrlMeter) -> Any:
-    """A GRPOTrainer that times its own sampling; the reward is `work.alternate`."""
+    """A GRPOTrainer that times its own sampling; rewards alternate within each group."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
+    # These two methods are private to TRL 1.16; the version is pinned in NOT_INSTALLED.
     class Timed(GRPOTrainer):
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
             start = meter.now()
-            drawn = super()._generate_single_turn(*args, **kwargs)
+            outputs = super()._generate_single_turn(*args, **kwargs)
             meter.sampling_seconds.append(meter.now() - start)
-            meter.tokens = sum(map(len, drawn[0]))
-            return drawn
+            meter.tokens = sum(map(len, outputs[0]))
+            return outputs
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             start = meter.now()
-            made = super()._generate_and_score_completions(inputs)
+            outputs = super()._generate_and_score_completions(inputs)
             meter.prepare_seconds.append(meter.now() - start)
-            return made
+            return outputs
 
     def reward(completions: Sequence[str], **_: Any) -> list[float]:
         return workload.alternating_rewards(len(completions))
@@ -183,13 +192,20 @@ def _callback(meter: TrlMeter) -> Any:
     return Turns()
 
 
-def _micro_batches(job: Workload, policy: Policy) -> int:
-    """So few that their activations should fit: about 14 D + 5 F numbers a token and layer."""
+def _micro_batches(workload_size: Workload, policy: Policy) -> int:
+    """The fewest micro-batches that should fit in memory."""
     if policy.device.type == "cpu":
         return 1
     config = policy.decoder.config
+    # Activations kept for the backward pass: about 14 D + 5 F numbers per token and layer.
     width = 14 * config.hidden_size + 5 * config.intermediate_size
-    tokens = job.rollouts * (workload.MAX_PROMPT_TOKENS + job.length)
-    needed = tokens * config.num_hidden_layers * width * policy.decoder.unembedding.element_size()
-    room = ACTIVATION_MEMORY_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
-    return min(job.prompts, 1 << max(0, math.ceil(math.log2(needed / room))))
+    tokens = workload_size.rollouts * (workload.MAX_PROMPT_TOKENS + workload_size.length)
+    needed_bytes = (
+        tokens * config.num_hidden_layers * width * policy.decoder.unembedding.element_size()
+    )
+    available_bytes = (
+        ACTIVATION_MEMORY_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
+    )
+    return min(
+        workload_size.prompts, 1 << max(0, math.ceil(math.log2(needed_bytes / available_bytes)))
+    )

@@ -1,8 +1,8 @@
-"""A whole iteration, sampling to new weights: TRL's GRPOTrainer and ours, in turns, on one device.
+"""Time a whole GRPO iteration of TRL's GRPOTrainer and of ours, in turns on one device.
 
 Ours is `loop.iterate` as `poise train` calls it: rollouts, token table and plans are written to a
-run folder. Both draw exactly the same number of tokens for the same prompts, give half of every
-group a reward of 1, and take one optimizer step; further rows show ours with four, with the
+run folder. Both sample exactly the same number of tokens for the same prompts, give half of every
+group a reward of 1, and take one optimizer step. Further rows show ours with four steps, with the
 monitor, and with the sampler's log-probabilities as the old ones.
 """
 
@@ -32,120 +32,146 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
-    """One iteration of ours: what `--profile` looks at."""
-    one = setup.plan.iteration
+    """One iteration of ours, for `--profile`."""
+    iteration = setup.plan.iteration
     return TimedEngine(
-        work.load_endless_policy(one.model),
-        work.run_config(one, **setup.update_options),
+        work.load_endless_policy(iteration.model),
+        work.run_config(iteration, **setup.update_options),
         folder / "peer",
     )
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
-    one = setup.plan.iteration
+    """Time both engines, the variants of ours, and the floor of an iteration."""
+    iteration = setup.plan.iteration
     with temporary_run_folders() as folder:
-        policy, ours, theirs = _compared(setup, folder)
-        others = _others(setup, policy, folder)
-    floor = _floor(setup, policy)
-    found = {"ours": ours, **others, **theirs}
-    rows = [[name, *_cells(it, ours, name in theirs)] for name, it in found.items()]
-    if not theirs:
+        policy, our_timings, peer_timings = _time_both_engines(setup, folder)
+        variant_timings = _time_variants(setup, policy, folder)
+    floor = _iteration_floor(setup, policy)
+    timings = {"ours": our_timings, **variant_timings, **peer_timings}
+    rows = [
+        [name, *_cells(timing, our_timings, name in peer_timings)]
+        for name, timing in timings.items()
+    ]
+    if not peer_timings:
         rows.append(["TRL", trl_peer.NOT_INSTALLED, *[""] * 5])
     return MeasurementTable(
-        title=f"one GRPO iteration: {one.model}, {one} tokens, {setup.rates.dtype}",
+        title=f"one GRPO iteration: {iteration.model}, {iteration} tokens, {setup.rates.dtype}",
         columns=("", "iteration", "spread", "ours is", "sampling", "update", "peak"),
         rows=rows,
-        bars=_bars(setup, ours, theirs),
+        bars=_bars(setup, our_timings, peer_timings),
         notes=[
             f"floor of an iteration: {floor:.3f} s, sampling and one update",
-            "ours by stage: " + ", ".join(f"{k} {v:.3f}" for k, v in ours.stages.items()) + " s",
+            "ours by stage: "
+            + ", ".join(
+                f"{stage} {stage_seconds:.3f}"
+                for stage, stage_seconds in our_timings.stages.items()
+            )
+            + " s",
         ],
-        data={"peer": {"floor": floor, **{name: it.data() for name, it in found.items()}}},
+        data={
+            "peer": {"floor": floor, **{name: timing.data() for name, timing in timings.items()}}
+        },
     )
 
 
-def _compared(
+def _time_both_engines(
     setup: SpeedSetup, folder: Path
 ) -> tuple[Policy, IterationTimings, dict[str, IterationTimings]]:
-    """Ours alone first, which gives its peak; then TRL, with ours again between its steps."""
-    plan, one = setup.plan, setup.plan.iteration
+    """Timings of our engine and of TRL."""
+    # Ours runs alone first, which gives its memory peak; then again between the steps of TRL, so
+    # that both see the same state of the machine.
+    plan, iteration = setup.plan, setup.plan.iteration
     with PeakMemory(setup.device) as peak:
-        policy = work.load_endless_policy(one.model)
-        ours = TimedEngine(policy, work.run_config(one, **setup.update_options), folder / "ours")
+        policy = work.load_endless_policy(iteration.model)
+        engine = TimedEngine(
+            policy, work.run_config(iteration, **setup.update_options), folder / "ours"
+        )
         for _ in range(plan.warm_up):
-            ours()
-        ours.run_timed(plan.peer_repeats)
-    setup.log(f"peer, ours: {ours.summarize(one).total.median:.3f} s an iteration")
+            engine()
+        engine.run_timed(plan.peer_repeats)
+    setup.log(f"peer, ours: {engine.summarize(iteration).total.median:.3f} s an iteration")
 
     def between() -> None:
-        release(setup.device)  # neither side finds the other's cached memory in its way
-        ours.run_timed(plan.peer_repeats)
+        release(setup.device)  # memory cached by one engine must not limit the other
+        engine.run_timed(plan.peer_repeats)
         release(setup.device)
 
-    theirs: dict[str, IterationTimings] = {}
+    peer_timings: dict[str, IterationTimings] = {}
     if trl_peer.trl_installed():
         half = plan.peer_repeats // 2
-        theirs["TRL"] = trl_peer.train_with_trl(
-            one, work.load_endless_policy(one.model), repeats=plan.peer_repeats, warm_up=plan.warm_up,
+        peer_timings["TRL"] = trl_peer.train_with_trl(
+            iteration, work.load_endless_policy(iteration.model), repeats=plan.peer_repeats, warm_up=plan.warm_up,
             between=between, block=half,
         )  # fmt: skip
         release(setup.device)
-        setup.log(f"peer, TRL: {theirs['TRL'].total.median:.3f} s an iteration")
+        setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s an iteration")
+        # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
         if setup.cuda and not setup.deadline.passed:
-            theirs["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
-                one,
-                work.load_endless_policy(one.model),
+            peer_timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
+                iteration,
+                work.load_endless_policy(iteration.model),
                 repeats=half,
                 warm_up=1,
                 checkpointing=True,
             )
             release(setup.device)
-    return policy, ours.summarize(one, peak), theirs
+    return policy, engine.summarize(iteration, peak), peer_timings
 
 
-def _others(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
-    found = {}
+def _time_variants(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
+    timings = {}
     for number, (name, changes) in enumerate(VARIANTS.items()):
         config = work.run_config(setup.plan.iteration, **changes, **setup.update_options)
-        ours = TimedEngine(policy, config, folder / f"other-{number}")
+        engine = TimedEngine(policy, config, folder / f"other-{number}")
         for _ in range(setup.plan.warm_up):
-            ours()
-        ours.run_timed(setup.plan.peer_repeats)
-        found[name] = ours.summarize(setup.plan.iteration)
-        del ours
+            engine()
+        engine.run_timed(setup.plan.peer_repeats)
+        timings[name] = engine.summarize(setup.plan.iteration)
+        del engine
         release(setup.device)
-    return found
+    return timings
 
 
-def _cells(found: IterationTimings, ours: IterationTimings, compare: bool) -> list[str]:
+def _cells(timings: IterationTimings, our_timings: IterationTimings, is_peer: bool) -> list[str]:
     return [
-        format_seconds(found.total.median),
-        f"{100 * found.total.spread:.0f} %",
-        f"{found.total.median / ours.total.median:.1f}x faster" if compare else "",
-        format_seconds(found.sampling.median),
-        format_seconds(found.update.median),
-        format_gigabytes(found.reserved),
+        format_seconds(timings.total.median),
+        f"{100 * timings.total.spread:.0f} %",
+        f"{timings.total.median / our_timings.total.median:.1f}x faster" if is_peer else "",
+        format_seconds(timings.sampling.median),
+        format_seconds(timings.update.median),
+        format_gigabytes(timings.reserved),
     ]
 
 
 def _bars(
-    setup: SpeedSetup, ours: IterationTimings, theirs: Mapping[str, IterationTimings]
+    setup: SpeedSetup, our_timings: IterationTimings, peer_timings: Mapping[str, IterationTimings]
 ) -> list[Bar]:
-    """Held against the fastest and the leanest of the peer's variants."""
-    if not theirs or not setup.cuda:
+    """Compare with the fastest and with the leanest variant of the peer."""
+    if not peer_timings or not setup.cuda:
         return []
-    fastest = min(it.total.median for it in theirs.values())
-    leanest = min(it.reserved for it in theirs.values())
+    fastest = min(timings.total.median for timings in peer_timings.values())
+    leanest = min(timings.reserved for timings in peer_timings.values())
     return [
-        Bar("iteration, times TRL's speed", fastest / ours.total.median, FASTER_BAR, "x", True),
-        Bar("peak memory, TRL's being the limit", ours.reserved / 1e9, leanest / 1e9, "GB"),
+        Bar(
+            "iteration, times TRL's speed",
+            fastest / our_timings.total.median,
+            FASTER_BAR,
+            "x",
+            True,
+        ),
+        Bar("peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"),
     ]
 
 
-def _floor(setup: SpeedSetup, policy: Policy) -> float:
-    one, sizes = setup.plan.iteration, sizes_of(policy)
-    texts = work.make_texts(policy.tokenizer, one.prompts)
+def _iteration_floor(setup: SpeedSetup, policy: Policy) -> float:
+    iteration, sizes = setup.plan.iteration, sizes_of(policy)
+    texts = work.make_texts(policy.tokenizer, iteration.prompts)
     prompts_P = [len(tokens) for tokens in work.encode_texts(policy.tokenizer, texts)]
-    cost, _ = update_cost(sizes, [(S, [one.length] * one.group_size) for S in prompts_P])
-    drawing = sampling_floor(sizes, prompts_P, one.group_size, one.length, setup.rates)
-    return drawing + update_floor(cost, setup.rates)
+    cost, _ = update_cost(
+        sizes, [(S, [iteration.length] * iteration.group_size) for S in prompts_P]
+    )
+    sampling_seconds = sampling_floor(
+        sizes, prompts_P, iteration.group_size, iteration.length, setup.rates
+    )
+    return sampling_seconds + update_floor(cost, setup.rates)

@@ -1,4 +1,4 @@
-"""Cases -> how often the verifier was wrong, on what, and how long it took, one call at a time."""
+"""Run the verifier on all cases, one call each: wrong verdicts, timeouts and seconds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from counterpoise.verify.scores import Verifier
 from counterpoise.verify.worker_pool import Pool
 
 SCHEMA = 1
-ALGEBRA_KIND = "algebra"  # references that are no numbers, against themselves by Math-Verify alone
-MAX_LISTED_CASES = 50  # wrong verdicts of a kind that are listed
+ALGEBRA_KIND = (
+    "algebra"  # references that are not numbers, checked against themselves by Math-Verify alone
+)
+MAX_LISTED_CASES = 50  # wrong verdicts listed for each kind
 
 
 @dataclass(slots=True)
 class Tally:
-    """Of one kind of case."""
+    """The counts and times of one kind of case."""
 
     cases: int = 0
     timeouts: int = 0
@@ -44,33 +46,33 @@ class Tally:
 def audit_verifier(
     problems: Sequence[Prompt], items: int, pairs: int, timeout_seconds: float
 ) -> dict[str, Tally]:
-    """All tallies of one benchmark."""
+    """Audit the verifier on one benchmark; returns a tally for every kind of case."""
     with MathVerifier(timeout_seconds, workers=1) as verifier:
         tallies = tally_cases(make_cases(problems, items, pairs), verifier)
     return {**tallies, ALGEBRA_KIND: tally_algebra([p.answer for p in problems], timeout_seconds)}
 
 
-def tally_cases(given: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
-    """A tally for every kind; each response is a call of its own."""
+def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
+    """A tally for every kind of case; each response is verified by a call of its own."""
     tallies = {kind: Tally() for kind in KINDS}
-    roots = count(2)
+    roots = count(2)  # a new pair for every warm-up, because verdicts are cached
     _warm_up(verifier, next(roots))
-    for case in given:
+    for case in cases:
         start = time.perf_counter()
         scores = verifier.score([case.response], [case.gold])
         seconds = time.perf_counter() - start
         tallies[case.kind].add(case, scores.rewards[0] > 0, seconds, scores.timeouts)
-        if scores.timeouts + scores.crashes:
+        if scores.timeouts + scores.crashes:  # the worker was killed: start another, untimed
             _warm_up(verifier, next(roots))
     return tallies
 
 
 def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
-    """What the text would settle at once, asked of computer algebra instead."""
+    """Time computer algebra on answers that comparing the text would settle at once."""
     tally, pool = Tally(), Pool(MATH_VERIFY, timeout_seconds, workers=1)
     pool.run([("1", "1")])
     for gold in dict.fromkeys(golds):
-        if number(gold, bare_units=False) is not None:
+        if number(gold, bare_units=False) is not None:  # numbers never reach computer algebra
             continue
         start = time.perf_counter()
         outcome = pool.run([(gold, gold)])[0]
@@ -82,19 +84,19 @@ def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
 
 
 def tallies_to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
-    """Plain data of one benchmark: --json."""
-    answers = sum(tally.cases for kind, tally in tallies.items() if kind in KINDS)
+    """The tallies of one benchmark as JSON data, for --json."""
+    num_verified = sum(tally.cases for kind, tally in tallies.items() if kind in KINDS)
     return {
         "schema": SCHEMA,
-        "verified": answers,
+        "verified": num_verified,
         "seconds": round(sum(tallies[kind].seconds for kind in KINDS), 3),
         "slowest_seconds": round(max(tally.slowest for tally in tallies.values()), 3),
         "timeouts": sum(tally.timeouts for tally in tallies.values()),
-        "kinds": {kind: _kind(kind, tally) for kind, tally in tallies.items()},
+        "kinds": {kind: _kind_to_data(kind, tally) for kind, tally in tallies.items()},
     }
 
 
-def _kind(kind: str, tally: Tally) -> dict[str, Any]:
+def _kind_to_data(kind: str, tally: Tally) -> dict[str, Any]:
     slowest = tally.slowest_case
     return {
         "expected": 1 if kind in (*RIGHT, ALGEBRA_KIND) else 0,
@@ -112,5 +114,5 @@ def _kind(kind: str, tally: Tally) -> dict[str, Any]:
 
 
 def _warm_up(verifier: Verifier, root: int) -> None:
-    """Start a worker outside all clocks, by a pair that is not remembered."""
+    """Start a worker before timing, by verifying a pair that is not in the cache."""
     verifier.score([box_answer(f"\\sqrt{{{3 * root * root}}}")], [f"{root}\\sqrt{{3}}"])

@@ -1,12 +1,12 @@
-r"""A reference answer -> answers that are wrong, or not given: each must score 0.
+r"""Wrong answers made from a reference answer: the verifier must give each of them 0.
 
     near misses  off by one, the sign, a digit, the reciprocal, a bracket, an entry changed
-    parts        of several answers: one alone, all but one, one too many
-    echoes       the answer as a computation that is still to be done: 11 as 10+1, \sqrt{121}
+    parts        one of several answers alone, all but one, one too many
+    echoes       the answer as an unevaluated computation: 11 as 10+1, \sqrt{121}
     unboxed      the right answer outside a box
 
-An echo is made for references without variables only: there the answer must be evaluated. Of a near
-miss, second_opinion.py must say that it is another answer.
+Echoes are made only for references without variables, whose answer must be evaluated. A near miss
+counts only if second_opinion.py finds it different from the reference.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _FORMULA = re.compile(r"\$([^$]{3,200})\$|\\\[(.{3,200}?)\\\]", re.DOTALL)
 
 def near_misses(gold: str) -> list[Form]:
     """Wrong answers that look like the right one."""
-    return [(name, text) for name, text in _misses(gold) if not same_answer(text, gold)]
+    return [(name, text) for name, text in _candidate_misses(gold) if not same_answer(text, gold)]
 
 
-def _misses(gold: str) -> Iterator[Form]:
+def _candidate_misses(gold: str) -> Iterator[Form]:
     digits = list(re.finditer(r"\d", gold, re.ASCII))
-    for place, name in ((0, "first digit"), (-1, "last digit")):
+    for digit_index, name in ((0, "first digit"), (-1, "last digit")):
         if digits:
-            at = digits[place].start()
-            yield name, gold[:at] + str((int(gold[at]) + 1) % 10) + gold[at + 1 :]
+            position = digits[digit_index].start()
+            yield name, gold[:position] + str((int(gold[position]) + 1) % 10) + gold[position + 1 :]
     if _INTEGER.fullmatch(gold):
         yield "one more", str(int(gold) + 1)
         yield "ten times", gold + "0"
@@ -49,7 +49,8 @@ def _misses(gold: str) -> Iterator[Form]:
         entries = top_level_entries(gold[1:-1])
         yield "entries exchanged", f"({', '.join(entries[::-1])})"
         yield "entry missing", f"({', '.join(entries[:-1])})"
-        if len(entries) == 2 and _increasing(entries):  # it may be an interval
+        # Only for increasing pairs, which may be intervals; a point has no closed form.
+        if len(entries) == 2 and _increasing(entries):
             yield "closed", f"[{gold[1:-1]}]"
 
 
@@ -59,9 +60,9 @@ def _increasing(entries: list[str]) -> bool:
 
 
 def incomplete_lists(gold: str) -> list[Form]:
-    """Of a gold with several answers: too few of them, or too many."""
+    """Too few or too many entries of a reference with several answers."""
     entries = top_level_entries(gold)
-    if len(entries) < 2 or "where" in gold:
+    if len(entries) < 2 or "where" in gold:  # "x, where x > 0" is one answer
         return []
     wrong = [
         ("first alone", entries[0]),
@@ -73,17 +74,20 @@ def incomplete_lists(gold: str) -> list[Form]:
 
 
 def unevaluated_echoes(gold: str) -> Iterator[Form]:
-    """The gold as work to be done."""
+    """The reference as a computation that is not carried out."""
     if _INTEGER.fullmatch(gold):
-        n = int(gold)
-        yield "sum", f"{n - 1} + 1"
-        yield "difference", f"{n + 3} - 3"
-        yield "product", f"1 \\cdot {gold}" if n % 2 or not n else f"2 \\cdot {n // 2}"
-        yield "quotient", f"\\frac{{{2 * n}}}{{2}}"
-        yield "equation", f"{n - 1} + 1 = {gold}"
-        if 0 < n < 10_000:
-            yield "root", f"\\sqrt{{{n * n}}}"
-            yield "series", f"\\sum_{{k=1}}^{{{n}}} 1"
+        number = int(gold)
+        yield "sum", f"{number - 1} + 1"
+        yield "difference", f"{number + 3} - 3"
+        yield (
+            "product",
+            f"1 \\cdot {gold}" if number % 2 or not number else f"2 \\cdot {number // 2}",
+        )
+        yield "quotient", f"\\frac{{{2 * number}}}{{2}}"
+        yield "equation", f"{number - 1} + 1 = {gold}"
+        if 0 < number < 10_000:
+            yield "root", f"\\sqrt{{{number * number}}}"
+            yield "series", f"\\sum_{{k=1}}^{{{number}}} 1"
     elif match := _FRACTION.fullmatch(gold):
         yield (
             "sum",
@@ -97,11 +101,11 @@ def unevaluated_echoes(gold: str) -> Iterator[Form]:
 
 
 def problem_formulas(problem: str, gold: str) -> list[str]:
-    """Formulas of the problem itself that do not state the gold: what a policy would echo."""
-    found = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
+    """Formulas of the problem that do not state the answer: what a policy might copy."""
+    formulas = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
     return [
         text
-        for text in dict.fromkeys(found)
+        for text in dict.fromkeys(formulas)
         if plain_text(text).rpartition("=")[2] != plain_text(gold)
     ]
 

@@ -1,4 +1,4 @@
-"""`poise warmup`: load or build a model, train it on worked solutions, save it."""
+"""Run `poise warmup`: load or build a model, train it on worked solutions, save and evaluate it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
 
-LOG_LINES = 10  # in a log, where no bar is drawn
+LOG_LINES = 10  # progress lines, if the output is not a terminal
 SAVING = "saving the model"
 
 
 def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
-    """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
+    """Train, save to `out`, and evaluate the saved model; warmup.json there records the result."""
+    # Everything that can be checked is checked before the model is loaded and trained.
     check_out_folder(out)
     console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
@@ -63,13 +64,14 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
             record = train_with_progress(
                 policy, task.train, prompts, config, verifier, console, unfinished
             )
+            # An interrupt waits until the model is saved and its checkpoints are removed.
             with postponed(SAVING):
                 save_policy(policy, out, torch.bfloat16)
                 remove(unfinished)
                 console.print(f"saved  {out}", markup=False)
-        if prompts:  # as saved, so that what is judged is what is there
-            saved = load_policy(replace(config.model, name=str(out)))
-            success = measure_success(saved, prompts, config, verifier)
+        if prompts:  # evaluate the saved bfloat16 weights, not the float32 ones in memory
+            saved_policy = load_policy(replace(config.model, name=str(out)))
+            success = measure_success(saved_policy, prompts, config, verifier)
             console.print(describe_success(success, config), markup=False, highlight=False)
             record["saved"] = asdict(success)
     finally:
@@ -87,14 +89,14 @@ def train_with_progress(
     console: Console,
     unfinished: Path,
 ) -> dict[str, Any]:
-    """Supervised steps under a progress bar; returns how many, and what every look found.
+    """Train under a progress bar; returns the number of steps and all evaluations.
 
-    Checkpoints in `unfinished` are gone on with.
+    Training resumes from the newest checkpoint in `unfinished`, if there is one.
     """
     until, steps = config.warmup.until, config.warmup.steps
-    judged: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
     with progress_bar(console) as bar:
-        say = partial(bar.console.print, markup=False, highlight=False)
+        log = partial(bar.console.print, markup=False, highlight=False)
         line = bar.add_task("", total=steps, loss=float("nan"))
 
         def tell(step: int, loss: float) -> None:
@@ -105,15 +107,15 @@ def train_with_progress(
         def look(step: int) -> bool:
             if not prompts:
                 return False
-            if judged and judged[-1]["step"] == step:  # before it was stopped
-                return bool(until) and judged[-1]["mean"] >= until
+            if evaluations and evaluations[-1]["step"] == step:  # evaluated before it was stopped
+                return bool(until) and evaluations[-1]["mean"] >= until
             success = measure_success(policy, prompts, config, verifier)
-            judged.append({"step": step, **asdict(success)})
-            say(f"step {step}: {describe_success(success, config)}")
+            evaluations.append({"step": step, **asdict(success)})
+            log(f"step {step}: {describe_success(success, config)}")
             return bool(until) and success.mean >= until
 
-        micro = MicroBatch(config.update.micro_tokens, notify=say)
-        taken = supervise(
+        micro = MicroBatch(config.update.micro_tokens, notify=log)
+        steps_taken = supervise(
             policy,
             train_set,
             config.warmup,
@@ -123,14 +125,14 @@ def train_with_progress(
             progress=tell,
             should_stop=look,
             second_turns=second_turns(policy, train_set, config, verifier),
-            checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, judged, say),
+            checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, evaluations, log),
         )
-    if until and judged[-1]["mean"] < until:
+    if until and evaluations[-1]["mean"] < until:
         console.print(
-            f"success stayed below warmup.until={until:g} in {taken} steps: "
+            f"success stayed below warmup.until={until:g} in {steps_taken} steps: "
             "raise warmup.steps or warmup.lr, or lower task.slips or task.levels"
         )
-    return {"steps": taken, "judged": judged}
+    return {"steps": steps_taken, "judged": evaluations}
 
 
 def progress_bar(console: Console) -> Progress:
@@ -164,16 +166,16 @@ def describe_success(success: Success, config: RunConfig) -> str:
 
 
 def check_out_folder(out: Path) -> None:
-    """Refuse before the work what would fail after it; leaves nothing behind."""
+    """Raise an error now if `out` could not be written after training."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
-    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise PoiseError(f"{out} cannot be written: {parent} is not a folder one can write to")
+        raise PoiseError(f"{out} cannot be written: {parent} is not a writable folder")
 
 
 def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
-    """A target for success needs someone who looks."""
+    """Raise an error if `warmup.until` is set, but success would never be measured."""
     options = config.warmup
     if not options.until:
         return

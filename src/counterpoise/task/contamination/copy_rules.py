@@ -1,13 +1,13 @@
-"""Training prompts x benchmark items -> pairs that are one problem, and how that was seen.
+"""Find training prompts that are copies of benchmark problems, by five kinds of evidence.
 
     exact        the same letters and digits                                        (wording.py)
     near         Jaccard index of word 10-grams above 1/2                           (wording.py)
-    reworded     mostly the same words and formulas, numbers kept, answers compatible
-    translated   mostly the same formulas in another script, answers compatible    (evidence.py)
-    related      the same set-up with other numbers, or another question about it
+    reworded     mostly the same words and formulas, the same numbers, compatible answers
+    translated   mostly the same formulas in another script, compatible answers    (evidence.py)
+    related      the same situation with other numbers, or another question about it
 
-The first four are copies: to train on one is to train on the benchmark. `related` is shown and
-kept: textbook sets are full of variants, and a variant is practice, not the test itself.
+The first four are copies: to train on one is to train on the benchmark. `related` pairs are shown
+but not removed: textbook sets are full of variants, and a variant is practice, not the test itself.
 """
 
 from __future__ import annotations
@@ -31,16 +31,22 @@ Kind = Literal["exact", "near", "reworded", "translated", "related"]
 KINDS: tuple[Kind, ...] = ("exact", "near", "reworded", "translated", "related")
 COPIES = frozenset(KINDS[:4])
 
-# What it takes, by how the answers relate; measured in docs/contamination.md.
-REWORDED_SIMILARITY = {"same": 0.45, "derived": 0.45, "unknown": 0.55}  # reworded: all features
+# Thresholds, some by how the answers relate; docs/contamination.md measures them.
+REWORDED_SIMILARITY = {
+    "same": 0.45,
+    "derived": 0.45,
+    "unknown": 0.55,
+}  # reworded: over all features
 CONTAINED_SHARE, CONTAINED_SIMILARITY = (
     0.85,
     0.40,
-)  # reworded, answers unknown: most of the item, and more
-FORMULA_SIMILARITY = 0.50  # reworded, answers agree: formulas alone, of weight EVIDENCE
-SAME_FORMULA_SIMILARITY = 0.90  # ... even if numbers in words are missing
+)  # reworded, answers unknown: both are needed
+FORMULA_SIMILARITY = 0.50  # reworded, answers agree: formulas of weight MIN_SYMBOL_WEIGHT
+SAME_FORMULA_SIMILARITY = (
+    0.90  # ... even if more numbers are missing, such as those written as words
+)
 RELATED_SIMILARITY = 0.60
-LOWEST_THRESHOLD = 0.30  # the lowest of these thresholds: below it nothing is asked
+LOWEST_THRESHOLD = 0.30  # the lowest of these thresholds: pairs below it are skipped
 MAX_MISSING_NUMBERS = 0.20  # share of the item's numbers that a rewording may lack
 TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}  # mathematics alone ...
 MIN_SYMBOL_WEIGHT = 100.0  # ... of at least this weight
@@ -67,34 +73,51 @@ class CopyMatch:
 
 
 def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[CopyMatch]:
-    """All pairs, benchmark by benchmark in the order of its items, the surest first."""
-    placed = [(bench.name, item) for bench in benchmarks for item in bench.items]
-    items = [item for _, item in placed]
-    close = _jaccards(train, items)
-    same = _same_letters(train, items)
-    of_train = [extract_features(one.problem) for one in train]
-    of_items = [extract_features(one.problem) for one in items]
-    index = EvidenceIndex.build(of_train, of_items)
-    found = []
-    for e, (name, item) in enumerate(placed):
-        matches = []
-        for t in sorted(same[e] | close[e].keys() | set(index.candidates(of_items[e]))):
-            shares, jaccard = index.evidence(t, of_items[e]), close[e].get(t, 0.0)
-            sure: Kind | None = (
-                "exact" if t in same[e] else "near" if jaccard > NEAR_COPY_JACCARD else None
+    """All pairs in the order of benchmarks and items, the surest pair of an item first."""
+    named_items = [(bench.name, item) for bench in benchmarks for item in bench.items]
+    items = [item for _, item in named_items]
+    jaccards = _jaccards(train, items)
+    same_letters = _same_letters(train, items)
+    train_features = [extract_features(item.problem) for item in train]
+    item_features = [extract_features(item.problem) for item in items]
+    index = EvidenceIndex.build(train_features, item_features)
+    all_matches = []
+    for item_index, (name, item) in enumerate(named_items):
+        item_matches = []
+        for prompt_index in sorted(
+            same_letters[item_index]
+            | jaccards[item_index].keys()
+            | set(index.candidates(item_features[item_index]))
+        ):
+            shares, jaccard = (
+                index.evidence(prompt_index, item_features[item_index]),
+                jaccards[item_index].get(prompt_index, 0.0),
             )
-            if not sure and max(shares.similarity, shares.symbol_similarity) < LOWEST_THRESHOLD:
+            textual_kind: Kind | None = (
+                "exact"
+                if prompt_index in same_letters[item_index]
+                else "near"
+                if jaccard > NEAR_COPY_JACCARD
+                else None
+            )
+            # Most candidates share little: skip them before comparing answers.
+            if (
+                not textual_kind
+                and max(shares.similarity, shares.symbol_similarity) < LOWEST_THRESHOLD
+            ):
                 continue
-            if match := _judge(name, item, train[t], sure, jaccard, shares):
-                matches.append(match)
-        found += sorted(matches, key=lambda m: (KINDS.index(m.kind), -m.alike))
-    return found
+            if match := _match_pair(name, item, train[prompt_index], textual_kind, jaccard, shares):
+                item_matches.append(match)
+        all_matches += sorted(
+            item_matches, key=lambda match: (KINDS.index(match.kind), -match.alike)
+        )
+    return all_matches
 
 
 def reworded_kind(
     evidence: SharedEvidence, answers: AnswerRelation, across_scripts: bool
 ) -> Kind | None:
-    """The rule for pairs that no n-gram shows."""
+    """The kind of a pair that shares too few n-grams; None if it is no match."""
     if across_scripts:
         if answers == "different":
             return None
@@ -106,67 +129,83 @@ def reworded_kind(
             and evidence.symbol_weight >= MIN_STRIKING_WEIGHT
         )
         return "translated" if striking and answers == "same" else None
-    if answers != "different" and _reworded(evidence, answers):
+    if answers != "different" and _is_reworded(evidence, answers):
         return "reworded"
     return "related" if evidence.similarity >= RELATED_SIMILARITY else None
 
 
-def _reworded(shares: SharedEvidence, answers: AnswerRelation) -> bool:
-    agreed = answers != "unknown"
-    formulas = shares.symbol_similarity if shares.symbol_weight >= MIN_SYMBOL_WEIGHT else 0.0
+def _is_reworded(evidence: SharedEvidence, answers: AnswerRelation) -> bool:
+    answers_agree = answers != "unknown"
+    formula_similarity = (
+        evidence.symbol_similarity if evidence.symbol_weight >= MIN_SYMBOL_WEIGHT else 0.0
+    )
     if (
-        shares.missing_number_share > MAX_MISSING_NUMBERS
+        evidence.missing_number_share > MAX_MISSING_NUMBERS
     ):  # a variant, unless hardly a symbol differs
-        return agreed and formulas >= SAME_FORMULA_SIMILARITY
-    if shares.similarity >= REWORDED_SIMILARITY[answers] or (
-        agreed and formulas >= FORMULA_SIMILARITY
+        return answers_agree and formula_similarity >= SAME_FORMULA_SIMILARITY
+    if evidence.similarity >= REWORDED_SIMILARITY[answers] or (
+        answers_agree and formula_similarity >= FORMULA_SIMILARITY
     ):
         return True
     return (
-        not agreed
-        and shares.contained >= CONTAINED_SHARE
-        and shares.similarity >= CONTAINED_SIMILARITY
+        not answers_agree
+        and evidence.contained >= CONTAINED_SHARE
+        and evidence.similarity >= CONTAINED_SIMILARITY
     )
 
 
-def _judge(
+def _match_pair(
     benchmark: str,
     item: Item,
     prompt: Item,
-    sure: Kind | None,
+    textual_kind: Kind | None,
     jaccard: float,
-    shares: SharedEvidence,
+    evidence: SharedEvidence,
 ) -> CopyMatch | None:
     answers = relate_answers(prompt.answer, item.answer)
     across_scripts = is_cjk(item.problem) != is_cjk(prompt.problem)
-    kind = sure or reworded_kind(shares, answers, across_scripts)
+    kind = textual_kind or reworded_kind(evidence, answers, across_scripts)
     if kind is None:
         return None
     return CopyMatch(
-        kind, benchmark, item, prompt, jaccard, shares.similarity, shares.symbol_similarity, answers
+        kind,
+        benchmark,
+        item,
+        prompt,
+        jaccard,
+        evidence.similarity,
+        evidence.symbol_similarity,
+        answers,
     )
 
 
 def _same_letters(train: Sequence[Item], items: Sequence[Item]) -> list[set[int]]:
-    """For each item the prompts with its letters; a text without any matches none."""
-    places = defaultdict(set)
-    for t, prompt in enumerate(train):
-        places[letters_and_digits(prompt.problem)].add(t)
-    places.pop("", None)
-    return [places.get(letters_and_digits(item.problem), set()) for item in items]
+    """For each item, the prompts with the same letters and digits."""
+    prompts_by_letters = defaultdict(set)
+    for prompt_index, prompt in enumerate(train):
+        prompts_by_letters[letters_and_digits(prompt.problem)].add(prompt_index)
+    prompts_by_letters.pop("", None)  # texts without any letter are not copies of each other
+    return [prompts_by_letters.get(letters_and_digits(item.problem), set()) for item in items]
 
 
 def _jaccards(train: Sequence[Item], items: Sequence[Item]) -> list[dict[int, float]]:
-    """For each item the Jaccard index with every prompt that shares a 10-gram with it."""
-    grams_of = [word_ngrams(item.problem) for item in items]
-    holders = defaultdict(list)
-    for e, found in enumerate(grams_of):
-        for gram in found:
-            holders[gram].append(e)
-    close: list[dict[int, float]] = [{} for _ in items]
-    for t, prompt in enumerate(train):
-        found = word_ngrams(prompt.problem)
-        shared = Counter(e for gram in found if gram in holders for e in holders[gram])
-        for e, count in shared.items():
-            close[e][t] = count / (len(grams_of[e]) + len(found) - count)
-    return close
+    """For each item, {prompt: Jaccard index} of the prompts that share a 10-gram with it."""
+    item_grams = [word_ngrams(item.problem) for item in items]
+    items_by_gram = defaultdict(list)
+    for item_index, prompt_grams in enumerate(item_grams):
+        for gram in prompt_grams:
+            items_by_gram[gram].append(item_index)
+    jaccards: list[dict[int, float]] = [{} for _ in items]
+    for prompt_index, prompt in enumerate(train):
+        prompt_grams = word_ngrams(prompt.problem)
+        shared = Counter(
+            item_index
+            for gram in prompt_grams
+            if gram in items_by_gram
+            for item_index in items_by_gram[gram]
+        )
+        for item_index, count in shared.items():
+            jaccards[item_index][prompt_index] = count / (
+                len(item_grams[item_index]) + len(prompt_grams) - count
+            )
+    return jaccards
