@@ -53,8 +53,8 @@ from counterpoise.credit.answer_spans import locate_answer
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import synchronize
-from counterpoise.lab.speed.machine_sizes import machine
-from counterpoise.lab.speed.tables import Bar, Part, make_console, show
+from counterpoise.lab.speed.machine_sizes import describe_machine
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, make_console, print_table
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.scoring import score_logprobs
@@ -62,7 +62,7 @@ from counterpoise.run.state import State, new_state
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
 from counterpoise.update.rules.bind import copy_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
@@ -122,12 +122,16 @@ def made_up(config: RunConfig) -> bool:
 
 
 def loaded(config: RunConfig) -> Policy:
-    return workload.load(config.model.name) if made_up(config) else load_policy(config.model)
+    return (
+        workload.load_endless_policy(config.model.name)
+        if made_up(config)
+        else load_policy(config.model)
+    )
 
 
 def drawn(state: State, config: RunConfig, now: int) -> tuple[list[Prompt], list[list[Response]]]:
     policy, (P, G) = state.policy, (config.sample.prompts, config.sample.group_size)
-    prompts = [problem("train", now * P + p, (3,)) for p in range(P)]
+    prompts = [make_problem("train", now * P + p, (3,)) for p in range(P)]
     seeds_PG = [[seed_for(0, "sample", now, p * G + g) for g in range(G)] for p in range(P)]
     tokens = [policy.encode(prompt.problem) for prompt in prompts]
     return prompts, sample(policy, tokens, seeds_PG, config.sample)
@@ -143,7 +147,7 @@ def rewarded(
     flat = [response for responses in responses_PG for response in responses]
     if made_up(config):
         responses_PG = [[planted(state.policy, r) for r in responses] for responses in responses_PG]
-        rewards = workload.alternate(len(flat))
+        rewards = workload.alternating_rewards(len(flat))
     else:
         verifier = VERIFIERS.load("math")(5.0, 1)
         G = config.sample.group_size
@@ -252,7 +256,7 @@ def measured(
 
 def table(
     times: Times, facts: dict[str, Any], config: RunConfig, methods: Sequence[Method]
-) -> Part:
+) -> MeasurementTable:
     iteration = times["sample"] + times["uniform"] + times["update"]
     stages = {"sample": times["sample"], "credit, compose and score": times["uniform"],
               "update": times["update"]}  # fmt: skip
@@ -279,7 +283,7 @@ def table(
         f"{name} {value:.0%}" if name == "boxed" else f"{name} {value}"
         for name, value in facts.items()
     )
-    return Part(
+    return MeasurementTable(
         title=f"credit: {config.model.name}, {size.prompts} x {size.group_size} x "
         f"{size.max_new_tokens}, {steps} steps",
         columns=("method", "kind", "adds", "of an iteration", "with the monitor", "forward passes"),
@@ -337,9 +341,9 @@ def main() -> None:
     except PoiseError as fault:
         sys.exit(f"credit: {fault}")
     part = table(times, facts, config, methods)
-    show(part, console)
+    print_table(part, console)
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": machine(), **part.as_json()}
+    found = {"machine": describe_machine(), **part.as_json()}
     args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     console.print(f"\n{args.json}", highlight=False, markup=False)
 

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.speed.run import DEFAULT, Options, run
+from counterpoise.lab.speed.run import DEFAULT_PARTS, BenchOptions, run
 from counterpoise.lab.speed.tables import make_console
 from counterpoise.variants import SPEED_MEASUREMENTS
 
@@ -34,7 +34,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--parts", default=",".join(DEFAULT), help=f"of {', '.join(SPEED_MEASUREMENTS)}"
+        "--parts", default=",".join(DEFAULT_PARTS), help=f"of {', '.join(SPEED_MEASUREMENTS)}"
     )
     parser.add_argument("--model", default="", help="default: shape:smollm2-135m (random weights)")
     parser.add_argument(
@@ -47,7 +47,7 @@ def main() -> None:
         "--growth", default="", help="of rollouts, length and size, or points of them: length=2048"
     )
     args = parser.parse_args()
-    options = Options(
+    options = BenchOptions(
         parts=args.parts.split(","), model=args.model, minutes=args.minutes, out=args.json,
         profile=args.profile, sets=args.sets, growth=[p for p in args.growth.split(",") if p],
     )  # fmt: skip

@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 
 from counterpoise.config import ModelConfig
-from counterpoise.lab.speed.sampler import generate, native
+from counterpoise.lab.speed.sampler import sample_native, sample_transformers
 from counterpoise.model.load import load_policy
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 
 BATCHES = ["1x1", "2x1", "1x8", "4x8", "16x8", "32x8", "64x8"]
 
@@ -64,11 +64,11 @@ def main() -> None:
     rows = []
     for batch in args.batches:
         P, G = map(int, batch.split("x"))
-        prompts = [policy.encode(problem("heldout", i, (3,)).problem) for i in range(P)]
+        prompts = [policy.encode(make_problem("heldout", i, (3,)).problem) for i in range(P)]
         for equal in (True, False):
             length = args.length if equal else 112
-            drawn = partial(native, endless if equal else policy, prompts, G, length)
-            peer = partial(generate, policy, prompts, G, length, equal=equal)
+            drawn = partial(sample_native, endless if equal else policy, prompts, G, length)
+            peer = partial(sample_transformers, policy, prompts, G, length, full_length=equal)
             ours, theirs = [], []
             for turn in range(args.rounds + 1):
                 pair = speed(drawn), speed(peer)

@@ -20,7 +20,7 @@ import re
 import time
 from pathlib import Path
 
-from counterpoise.lab.verifier_audit.answer_forms import forms
+from counterpoise.lab.verifier_audit.answer_forms import equivalent_forms
 from counterpoise.verify.math.verifier import MathVerifier
 
 NUMBERS = ["{}", "{}", "{}", "-{}", "\\frac{{{}}}{{7}}", "{}.5", "{}^\\circ", "\\${},000"]
@@ -62,7 +62,12 @@ def make_real_batch(problems: int, group: int, files: list[Path]) -> tuple[list[
     responses, answers = [], []
     for problem in range(problems):
         gold = golds[problem % len(golds)]
-        written = [gold, gold, rng.choice(forms(gold))[1], *rng.choices(golds, k=group - 3)]
+        written = [
+            gold,
+            gold,
+            rng.choice(equivalent_forms(gold))[1],
+            *rng.choices(golds, k=group - 3),
+        ]
         responses += [f"The answer is $\\boxed{{{answer}}}$." for answer in written[:group]]
         answers += [gold] * group
     return responses, answers

@@ -45,7 +45,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 import counterpoise
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 
 MODEL = Path(counterpoise.__file__).parent / "assets" / "embedded"  # a Qwen3 of 1.3 M parameters
 LEVELS = [1]  # two-step problems with small numbers; the model solves about two thirds
@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     for iteration in range(args.iterations):
         start = time.perf_counter()
         numbers = range(iteration * PROMPTS, (iteration + 1) * PROMPTS)
-        problems_P = [problem("train", number, LEVELS, args.seed) for number in numbers]
+        problems_P = [make_problem("train", number, LEVELS, args.seed) for number in numbers]
 
         groups: list[list[Row]] = []
         prompts_P, responses_PG = sample(model, tokenizer, [item.problem for item in problems_P])

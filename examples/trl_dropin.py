@@ -35,7 +35,7 @@ from typing import Any
 from datasets import Dataset
 
 import counterpoise
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.trl import PoiseConfig as GRPOConfig
 from counterpoise.trl import PoiseGRPOTrainer as GRPOTrainer
 from counterpoise.verify.exact import ExactVerifier
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--run-folder", default="", help="for `poise report` and `poise look`")
     options = parser.parse_args(argv)
 
-    problems = [problem("train", i, levels=[1]) for i in range(256)]
+    problems = [make_problem("train", i, levels=[1]) for i in range(256)]
     dataset = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": p.problem}], "answer": p.answer} for p in problems]
     )

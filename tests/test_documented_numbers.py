@@ -39,7 +39,7 @@ def tables(name: str) -> str:
     runs: Runs = {}
     for piece in IN_TEXT_ONLY.get(name, (name,)):
         runs |= read_piece(ROOT / "docs" / "data" / f"{piece}.parquet", experiment).runs
-    return verdicts.markdown(runs, experiment)
+    return verdicts.results_markdown(runs, experiment)
 
 
 def found(name: str) -> Rows:
@@ -132,6 +132,6 @@ def test_findings_on_smollm2_are_those_that_are_stored() -> None:
 def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
     experiment = read_experiment("smollm2-pilot")
     piece = read_piece(ROOT / "docs" / "data" / "smollm2-pilot.parquet", experiment)
-    choice = pilot.choose(piece.runs, experiment)
+    choice = pilot.choose_rates(piece.runs, experiment)
     assert f"**stable {choice.stable:.0e}, edge {choice.edge:.0e}**".replace("e-0", "e-") in PAGE
     assert (choice.stable, choice.edge) == tuple(read_experiment("smollm2-waiting").options.rates)

@@ -55,7 +55,7 @@ from counterpoise.store.finished import check_unfinished, finish
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import check_enough, load_problems
+from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.old_logprobs import (
     NO_SCORES,
@@ -219,7 +219,7 @@ def encode(
             f"{dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
-    check_enough(len(kept), config.sample.prompts)
+    check_enough_prompts(len(kept), config.sample.prompts)
     return kept
 
 

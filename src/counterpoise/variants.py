@@ -23,7 +23,7 @@ TASKS = Registry(
 )
 
 # What answers a response, so that the policy gets another turn
-ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:Tries"})
+ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:TriesEnvironment"})
 
 # How a problem is put to a model; "auto": its chat template where it has one, else "boxed"
 PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")

@@ -13,7 +13,7 @@ from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.types import Prompt
 
 CONFIG = RunConfig(sample=SampleConfig(prompts=2, group_size=4, anchors=1, max_new_tokens=12))
@@ -60,7 +60,7 @@ def test_later_rounds_have_seeds_of_their_own() -> None:
 
 
 def test_word_problems_ask_the_question_without_the_story() -> None:
-    prompt = problem("train", 3)
+    prompt = make_problem("train", 3)
     assert prompt.generic.endswith("?")
     assert prompt.problem.endswith(f" {prompt.generic}")
     check_generic_texts([prompt], CONFIG.sample)

@@ -47,10 +47,10 @@ def test_embedded_model_forks_its_own_rollouts() -> None:
     """At every position of a rollout: what a plain `sample` draws from there."""
     from counterpoise.config import ModelConfig
     from counterpoise.model.load import load_policy
-    from counterpoise.task.word_problems import problem
+    from counterpoise.task.word_problems import make_problem
 
     policy, config = load_policy(ModelConfig(device="cpu")), SampleConfig(max_new_tokens=112)
-    prompts = [policy.encode(problem("heldout", i).problem) for i in range(2)]
+    prompts = [policy.encode(make_problem("heldout", i).problem) for i in range(2)]
     rollouts = [drawn[0] for drawn in sample(policy, prompts, [[1], [2]], config)]
     sequences = [np.concatenate((p, r.tokens)) for p, r in zip(prompts, rollouts, strict=True)]
     starts = [

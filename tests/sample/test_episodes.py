@@ -16,7 +16,7 @@ from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.episodes import EpisodePlayer, make_episode_player, sample_responses
 from counterpoise.sample.native import sample
-from counterpoise.task.environment import Tries
+from counterpoise.task.environment import TriesEnvironment
 from counterpoise.task.word_problems import load
 from counterpoise.types import Ints, Prompt, Response, Rollout, Row
 from counterpoise.verify.exact import ExactVerifier
@@ -56,7 +56,7 @@ class Scripted:
 
 
 def play(policy: Policy, scripted: Scripted, turns: int = 3, seeds: Sequence[int] = (5, 6)):
-    episodes = EpisodePlayer(Tries(turns), ExactVerifier())
+    episodes = EpisodePlayer(TriesEnvironment(turns), ExactVerifier())
     asked = [(PROMPT, policy.encode(PROMPT.problem))]
     return episodes.play(policy, asked, [list(seeds)], SIZES, scripted)[0]
 
@@ -131,7 +131,7 @@ def test_without_an_environment_the_sampler_is_asked_as_ever(policy: Policy) -> 
 def test_the_trainer_scores_turns_as_the_sampler_drew_them(policy: Policy) -> None:
     task = load(levels=[1], size=6, heldout=1)
     with MathVerifier() as verifier:
-        episodes = EpisodePlayer(Tries(3), verifier)
+        episodes = EpisodePlayer(TriesEnvironment(3), verifier)
         asked = [(prompt, policy.encode(prompt.problem)) for prompt in task.train]
         seeds = [[10 * p + g for g in range(4)] for p in range(len(asked))]
         found = episodes.play(policy, asked, seeds, SIZES, sample)

@@ -14,7 +14,7 @@ from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.types import Rollout, Row
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_weights_that_change_are_seen_by_captured_graphs() -> None:
 
 def test_bfloat16_log_probabilities_agree_with_the_trainer() -> None:
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
-    prompts = [policy.encode(problem("heldout", i, (3,)).problem) for i in range(16)]
+    prompts = [policy.encode(make_problem("heldout", i, (3,)).problem) for i in range(16)]
     responses = sample(policy, prompts, seeds(16, 8), SampleConfig(max_new_tokens=112))
     rows = [
         Row(str(p), 1.0, len(r.tokens), index=g, rollout=Rollout(

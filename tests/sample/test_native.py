@@ -45,10 +45,10 @@ def test_logprobs_equal_a_plain_forward_pass(architecture: str, temperature: flo
 def test_embedded_model_logprobs_equal_a_plain_forward_pass() -> None:
     from counterpoise.config import ModelConfig
     from counterpoise.model.load import load_policy
-    from counterpoise.task.word_problems import problem
+    from counterpoise.task.word_problems import make_problem
 
     policy = load_policy(ModelConfig(device="cpu"))
-    prompts = [policy.encode(problem("heldout", i).problem) for i in range(4)]
+    prompts = [policy.encode(make_problem("heldout", i).problem) for i in range(4)]
     drawn = sample(policy, prompts, SEEDS, SampleConfig(max_new_tokens=112))
     for prompt, responses in zip(prompts, drawn, strict=True):
         for response in responses:

@@ -8,7 +8,7 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.jsonl import load
-from counterpoise.task.split_heldout import normal
+from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.types import NO_COLUMNS, Prompt
 from counterpoise.variants import TASKS
 
@@ -135,8 +135,8 @@ def test_no_problem_text_is_on_both_sides(tmp_path, second_file):
     other = write(tmp_path / "b.jsonl", records(5)) if second_file else ""
     task = load(path, heldout_path=other, heldout=5)
     assert len(task.heldout) == 5
-    assert {normal(p.problem) for p in task.train}.isdisjoint(
-        normal(p.problem) for p in task.heldout
+    assert {normalize_problem(p.problem) for p in task.train}.isdisjoint(
+        normalize_problem(p.problem) for p in task.heldout
     )
     assert 50 <= len(task.train) <= 55
 

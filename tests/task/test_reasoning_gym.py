@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.reasoning_gym import load
-from counterpoise.task.split_heldout import normal
+from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.variants import TASKS
 
 
@@ -40,7 +40,7 @@ class TestWithThePackage:
 
     def test_repeated_problems_are_dropped(self):
         task = load("coin_flip", size=60, heldout=2, seed=0)
-        texts = [normal(p.problem) for p in [*task.train, *task.heldout]]
+        texts = [normalize_problem(p.problem) for p in [*task.train, *task.heldout]]
         assert len(texts) == len(set(texts))
 
     def test_a_reward_may_ask_for_what_the_generator_says(self):

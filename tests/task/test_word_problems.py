@@ -9,11 +9,18 @@ from collections import Counter
 import pytest
 
 from counterpoise.task import word_problems
-from counterpoise.task.scene import BOYS, GIRLS, OPERATIONS, Scene, Step
-from counterpoise.task.slips import careless
-from counterpoise.task.split_heldout import hold_out, normal, without
+from counterpoise.task.scene import BOYS, GIRLS, OPERATIONS, Scene, SolutionStep
+from counterpoise.task.slips import with_slips
+from counterpoise.task.split_heldout import drop_heldout_texts, hold_out, normalize_problem
 from counterpoise.task.story_kinds import FAMILIES
-from counterpoise.task.word_problems import HELDOUT_SHARE, STEPS, load, problem, split_of, tell
+from counterpoise.task.word_problems import (
+    HELDOUT_SHARE,
+    STEPS,
+    load,
+    make_problem,
+    split_of_skeleton,
+    tell_story,
+)
 from counterpoise.types import Prompt
 from counterpoise.variants import TASKS
 
@@ -34,7 +41,7 @@ def boxed(solution: str) -> str:
 
 @pytest.fixture(scope="module")
 def problems() -> dict[str, list[Prompt]]:
-    return {split: [problem(split, i) for i in range(MANY)] for split in ("train", "heldout")}
+    return {split: [make_problem(split, i) for i in range(MANY)] for split in ("train", "heldout")}
 
 
 # -- the problems -------------------------------------------------------------------------------
@@ -68,7 +75,9 @@ def test_every_number_of_a_step_was_told_or_worked_out(problems: dict[str, list[
 @pytest.mark.parametrize("level", STEPS)
 def test_levels_are_graded(level: int) -> None:
     fewest, most = STEPS[level]
-    lengths = Counter(len(equations(problem("train", i, (level,)).solution)) for i in range(300))
+    lengths = Counter(
+        len(equations(make_problem("train", i, (level,)).solution)) for i in range(300)
+    )
     assert set(lengths) == set(range(fewest, most + 1))
     assert min(lengths.values()) > 100 or len(lengths) == 1
 
@@ -76,23 +85,26 @@ def test_levels_are_graded(level: int) -> None:
 def test_levels_are_taken_in_turn_and_grow() -> None:
     means = []
     for level in STEPS:
-        drawn = [problem("train", i, (level,)) for i in range(400)]
+        drawn = [make_problem("train", i, (level,)) for i in range(400)]
         told = [int(n) for p in drawn for n in re.findall(r"\d+", p.problem)]
         means.append(sum(told) / len(told))
     assert means == sorted(means)
-    mixed = [problem("train", i, (1, 4)) for i in range(40)]
+    mixed = [make_problem("train", i, (1, 4)) for i in range(40)]
     assert all(len(equations(p.solution)) == (2, 4)[i % 2] for i, p in enumerate(mixed))
 
 
 def test_a_problem_is_a_function_of_its_place() -> None:
-    assert [problem("train", i) for i in range(50)] == [problem("train", i) for i in range(50)]
-    assert problem("train", 7, seed=1) != problem("train", 7, seed=2)
+    assert [make_problem("train", i) for i in range(50)] == [
+        make_problem("train", i) for i in range(50)
+    ]
+    assert make_problem("train", 7, seed=1) != make_problem("train", 7, seed=2)
     assert (
-        problem("train", 0).problem == "Paul has 37 dollars. He buys 5 nuts for 5 dollars each. "
+        make_problem("train", 0).problem
+        == "Paul has 37 dollars. He buys 5 nuts for 5 dollars each. "
         "How many dollars does Paul have left?"
     )
     state = random.getstate()
-    problem("train", 3)
+    make_problem("train", 3)
     assert random.getstate() == state
 
 
@@ -119,7 +131,7 @@ def test_problems_hardly_repeat(problems: dict[str, list[Prompt]]) -> None:
 def test_at_least_eight_families_and_all_are_told() -> None:
     assert len(FAMILIES) >= 8
     rng = random.Random(0)
-    told = {name: tell(name, 3, rng) for name in FAMILIES}
+    told = {name: tell_story(name, 3, rng) for name in FAMILIES}
     assert len({scene.skeleton for scene in told.values()}) == len(told)
     leads = [frozenset(p.split()[0] for p in scene.sentences) for scene in told.values()]
     assert len(leads) == len(FAMILIES)
@@ -131,7 +143,7 @@ def test_every_family_at_every_level(family: str) -> None:
     signs = set()
     for level in STEPS:
         for _ in range(100):
-            scene = tell(family, level, rng)
+            scene = tell_story(family, level, rng)
             fewest, most = STEPS[level]
             assert fewest <= len(scene.steps) <= most
             for step in scene.steps:
@@ -150,7 +162,7 @@ def test_distractors_by_level() -> None:
     def distracted(level: int) -> float:
         found = 0
         for i in range(200):
-            p = problem("train", i, (level,))
+            p = make_problem("train", i, (level,))
             used = Counter(n for a, _, b, _ in equations(p.solution) for n in (a, b))
             told = Counter(map(int, re.findall(r"\d+", p.problem)))
             found += any(told[n] > used[n] for n in told)
@@ -165,7 +177,7 @@ def test_a_scene_is_peopled_consistently() -> None:
     for seed in range(50):
         scene = Scene(random.Random(seed), 2)
         assert scene.name != scene.other
-        assert (scene.he == "She") == (scene.name in GIRLS)
+        assert (scene.He == "She") == (scene.name in GIRLS)
         assert (scene.him == "him") == (scene.name in BOYS)
 
 
@@ -191,8 +203,8 @@ def test_no_arithmetic_is_on_both_sides_of_a_family(seed: int) -> None:
     rng = random.Random(seed)
     for family in FAMILIES:
         for _ in range(500):
-            scene = tell(family, 1 + rng.randrange(4), rng)
-            side = split_of(family, scene.skeleton)
+            scene = tell_story(family, 1 + rng.randrange(4), rng)
+            side = split_of_skeleton(family, scene.skeleton)
             sides.setdefault((family, scene.skeleton), set()).add(side)
     assert all(len(found) == 1 for found in sides.values())
     share = sum(found == {"heldout"} for found in sides.values()) / len(sides)
@@ -203,15 +215,15 @@ def test_splits_are_disjoint_over_thousands(monkeypatch: pytest.MonkeyPatch) -> 
     told: list[tuple[str, str]] = []
 
     def listening(family: str, level: int, rng: random.Random) -> Scene:
-        scene = tell(family, level, rng)
+        scene = tell_story(family, level, rng)
         told.append((family, scene.skeleton))
         return scene
 
-    monkeypatch.setattr(word_problems, "tell", listening)
+    monkeypatch.setattr(word_problems, "tell_story", listening)
     found: dict[str, set[tuple[str, str]]] = {"train": set(), "heldout": set()}
     for split, skeletons in found.items():
         for i in range(MANY):
-            text = skeleton(problem(split, i))
+            text = skeleton(make_problem(split, i))
             assert told[-1][1] == text  # the last one told is the one that was taken
             skeletons.add(told[-1])
     assert found["train"].isdisjoint(found["heldout"])
@@ -219,8 +231,8 @@ def test_splits_are_disjoint_over_thousands(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_seeds_do_not_break_the_split() -> None:
-    train = {problem("train", i, (1,), seed=5).problem for i in range(2000)}
-    heldout = {problem("heldout", i, (1,), seed=6).problem for i in range(500)}
+    train = {make_problem("train", i, (1,), seed=5).problem for i in range(2000)}
+    heldout = {make_problem("heldout", i, (1,), seed=6).problem for i in range(500)}
     assert train.isdisjoint(heldout)
 
 
@@ -237,24 +249,24 @@ def test_holding_out_by_hash() -> None:
 
 
 def test_equal_texts_stay_on_one_side() -> None:
-    assert normal(" What\n is  1+1? ") == normal("what is 1+1?")
+    assert normalize_problem(" What\n is  1+1? ") == normalize_problem("what is 1+1?")
     rows = prompts("A b", "a  B", "c")
-    assert without(rows, rows[1:2], "here") == rows[2:]
+    assert drop_heldout_texts(rows, rows[1:2], "here") == rows[2:]
 
 
 # -- slips --------------------------------------------------------------------------------------
 
-SUM = Step("It is", 40, "+", 30, 70, "pens")
+SUM = SolutionStep("It is", 40, "+", 30, 70, "pens")
 CHAIN = [
-    Step("a", 20, "*", 31, 620, "x"),
-    Step("b", 620, "-", 77, 543, "x"),
-    Step("c", 5000, "+", 543, 5543, "x"),
+    SolutionStep("a", 20, "*", 31, 620, "x"),
+    SolutionStep("b", 620, "-", 77, 543, "x"),
+    SolutionStep("c", 5000, "+", 543, 5543, "x"),
 ]
 NUMBERS = [20, 31, 77]  # small ones: no slip here goes below zero
 
 
 def test_no_slips_change_nothing() -> None:
-    assert careless(CHAIN, NUMBERS, random.Random(0), 0.0) == CHAIN
+    assert with_slips(CHAIN, NUMBERS, random.Random(0), 0.0) == CHAIN
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.24, 1.0])
@@ -262,7 +274,7 @@ def test_slips_come_at_their_rate(rate: float) -> None:
     """Half the slips take one of four numbers, one of them the right one; half miss the result in
     five ways, one of which draws its last digit and hits in ten: rate * (3/4 + 49/50) / 2."""
     rng, draws = random.Random(0), 20_000
-    slipped = sum(careless([SUM], [40, 30, 5, 9], rng, rate) != [SUM] for _ in range(draws))
+    slipped = sum(with_slips([SUM], [40, 30, 5, 9], rng, rate) != [SUM] for _ in range(draws))
     expected = rate * (3 / 4 + 49 / 50) / 2
     assert slipped / draws == pytest.approx(expected, abs=4 * (expected / draws) ** 0.5)
 
@@ -270,7 +282,7 @@ def test_slips_come_at_their_rate(rate: float) -> None:
 def test_what_was_written_is_carried_on() -> None:
     rng, wrong = random.Random(0), 0
     for _ in range(2000):
-        first, second, third = careless(CHAIN, NUMBERS, rng, 0.3)
+        first, second, third = with_slips(CHAIN, NUMBERS, rng, 0.3)
         assert first.left == 20
         assert second.left == first.value  # not 620, whatever became of it
         assert third.left == 5000
@@ -284,10 +296,10 @@ def test_what_was_written_is_carried_on() -> None:
 
 
 def test_a_slip_below_zero_is_noticed_and_the_line_written_as_it_should_be() -> None:
-    steps = [Step("a", 6, "/", 2, 3, "x"), Step("b", 3, "-", 2, 1, "x")]
+    steps = [SolutionStep("a", 6, "/", 2, 3, "x"), SolutionStep("b", 3, "-", 2, 1, "x")]
     mended = 0
     for seed in range(2000):
-        first, second = careless(steps, [6, 2, 90], random.Random(seed), 0.5)
+        first, second = with_slips(steps, [6, 2, 90], random.Random(seed), 0.5)
         assert second.value >= 0
         if second.left != first.value:
             assert second == steps[1]
@@ -296,8 +308,8 @@ def test_a_slip_below_zero_is_noticed_and_the_line_written_as_it_should_be() -> 
 
 
 def test_slips_spoil_solutions_and_never_answers() -> None:
-    flawless = [problem("train", i, (3,)) for i in range(1000)]
-    careless_ones = [problem("train", i, (3,), slips=0.24) for i in range(1000)]
+    flawless = [make_problem("train", i, (3,)) for i in range(1000)]
+    careless_ones = [make_problem("train", i, (3,), slips=0.24) for i in range(1000)]
     right = 0
     for a, b in zip(flawless, careless_ones, strict=True):
         assert (a.id, a.problem, a.answer) == (b.id, b.problem, b.answer)

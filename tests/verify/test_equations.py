@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.verify.equations import EQUATION, share_true
 
 
@@ -41,8 +41,8 @@ def test_a_chain_is_cut_where_it_begins() -> None:
 
 
 def test_the_worked_solutions_of_the_embedded_task_are_all_true() -> None:
-    found = [problem("train", i) for i in range(200)]
+    found = [make_problem("train", i) for i in range(200)]
     assert all(share_true(prompt.solution) == 1.0 for prompt in found)
-    careless = [problem("train", i, slips=0.5) for i in range(200)]
+    careless = [make_problem("train", i, slips=0.5) for i in range(200)]
     shares = [share_true(prompt.solution) for prompt in careless]
     assert 0.5 < sum(shares) / len(shares) < 0.95

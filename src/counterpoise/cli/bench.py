@@ -54,8 +54,11 @@ def bench(
     - `poise bench --parts growth --growth length=2048,size`
     - `poise bench --model smollm2 --parts agreement`
     """
-    from counterpoise.lab.speed.run import Options, run
+    from counterpoise.lab.speed.run import BenchOptions, run
     from counterpoise.lab.speed.tables import make_console
 
     points = [text.strip() for text in growth.split(",") if text.strip()]
-    run(Options(parts.split(","), model, minutes, out, profile, sets or (), points), make_console())
+    run(
+        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points),
+        make_console(),
+    )

@@ -12,7 +12,7 @@ from counterpoise.terminal import echo, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from counterpoise.task.contamination.search import Found
+    from counterpoise.task.contamination.search import OverlapReport
 
 
 def contamination(
@@ -47,28 +47,28 @@ def contamination(
 
     from counterpoise.task.contamination.clean import write_clean
     from counterpoise.task.contamination.items import read_benchmarks, read_items
-    from counterpoise.task.contamination.search import search, to_data
+    from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
     items = read_items(train, field)
     files = [Path(name) for name in [*evals, *(more or [])]]
-    found = search(items, read_benchmarks(files, eval_field))
+    found = find_overlap(items, read_benchmarks(files, eval_field))
     said = []
     if clean is not None:
-        kept = write_clean(items, found.copies(), clean)
+        kept = write_clean(items, found.train_copies(), clean)
         said.append(f"clean  {clean}: {kept:,} of {len(items):,} prompts")
     if out is not None:
         from counterpoise.report.pages.contamination import write_contamination_page
 
-        said.append(f"page   {write_contamination_page(to_data(found), train.stem, out)}")
+        said.append(f"page   {write_contamination_page(overlap_to_data(found), train.stem, out)}")
     if as_json:
-        echo(json.dumps(to_data(found)))
+        echo(json.dumps(overlap_to_data(found)))
         return
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
     console.print(_table(found))
     console.print(
-        f"{len(found.copies()):,} of {found.train:,} training prompts are copies "
+        f"{len(found.train_copies()):,} of {found.train:,} training prompts are copies "
         f"({found.seconds:.1f} s)",
         highlight=False,
     )
@@ -76,7 +76,7 @@ def contamination(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(found: Found) -> Table:
+def _table(found: OverlapReport) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -88,7 +88,7 @@ def _table(found: Found) -> Table:
     for name in ("problems", "copied", *KINDS):
         table.add_column(name, justify="right", style="dim" if name == "related" else "")
     for name, size in found.benchmarks.items():
-        counts = [str(count or "-") for count in found.kinds(name).values()]
-        copied = Text(str(found.copied(name)), style="bold")
+        counts = [str(count or "-") for count in found.counts_by_kind(name).values()]
+        copied = Text(str(found.count_copied(name)), style="bold")
         table.add_row(Text(one_line(name)), f"{size:,}", copied, *counts)
     return table

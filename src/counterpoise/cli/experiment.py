@@ -54,7 +54,7 @@ def experiment(
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
     """
-    from counterpoise.lab.experiments.terminal import Part, run_experiment
+    from counterpoise.lab.experiments.terminal import RunSelection, run_experiment
 
-    part = Part(seeds, rates, arms)
+    part = RunSelection(seeds, rates, arms)
     run_experiment(file, out, part, jobs=jobs, minutes=minutes, model=model, dry_run=dry_run)

@@ -48,18 +48,18 @@ def verify_check(
     """
     import json
 
-    from counterpoise.lab.verifier_audit.measure import check, to_data
-    from counterpoise.task.jsonl import Fields, read
+    from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
+    from counterpoise.task.jsonl import FieldNames, read_problems
 
     found: dict[str, dict[str, Any]] = {}
-    fields = Fields(remedy="name it '{role}'")
-    read_files = {path: read(str(path), fields) for path in _paths(files or [], data)}
+    fields = FieldNames(remedy="name it '{role}'")
+    read_files = {path: read_problems(str(path), fields) for path in _paths(files or [], data)}
     for path, problems in read_files.items():
         if not as_json:
             echo_message(f"{path.stem}: {len(problems):,} references")
         found[path.stem] = {
             "references": len(problems),
-            **to_data(check(problems, items, pairs, timeout)),
+            **tallies_to_data(audit_verifier(problems, items, pairs, timeout)),
         }
     if as_json:
         echo(json.dumps(found))

@@ -27,7 +27,7 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.plugins import shown
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
-from counterpoise.task.load import check_enough, load_problems
+from counterpoise.task.load import check_enough_prompts, load_problems
 
 GB = 1e9
 
@@ -209,7 +209,7 @@ def _problems(config: RunConfig) -> str:
     train, heldout = len(found.train), len(found.heldout)
     if generated:
         train, heldout = task.size, task.heldout
-    check_enough(train, config.sample.prompts)
+    check_enough_prompts(train, config.sample.prompts)
     judged = min(heldout, config.evaluate.prompts)
     made = ", made when the run starts" if generated else ""
     return (

@@ -1,1 +1,1 @@
-"""Where prompts come from, and environments that answer a response."""
+"""Tasks: training and held-out problems, and environments that give feedback on a response."""

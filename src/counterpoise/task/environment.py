@@ -1,9 +1,10 @@
-"""What an environment is: who answers a response, and when it has nothing more to say.
+"""Environments: feedback on a response, so that an episode may have several turns.
 
-    problem -> turn 1 -> told -> turn 2 -> told -> ... -> turn k        an episode is one rollout
+    problem -> turn 1 -> feedback -> turn 2 -> feedback -> ... -> turn k    an episode is one
+    rollout
 
-The policy's turns are trained, what it was told is not. `sample/episodes.py` plays it; whether a
-turn is right is the verifier's to say, so that the environment and the reward never disagree.
+The policy's turns are trained, the feedback is not. `sample/episodes.py` plays an episode. The
+verifier decides whether a turn is right, so that the environment and the reward never disagree.
 """
 
 from __future__ import annotations
@@ -16,48 +17,49 @@ from counterpoise.verify.math.numbers import number
 
 
 class Environment(Protocol):
-    """Made of (turns) by the table in `task/__init__.py`."""
+    """An environment, constructed with the largest number of turns (ENVIRONMENTS in
+    variants.py)."""
 
     turns: int  # at most
 
-    def action(self, said: str) -> tuple[int, int]:
-        """Which characters [start, end) of a turn are what is judged; (0, 0): none."""
+    def action(self, response: str) -> tuple[int, int]:
+        """The characters [start, end) of a turn that hold the answer; (0, 0): none."""
 
-    def feedback(self, prompt: Prompt, said: str, right: bool) -> str:
-        """What there is to say of a turn; "" ends the episode."""
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
+        """The feedback on a turn; "" ends the episode."""
 
     def ask(self, prompt: Prompt, feedback: str) -> str:
-        """What the policy is told before its next turn."""
+        """The text that the policy reads before its next turn."""
 
 
-# A problem may be tried again: after a wrong answer, whether it was too much or too little.
+# The "tries" environment: after a wrong answer, feedback whether it was too large or too small.
 #
 #     problem     Ana has 31 dollars. She buys 4 pens for 3 dollars each. How many dollars are left?
 #     turn 1      ... The answer is \boxed{43}.
-#     told        43 is too many. Ana has 31 dollars. She buys ...
+#     feedback    43 is too many. Ana has 31 dollars. She buys ...
 #     turn 2      ... The answer is \boxed{19}.                  the last answer counts
 #
-# Works with any task: answers that are no numbers are only told that they are wrong. The problem is
-# told again, because a small model that finds it just before its turn fares better (docs/turns.md).
-# The words are among those that the embedded model knows. Which tokens are the answer, for credit
-# that looks at actions (`credit/hindsight.py`): the last box, braces included.
+# It works with any task: for answers that are not numbers the feedback only says that they are
+# wrong. The problem is repeated, because a small model does better if it reads the problem just
+# before its turn (docs/turns.md). The feedback uses only words that the embedded model knows. The
+# action, for credit that looks at actions (`credit/hindsight.py`), is the last box with its braces.
 
-LONGEST = 40  # digits of a number that is said back
-MISSING = "The answer is not there."
-OTHER = "The answer is not that."
+MAX_ECHOED_CHARACTERS = 40  # a longer number is not repeated in the feedback
+NO_ANSWER_FEEDBACK = "The answer is not there."
+WRONG_ANSWER_FEEDBACK = "The answer is not that."
 
 
-class Tries:
-    """`turns` tries at most."""
+class TriesEnvironment:
+    """Feedback after every wrong answer, for at most `turns` tries."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns
 
-    def action(self, said: str) -> tuple[int, int]:
-        last = max(boxes(said), default=None)
-        return (last.mark, last.end + 1) if last else (0, 0)
+    def action(self, response: str) -> tuple[int, int]:
+        last_box = max(boxes(response), default=None)
+        return (last_box.mark, last_box.end + 1) if last_box else (0, 0)
 
-    def feedback(self, prompt: Prompt, said: str, right: bool) -> str:
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         r"""
         Example:
             >>> one = Prompt("1", "How many?", "19")
@@ -66,18 +68,23 @@ class Tries:
         """
         if right:
             return ""
-        answer = boxed(said)
+        answer = boxed(response)
         if not answer:
-            return MISSING
-        given, wanted = number(answer), number(prompt.answer)
-        if given is None or wanted is None or given.value == wanted.value:
-            return OTHER
-        shown = str(given.value)  # the number alone: a policy puts no words into this mouth
-        if len(shown) > LONGEST:
-            return OTHER
-        if given.value > wanted.value:
-            return f"{shown} is too many."
-        return f"It is more than {shown}."
+            return NO_ANSWER_FEEDBACK
+        answer_number, reference_number = number(answer), number(prompt.answer)
+        if (
+            answer_number is None
+            or reference_number is None
+            or answer_number.value == reference_number.value
+        ):
+            return WRONG_ANSWER_FEEDBACK
+        # Only the parsed number is repeated: a policy must not be able to write its own feedback.
+        echoed = str(answer_number.value)
+        if len(echoed) > MAX_ECHOED_CHARACTERS:
+            return WRONG_ANSWER_FEEDBACK
+        if answer_number.value > reference_number.value:
+            return f"{echoed} is too many."
+        return f"It is more than {echoed}."
 
     def ask(self, prompt: Prompt, feedback: str) -> str:
         return f"{feedback} {prompt.problem}"

@@ -1,7 +1,7 @@
-"""What may happen after a story's own two steps, and sentences that only distract.
+"""Events that make a story longer, and sentences that only distract.
 
-An event changes the quantity the story is about and asks anew, so that any family can be made
-three or four steps long. The words depend on the unit: pages are read, fences get longer.
+An event changes the quantity that the story is about and asks a new question, so that any family
+can have three or four steps. The words depend on the unit: pages are read, fences get longer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ QUESTIONS = {
 
 
 def add_event(s: Scene, room: int) -> None:
-    """One event of one step, or a delivery of two where `room` allows."""
+    """Add an event of one step, or a delivery of two if `room` steps allow it."""
+    # Miles or years cannot be delivered in lots.
     countable = s.unit not in EVENTS or s.unit == "dollars"
     if countable and room >= 2 and s.rng.random() < 0.4:
         add_delivery(s)
@@ -79,19 +80,20 @@ def add_event(s: Scene, room: int) -> None:
 
 
 def add_delivery(s: Scene) -> None:
-    lots, each, before = s.small(), s.small(), s.value
+    """Add several equal lots: a product and a sum."""
+    lots, each, previous = s.small(), s.small(), s.value
     s.say(
         s.pick(
             f"{s.other} brings {lots} times {each} {s.unit}.",
-            f"On each of the next {lots} days {s.he_} gets {each} {s.unit} more.",
+            f"On each of the next {lots} days {s.he} gets {each} {s.unit} more.",
         )
     )
     s.step(s.pick("New are", "The others are"), lots, "*", each)
-    s.step(s.pick("Together that makes", "With them it is"), before, "+", lots * each)
+    s.step(s.pick("Together that makes", "With them it is"), previous, "+", lots * each)
 
 
 def add_distractor(s: Scene) -> None:
-    """A sentence with a number that has nothing to do with the question."""
+    """Insert a sentence with a number that has nothing to do with the question."""
     number = s.number()
     sentence = s.pick(
         f"{s.other} has {number} {s.item()} at home.",
@@ -108,4 +110,4 @@ def _fits(sign: str, value: int) -> bool:
 
 
 def _fill(s: Scene, sentence: str, amount: int) -> str:
-    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he_, He=s.he, him=s.him)
+    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he, He=s.He, him=s.him)

@@ -1,12 +1,12 @@
-r"""A dataset of the Hugging Face hub, or a local folder of one, read with the `datasets` package.
+r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read by `datasets`.
 
     path = "open-r1/DAPO-Math-17k-Processed:en"     a hub id, and after a colon its configuration
     path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
                                                     or one written by `save_to_disk`
 
-Rows need a problem and an answer column; without an id column the row number is the id. Of other
-columns those are kept that a reward of the user's asks for. Held-out problems come from a second
-split, or are taken out of the training split as `split.hold_out` does.
+Rows need a problem and an answer column; without an id column the row number is the id. Further
+columns are kept if a reward function of the user needs them. Held-out problems come from a second
+split, or are taken out of the training split by `split_heldout.hold_out`.
 Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
 """
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import Fields, to_prompt
+from counterpoise.task.jsonl import FieldNames, to_prompt
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import hold_out, without
+from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import Prompt
 
 
@@ -36,23 +36,23 @@ def load(
     generic_field: str = "generic",
     keep: Sequence[str] = (),
 ) -> Task:
-    """Both sides in the order of their rows; ids begin with the split's name."""
+    """Load both splits in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = Fields(
+    fields = FieldNames(
         problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
     )
-    prompts = read(path, train_split, fields)
+    prompts = read_split(path, train_split, fields)
     if heldout_split:
-        kept = read(path, heldout_split, fields)
-        return Task(path, without(prompts, kept, path), kept)
-    train, kept = hold_out(prompts, heldout, path)
-    return Task(path, train, kept)
+        heldout_prompts = read_split(path, heldout_split, fields)
+        return Task(path, drop_heldout_texts(prompts, heldout_prompts, path), heldout_prompts)
+    train, heldout_prompts = hold_out(prompts, heldout, path)
+    return Task(path, train, heldout_prompts)
 
 
-def read(path: str, split: str, fields: Fields) -> list[Prompt]:
+def read_split(path: str, split: str, fields: FieldNames) -> list[Prompt]:
     """The rows of one split as prompts."""
     rows = open_split(path, split)
     columns = rows.column_names
@@ -61,13 +61,13 @@ def read(path: str, split: str, fields: Fields) -> list[Prompt]:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
-    fields.check_kept(columns, path)
+    fields.check_columns_exist(columns, path)
     prompts = []
     for index, row in enumerate(rows):
         row_id = row[fields.id] if fields.id in columns else index
         record = {**row, fields.id: f"{split}/{row_id}"}
         where = f"{path} [{split}] row {index}"
-        prompts.append(to_prompt(record, where, fields, fields.columns(row)))
+        prompts.append(to_prompt(record, where, fields, fields.kept_columns(row)))
     if len({prompt.id for prompt in prompts}) < len(prompts):
         raise PoiseError(
             f"{path}: column '{fields.id}' repeats values; set task.id_field to another"
@@ -76,7 +76,7 @@ def read(path: str, split: str, fields: Fields) -> list[Prompt]:
 
 
 def open_split(path: str, split: str) -> Any:
-    """The split as a `datasets.Dataset`; its faults in one line."""
+    """The split as a `datasets.Dataset`; its errors become one line with the remedy."""
     try:
         import datasets
     except ImportError:
@@ -84,11 +84,16 @@ def open_split(path: str, split: str) -> Any:
     folder = Path(path)
     try:
         if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-            saved = datasets.load_from_disk(path)
-            splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+            stored_dataset = datasets.load_from_disk(path)
+            splits = (
+                stored_dataset
+                if isinstance(stored_dataset, datasets.DatasetDict)
+                else {"train": stored_dataset}
+            )
             if split not in splits:
                 raise PoiseError(_no_split(path, split, sorted(splits)))
             return splits[split]
+        # A local folder may have a colon in its name; a hub id may not.
         name, _, config = (path, "", "") if folder.exists() else path.partition(":")
         return datasets.load_dataset(name, config or None, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

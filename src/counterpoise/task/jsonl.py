@@ -1,12 +1,12 @@
-r"""A file of problems, one JSON object a line: {"id": ..., "problem": ..., "answer": ...}.
+r"""The `jsonl` task: one JSON object per line, {"id": ..., "problem": ..., "answer": ...}.
 
-Answers may be text or numbers, ids text or whole numbers; an optional "solution" is kept for
-`poise warmup`, an optional "generic" for anchors; of other fields those that a reward of the user's
-asks for, any JSON (`keep`). A solution without a \boxed{} gets its answer in one, because that is
-what the verifier reads: a model must be shown the form it will be paid for.
+Answers may be text or numbers, ids text or whole numbers. An optional "solution" is kept for
+`poise warmup`, an optional "generic" for anchors, and any further field that a reward function of
+the user needs (`keep`). A solution without a \boxed{} gets its answer in one, because the verifier
+reads the box: a model must see the form that is rewarded.
 
-Held-out problems come from a second file, or are the `heldout` records whose ids hash lowest: the
-same ones however the file is ordered, and whatever is added to it moves few.
+Held-out problems come from a second file, or are the `heldout` records whose ids have the lowest
+hashes: they do not depend on the order of the file, and adding records changes few of them.
 No problem text is on both sides: a training record that repeats a held-out one is dropped.
 """
 
@@ -20,14 +20,14 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import hold_out, without
+from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import NO_COLUMNS, Columns, Prompt
 from counterpoise.verify.math.boxed import boxed
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """What a file, or a dataset, calls the parts of a problem.
+class FieldNames:
+    """The names that a file or dataset uses for the fields of a problem.
 
     Example: Fields(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
     """
@@ -37,24 +37,26 @@ class Fields:
     id: str = "id"
     solution: str = "solution"
     generic: str = "generic"
-    keep: tuple[str, ...] = ()  # further ones, for a reward that asks for them
-    remedy: str = "set task.{role}_field"  # for a record without one of the first three
+    keep: tuple[str, ...] = ()  # further fields, for a reward function that needs them
+    remedy: str = "set task.{role}_field"  # if a record lacks one of the first three
 
-    def columns(self, record: Mapping[str, Any]) -> Columns:
-        """What is kept of a record, None where it has none."""
+    def kept_columns(self, record: Mapping[str, Any]) -> Columns:
+        """The further fields of a record; None for those that it lacks."""
         return {name: record.get(name) for name in self.keep} if self.keep else NO_COLUMNS
 
-    def check_kept(self, there: Collection[str], where: str) -> None:
-        """`there`: every name that some record has."""
+    def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
+        """Raise an error for a further field that no record has; `present_fields`: names that some
+        have."""
         for name in self.keep:
-            if name not in there:
+            if name not in present_fields:
                 raise PoiseError(
-                    f"{where}: {unknown('column', name, there)}, and a reward asks for it: its "
-                    "parameters may be responses, answers, prompts and columns"
+                    f"{where}: {unknown('column', name, present_fields)}, and a reward function "
+                    "needs it: "
+                    "its parameters may be responses, answers, prompts and columns"
                 )
 
 
-USUAL = Fields()
+DEFAULT_FIELDS = FieldNames()
 
 
 def load(
@@ -69,72 +71,80 @@ def load(
     generic_field: str = "generic",
     keep: Sequence[str] = (),
 ) -> Task:
-    """Training problems in the order of the file, held-out ones in theirs or in hash order."""
+    """Load both sides; training problems keep the order of the file."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = Fields(
+    fields = FieldNames(
         problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
     )
-    prompts = read(path, fields)
+    prompts = read_problems(path, fields)
     if heldout_path:
-        kept = read(heldout_path, fields)
-        return Task(Path(path).stem, without(prompts, kept, path), kept)
-    train, kept = hold_out(prompts, heldout, path)
-    return Task(Path(path).stem, train, kept)
+        heldout_prompts = read_problems(heldout_path, fields)
+        return Task(
+            Path(path).stem, drop_heldout_texts(prompts, heldout_prompts, path), heldout_prompts
+        )
+    train, heldout_prompts = hold_out(prompts, heldout, path)
+    return Task(Path(path).stem, train, heldout_prompts)
 
 
-def read(path: str, fields: Fields = USUAL) -> list[Prompt]:
-    """All problems of one file; the first fault is named with its line."""
+def read_problems(path: str, fields: FieldNames = DEFAULT_FIELDS) -> list[Prompt]:
+    """All problems of one file; an error names the line."""
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
-    there: set[str] = set()
+    present_fields: set[str] = set()
     for line, text in _lines(path):
         where = f"{path}:{line}"
         record = _parse(text, where)
-        there |= record.keys()
-        kept = fields.columns(json.loads(text) if fields.keep else record)  # numbers as numbers
-        prompt = to_prompt(record, where, fields, kept)
+        present_fields |= record.keys()
+        columns = fields.kept_columns(
+            json.loads(text) if fields.keep else record
+        )  # with numbers as numbers
+        prompt = to_prompt(record, where, fields, columns)
         if prompt.id in line_of:
             raise PoiseError(f"{where}: id '{prompt.id}' is also on line {line_of[prompt.id]}")
         line_of[prompt.id] = line
         prompts.append(prompt)
     if not prompts:
-        raise PoiseError(f"{path}: no records; one JSON object a line is expected")
-    fields.check_kept(there, path)
+        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
+    fields.check_columns_exist(present_fields, path)
     return prompts
 
 
 def to_prompt(
-    record: Mapping[str, Any], where: str, fields: Fields = USUAL, columns: Columns = NO_COLUMNS
+    record: Mapping[str, Any],
+    where: str,
+    fields: FieldNames = DEFAULT_FIELDS,
+    columns: Columns = NO_COLUMNS,
 ) -> Prompt:
-    """A record's fields as a prompt, each checked.
+    """Check the fields of a record and return them as a prompt.
 
     Example:
         >>> to_prompt({"id": 7, "q": "1 + 1 = ?", "a": 2}, "line 1", Fields("q", "a"))
         Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='', generic='')
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for role, name in (("problem", fields.problem), ("answer", fields.answer), ("id", fields.id)):
         if name not in record:
             present = ", ".join(sorted(record)) or "none"
-            how = fields.remedy.format(role=role)
-            raise PoiseError(f"{where}: no field '{name}' (fields: {present}); {how}")
+            remedy = fields.remedy.format(role=role)
+            raise PoiseError(f"{where}: no field '{name}' (fields: {present}); {remedy}")
         value = record[name]
+        # bool is a subclass of int in Python, but true is no answer.
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise PoiseError(f"{where}: field '{name}' is neither text nor a number")
-        found[role] = str(value).strip()
-        if not found[role]:
+        values[role] = str(value).strip()
+        if not values[role]:
             raise PoiseError(f"{where}: field '{name}' is empty")
     for role, name in (("solution", fields.solution), ("generic", fields.generic)):
         text = record.get(name)
-        found[role] = text.strip() if isinstance(text, str) else ""
-    for role, text in found.items():
+        values[role] = text.strip() if isinstance(text, str) else ""
+    for role, text in values.items():
         if not _is_encodable(text):
             raise PoiseError(
                 f"{where}: the {role} holds half a surrogate pair, which is no character: mend it"
             )
-    solution = with_box(found.pop("solution"), found["answer"])
-    return Prompt(**found, solution=solution, columns=columns)
+    solution = with_box(values.pop("solution"), values["answer"])
+    return Prompt(**values, solution=solution, columns=columns)
 
 
 def _is_encodable(text: str) -> bool:
@@ -147,7 +157,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def with_box(solution: str, answer: str) -> str:
-    r"""The solution, with a last line that boxes the answer if it boxes none itself.
+    r"""The solution, with a last line that boxes the answer if it has no box.
 
     Example:
         >>> with_box("4 * 3 = 12 pens.", "12")
@@ -170,14 +180,15 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         raise PoiseError(f"{path}: no such file; name a .jsonl file") from None
     except IsADirectoryError:
         raise PoiseError(f"{path}: a folder; name one .jsonl file") from None
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError as error:  # `number` is the line that could not be decoded
         raise PoiseError(f"{path}:{number}: not UTF-8 ({error.reason}); convert the file") from None
     except OSError as error:
         raise PoiseError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
-    try:  # numbers with a point stay as written: 0.10 is not 0.1, and 1e400 is not infinity
+    # Numbers with a point stay as written: 0.10 is not 0.1, and 1e400 is not infinity.
+    try:
         record = json.loads(text, parse_float=str, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise PoiseError(f"{where}: not JSON ({error})") from None
@@ -187,4 +198,4 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,4 +1,4 @@
-"""The configured task, with only the options it takes."""
+"""Load the configured task, and pass it the options that it takes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from counterpoise.verify.extra_rewards import columns_of
 
 
 def load_problems(config: RunConfig) -> Task:
-    """The run's task, with the columns that its rewards ask for."""
+    """The task of a run, with the columns that its reward functions need."""
     return load_task(config.task, columns_of(config.verify))
 
 
 def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:
-    """Every task is a function `load`; options are passed by the names of its parameters. One whose
-    problems come from rows takes `keep`: the columns to keep, beside those that are options."""
+    """Call the task's `load` function with the options that match its parameters.
+
+    A task with tabular data has the parameter `keep`: further columns to keep.
+    """
     load = TASKS.load(config.name)
-    wanted = inspect.signature(load).parameters
-    if keep and "keep" not in wanted:
+    parameters = inspect.signature(load).parameters
+    if keep and "keep" not in parameters:
         raise PoiseError(
-            f"task.name={config.name}: its problems have no columns, and a reward asks for "
+            f"task.name={config.name}: its problems have no columns, and a reward function needs "
             f"'{keep[0]}': its parameters may be responses, answers and prompts"
         )
-    given = {**asdict(config), "keep": keep}
-    task: Task = load(**{k: v for k, v in given.items() if k in wanted})
+    options = {**asdict(config), "keep": keep}
+    task: Task = load(**{name: value for name, value in options.items() if name in parameters})
     return task
 
 
-def check_enough(train: int, wanted: int) -> None:
-    """Every iteration asks `wanted` different problems."""
-    if train < wanted:
+def check_enough_prompts(available: int, needed: int) -> None:
+    """Raise an error if there are too few training prompts for one iteration."""
+    if available < needed:
         raise PoiseError(
-            f"{train} training prompts cannot fill an iteration of {wanted}: lower sample.prompts"
+            f"{available} training prompts cannot fill an iteration of {needed}: "
+            "lower sample.prompts"
         )

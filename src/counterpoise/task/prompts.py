@@ -1,4 +1,4 @@
-"""What every task loads: prompts to train on and prompts kept out of training."""
+"""The record that every task returns: training prompts and held-out prompts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-r"""Procedurally generated problems of the `reasoning_gym` package: question and answer, by seed.
+r"""The `reasoning_gym` task: procedurally generated problems of that package.
 
 Training and held-out problems come from different seeds of one generator; a training problem that
 repeats a held-out one, or another training problem, is dropped, so small problem spaces give fewer
 than `size`. Rewards compare with the one reference answer by our verifiers (`exact`, or `math` for
-numbers): choose a dataset whose problems have one answer, and ask for it in a box. A reward of the
-user's may ask for `metadata`: what the generator says of a problem.
+numbers): choose a dataset whose problems have one answer, and ask for it in a box. A reward
+function of the user may take `metadata`: what the generator records about a problem.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
-from counterpoise.task.jsonl import Fields
+from counterpoise.task.jsonl import FieldNames
 from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import normal, without
+from counterpoise.task.split_heldout import drop_heldout_texts, normalize_problem
 from counterpoise.types import Prompt
 
 
@@ -29,12 +29,12 @@ def load(
     seed: int = 0,
     keep: Sequence[str] = (),
 ) -> Task:
-    """`size` training and `heldout` held-out problems, less repetitions."""
+    """`size` training and `heldout` held-out problems, without repetitions."""
     if not dataset:
         raise PoiseError("the reasoning_gym task needs the name of a dataset: set task.dataset")
-    kept = generate(dataset, "heldout", heldout, seed, keep)
+    heldout_prompts = generate(dataset, "heldout", heldout, seed, keep)
     train = generate(dataset, "train", size, seed, keep)
-    return Task(dataset, without(train, kept, dataset), kept)
+    return Task(dataset, drop_heldout_texts(train, heldout_prompts, dataset), heldout_prompts)
 
 
 def generate(
@@ -43,21 +43,22 @@ def generate(
     """`count` problems of one split, each text once."""
     if count == 0:
         return []
+    # The package takes a 32-bit seed.
     rows = _create(dataset, count, seed_for(seed, f"reasoning_gym/{split}") >> 32)
     prompts: dict[str, Prompt] = {}
-    fields = Fields(keep=tuple(keep))
-    fields.check_kept(rows[0].keys(), dataset)
+    fields = FieldNames(keep=tuple(keep))
+    fields.check_columns_exist(rows[0].keys(), dataset)
     for index in range(count):
         row = rows[index]
         problem, answer = row["question"], row["answer"]
         if not isinstance(answer, str) or not answer.strip():
             raise PoiseError(
-                f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by rules "
-                "of its own; set task.dataset to another"
+                f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by its "
+                "own rules; set task.dataset to another"
             )
-        name, columns = f"{dataset}/{split}/{index}", fields.columns(row)
+        name, columns = f"{dataset}/{split}/{index}", fields.kept_columns(row)
         prompt = Prompt(name, problem.strip(), answer.strip(), columns=columns)
-        prompts.setdefault(normal(problem), prompt)
+        prompts.setdefault(normalize_problem(problem), prompt)
     return list(prompts.values())
 
 
@@ -77,5 +78,5 @@ def _create(dataset: str, size: int, seed: int) -> Any:
         )
     try:
         return create_dataset(dataset, size=size, seed=seed)
-    except (AssertionError, TypeError, ValueError) as error:  # it cannot be made without options
+    except (AssertionError, TypeError, ValueError) as error:  # some datasets need options
         raise PoiseError(f"reasoning_gym dataset '{dataset}': {error}") from None

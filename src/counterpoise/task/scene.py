@@ -1,4 +1,4 @@
-"""The stage on which a family tells its story: who, what, which numbers, and the worked steps."""
+"""A word problem while it is written: names, items, numbers, sentences and worked steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SolutionStep:
     """One line of a worked solution: "They cost 3 * 4 = 12 dollars."."""
 
     lead: str
@@ -40,7 +40,7 @@ class Step:
 
 
 class Scene:
-    """One problem being written. All randomness comes from the generator it is given.
+    """One problem while it is written. All randomness comes from the given generator.
 
     `value` is the quantity after the last step, `steps` the worked solution.
     """
@@ -48,13 +48,14 @@ class Scene:
     def __init__(self, rng: random.Random, level: int) -> None:
         self.rng = rng
         self.level = level
+        # The order of these draws is part of every problem: changing it changes all problems.
         girl = rng.random() < 0.5
         self.name = rng.choice(GIRLS if girl else BOYS)
         self.other = rng.choice([n for n in GIRLS + BOYS if n != self.name])
-        self.he, self.he_, self.him = ("She", "she", "her") if girl else ("He", "he", "him")
+        self.He, self.he, self.him = ("She", "she", "her") if girl else ("He", "he", "him")
         self.unit = ""
         self.sentences: list[str] = []
-        self.steps: list[Step] = []
+        self.steps: list[SolutionStep] = []
         self.question = ""
 
     @property
@@ -98,11 +99,11 @@ class Scene:
         return self.rng.randint(2, 3)
 
     def below(self, bound: int) -> int:
-        """A quantity that can be taken from `bound` and leaves something."""
+        """A quantity less than `bound`, so that something is left after taking it."""
         most = min(bound - 1, (12, 20, 40, 60)[self.level - 1])
         return self.rng.randint(min(2, most), most)
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- text ----------------------------------------------------------------------------------
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -112,4 +113,4 @@ class Scene:
 
     def step(self, lead: str, left: int, sign: str, right: int, unit: str = "") -> None:
         value = OPERATIONS[sign](left, right)
-        self.steps.append(Step(lead, left, sign, right, value, unit or self.unit))
+        self.steps.append(SolutionStep(lead, left, sign, right, value, unit or self.unit))

@@ -1,12 +1,12 @@
-"""Worked solutions as a careless author writes them: some steps go wrong and are carried on.
+"""Put slips into worked solutions: some steps are wrong, and later steps build on them.
 
-A model warmed up on flawless solutions is either sure or ignorant. Warmed up on these it knows the
-arithmetic and is unsure of it everywhere, as a base model is: most problems are solved by some of
-its samples and not by others, and that difference is what RL learns from.
+A model warmed up on flawless solutions is either certain or ignorant. Warmed up on these it knows
+the arithmetic but is unsure everywhere, as a base model is: most problems are solved by some of its
+samples and not by others, and RL learns from that difference.
 
-Two slips, equally likely: the result is off by one, by ten, or in its last digit; or an operand is
-another number of the story. A result below zero is noticed, and that line is written as it should
-have been. The problem's own answer stays right.
+There are two equally likely slips: the result is off by one, by ten, or in its last digit; or an
+operand is replaced by another number of the story. A negative result would give the slip away, so
+that line is written correctly. The problem's reference answer stays right.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from counterpoise.task.scene import OPERATIONS, Step
+from counterpoise.task.scene import OPERATIONS, SolutionStep
 
 
-def careless(
-    steps: Sequence[Step], numbers: Sequence[int], rng: random.Random, rate: float
-) -> list[Step]:
-    """The same steps, each wrong with chance `rate`; later steps go on from what was written.
+def with_slips(
+    steps: Sequence[SolutionStep], numbers: Sequence[int], rng: random.Random, rate: float
+) -> list[SolutionStep]:
+    """The same steps, each wrong with probability `rate`; later steps use the written results.
 
     Example:
         4 * 3 = 12, 31 - 12 = 19  ->  4 * 3 = 13, 31 - 13 = 18
     """
-    written: dict[int, int] = {}  # true result of an earlier step -> what the author has for it
+    written: dict[int, int] = {}  # true result of an earlier step -> the written result
     slipped = []
     for step in steps:
-        left = written.get(step.left, step.left)
-        right = step.right if step.sign in "*/" else written.get(step.right, step.right)
-        value = OPERATIONS[step.sign](left, right)
+        left_operand = written.get(step.left, step.left)
+        # Factors and divisors come from the story, never from an earlier step.
+        right_operand = step.right if step.sign in "*/" else written.get(step.right, step.right)
+        value = OPERATIONS[step.sign](left_operand, right_operand)
         if rng.random() < rate:
             if step.sign != "/" and rng.random() < 0.5:
-                right = rng.choice(numbers)
-                value = OPERATIONS[step.sign](left, right)
+                right_operand = rng.choice(numbers)
+                value = OPERATIONS[step.sign](left_operand, right_operand)
             else:
                 value = rng.choice(
                     (
@@ -45,8 +46,10 @@ def careless(
                         value - value % 10 + rng.randrange(10),
                     )
                 )
-        if value < 0:
-            left, right, value = step.left, step.right, step.value
+        if value < 0:  # no story has negative quantities
+            left_operand, right_operand, value = step.left, step.right, step.value
         written[step.value] = value
-        slipped.append(Step(step.lead, left, step.sign, right, value, step.unit))
+        slipped.append(
+            SolutionStep(step.lead, left_operand, step.sign, right_operand, value, step.unit)
+        )
     return slipped

@@ -1,4 +1,4 @@
-"""Keeping problems out of training: by the hash of their ids, and never the same text twice."""
+"""Split problems into training and held-out ones by the hash of their ids, without shared texts."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from counterpoise.types import Prompt
 def hold_out(
     prompts: Sequence[Prompt], count: int, where: str
 ) -> tuple[list[Prompt], list[Prompt]]:
-    """(train, held out): the `count` lowest by blake2b(id), and the rest without their texts."""
+    """(train, held out): held out are the `count` prompts with the lowest blake2b(id)."""
     if count >= len(prompts):
         raise PoiseError(
             f"{where}: holding out {count} of {len(prompts)} records leaves none to train on; "
             "lower task.heldout"
         )
-    kept = sorted(prompts, key=lambda prompt: blake2b(prompt.id.encode()).digest())[:count]
-    return without(prompts, kept, where), kept
+    # By hash, so that the choice does not depend on the order or on other records.
+    heldout = sorted(prompts, key=lambda prompt: blake2b(prompt.id.encode()).digest())[:count]
+    return drop_heldout_texts(prompts, heldout, where), heldout
 
 
-def without(prompts: Sequence[Prompt], kept: Sequence[Prompt], where: str) -> list[Prompt]:
-    """`prompts` less those whose problem text, white space and case aside, is in `kept`."""
-    texts = {normal(prompt.problem) for prompt in kept}
-    train = [prompt for prompt in prompts if normal(prompt.problem) not in texts]
+def drop_heldout_texts(
+    prompts: Sequence[Prompt], heldout: Sequence[Prompt], where: str
+) -> list[Prompt]:
+    """`prompts` without those whose text, ignoring white space and case, is in `heldout`."""
+    texts = {normalize_problem(prompt.problem) for prompt in heldout}
+    train = [prompt for prompt in prompts if normalize_problem(prompt.problem) not in texts]
     if not train:
         raise PoiseError(f"{where}: every training problem is also held out; use other files")
     return train
 
 
-def normal(problem: str) -> str:
-    """What makes two problem texts the same one."""
+def normalize_problem(problem: str) -> str:
+    """The text without differences in white space and case: equal for the same problem."""
     return " ".join(problem.split()).casefold()

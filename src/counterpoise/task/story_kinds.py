@@ -1,8 +1,8 @@
-"""Twelve families of arithmetic stories, each a function that tells one on a `Scene`.
+"""Twelve families of arithmetic stories, each a function that writes one into a `Scene`.
 
-A family says what happens (`scene.say`), computes (`scene.step`) and leaves a quantity of
-`scene.unit` that later events may change. Word problems are built from these by
-`task/word_problems.py`; every word a family can utter is in the embedded tokenizer.
+A family adds sentences (`scene.say`), computes (`scene.step`) and leaves a quantity of `scene.unit`
+that later events may change. `task/word_problems.py` builds word problems from them. Every word
+that a family uses is in the embedded tokenizer: new words need a new tokenizer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from counterpoise.task.scene import Scene
 
 
 def shopping(s: Scene) -> None:
-    """Money less a purchase."""
+    """Money minus a purchase."""
     item, price, count = s.item(), s.small(), s.small()
     cost = price * count
     money = cost + s.number()
@@ -21,12 +21,12 @@ def shopping(s: Scene) -> None:
     s.say(f"{s.name} has {money} dollars.")
     s.say(
         s.pick(
-            f"{s.he} buys {count} {item} for {price} dollars each.",
-            f"{s.he} pays for {count} {item} that cost {price} dollars each.",
+            f"{s.He} buys {count} {item} for {price} dollars each.",
+            f"{s.He} pays for {count} {item} that cost {price} dollars each.",
         )
     )
-    s.step(s.pick(f"The {item} cost", f"{s.he} pays"), count, "*", price)
-    s.step(s.pick("There remain", f"{s.he} keeps"), money, "-", cost)
+    s.step(s.pick(f"The {item} cost", f"{s.He} pays"), count, "*", price)
+    s.step(s.pick("There remain", f"{s.He} keeps"), money, "-", cost)
     s.ask(s.pick(f"How many dollars does {s.name} have left?", "How many dollars are left?"))
 
 
@@ -39,15 +39,15 @@ def collection(s: Scene) -> None:
             f"{s.name} has {start} {item}.", f"{s.name} collects {item} and owns {start} of them."
         )
     )
-    s.say(s.pick(f"{s.other} gives {s.him} {gift} more.", f"{s.he} finds {gift} more {item}."))
-    s.step(s.pick(f"{s.he} now has", "Together that makes"), start, "+", gift)
+    s.say(s.pick(f"{s.other} gives {s.him} {gift} more.", f"{s.He} finds {gift} more {item}."))
+    s.step(s.pick(f"{s.He} now has", "Together that makes"), start, "+", gift)
     loss = s.below(start + gift)
     s.say(
         s.pick(
-            f"Later {s.he_} loses {loss} {item}.", f"Then {s.he_} gives {loss} {item} to {s.other}."
+            f"Later {s.he} loses {loss} {item}.", f"Then {s.he} gives {loss} {item} to {s.other}."
         )
     )
-    s.step(s.pick("After that there are", f"{s.he} keeps"), start + gift, "-", loss)
+    s.step(s.pick("After that there are", f"{s.He} keeps"), start + gift, "-", loss)
     s.ask(s.pick(f"How many {item} does {s.name} have now?", f"How many {item} are left?"))
 
 
@@ -65,7 +65,7 @@ def packing(s: Scene) -> None:
     s.say(
         s.pick(
             f"{broken} of the {item} are broken and thrown away.",
-            f"{s.he} takes {broken} {item} out again.",
+            f"{s.He} takes {broken} {item} out again.",
         )
     )
     s.step(s.pick(f"The {box} hold", "At first there are"), boxes, "*", each)
@@ -85,7 +85,7 @@ def travel(s: Scene) -> None:
     )
     s.say(
         s.pick(
-            f"After a break {s.he_} walks {more} miles.", f"Then {s.he_} goes {more} miles further."
+            f"After a break {s.he} walks {more} miles.", f"Then {s.he} goes {more} miles further."
         )
     )
     s.step(s.pick("The first part is", "By then the way is"), speed, "*", hours)
@@ -100,13 +100,13 @@ def reading(s: Scene) -> None:
     s.unit = "pages"
     s.say(s.pick(f"{s.name} reads a book of {pages} pages.", f"A book has {pages} pages."))
     s.say(f"{s.name} reads {per_day} pages every day for {days} days.")
-    s.step(s.pick(f"{s.he} reads", f"In {days} days that is"), per_day, "*", days)
+    s.step(s.pick(f"{s.He} reads", f"In {days} days that is"), per_day, "*", days)
     s.step(s.pick("There remain", "Still to read are"), pages, "-", per_day * days)
     s.ask(s.pick("How many pages are left?", f"How many pages must {s.name} still read?"))
 
 
 def ages(s: Scene) -> None:
-    """Older than, then times as old."""
+    """Some years older, then several times as old."""
     age, older, times = s.number(), s.small(), s.times()
     s.unit = "years"
     s.say(f"{s.name} is {age} years old.")
@@ -134,7 +134,7 @@ def farm(s: Scene) -> None:
     s.say(
         s.pick(
             f"{sold} {goods} are sold at the market.",
-            f"{s.he} sells {sold} {goods} in the morning.",
+            f"{s.He} sells {sold} {goods} in the morning.",
         )
     )
     s.step(s.pick(f"The {animal} give", "In one day that is"), count, "*", each)
@@ -149,19 +149,19 @@ def wages(s: Scene) -> None:
     s.say(f"{s.name} earns {wage} dollars per hour in a {s.place()}.")
     s.say(
         s.pick(
-            f"{s.he} works {monday} hours on Monday and {friday} hours on Friday.",
-            f"On Monday {s.he_} works {monday} hours, on Friday {friday} hours.",
+            f"{s.He} works {monday} hours on Monday and {friday} hours on Friday.",
+            f"On Monday {s.he} works {monday} hours, on Friday {friday} hours.",
         )
     )
-    s.step(s.pick(f"{s.he} works", "The hours are"), monday, "+", friday, unit="hours")
-    s.step(s.pick(f"{s.he} earns", "The pay is"), monday + friday, "*", wage)
+    s.step(s.pick(f"{s.He} works", "The hours are"), monday, "+", friday, unit="hours")
+    s.step(s.pick(f"{s.He} earns", "The pay is"), monday + friday, "*", wage)
     s.ask(s.pick(f"How many dollars does {s.name} earn?", "How much is the pay in dollars?"))
 
 
 def seats(s: Scene) -> None:
     """Rows of chairs and the people on them."""
     rows, each = s.small(), s.number()
-    taken = s.below(rows * each)
+    occupied = s.below(rows * each)
     s.unit = "chairs"
     s.say(
         s.pick(
@@ -169,9 +169,9 @@ def seats(s: Scene) -> None:
             f"In a {s.place()} there are {rows} rows with {each} chairs each.",
         )
     )
-    s.say(s.pick(f"{taken} people sit down.", f"{taken} of the chairs are taken."))
+    s.say(s.pick(f"{occupied} people sit down.", f"{occupied} of the chairs are taken."))
     s.step(s.pick("There are", "The rows have"), rows, "*", each)
-    s.step(s.pick("Free are", "Still empty are"), rows * each, "-", taken)
+    s.step(s.pick("Free are", "Still empty are"), rows * each, "-", occupied)
     s.ask(s.pick("How many chairs are empty?", "How many chairs are free?"))
 
 
@@ -197,7 +197,7 @@ def tank(s: Scene) -> None:
 
 
 def baking(s: Scene) -> None:
-    """What there is less what a recipe needs."""
+    """Ingredients minus what the cakes need."""
     cakes, each = s.small(), s.small()
     have = cakes * each + s.number()
     good = s.pick("eggs", "apples", "cups", "lemons")
@@ -214,13 +214,13 @@ def baking(s: Scene) -> None:
             f"For a party {s.name} bakes {cakes} cakes with {each} {good} in each.",
         )
     )
-    s.step(s.pick("The cakes need", f"{s.he} uses"), cakes, "*", each)
-    s.step(s.pick("There remain", f"{s.he} keeps"), have, "-", cakes * each)
+    s.step(s.pick("The cakes need", f"{s.He} uses"), cakes, "*", each)
+    s.step(s.pick("There remain", f"{s.He} keeps"), have, "-", cakes * each)
     s.ask(s.pick(f"How many {good} does {s.name} have left?", f"How many {good} are left?"))
 
 
 def garden(s: Scene) -> None:
-    """The way around a rectangle."""
+    """The perimeter of a rectangle."""
     length, width = s.number(), s.number()
     s.unit = "meters"
     s.say(
@@ -229,7 +229,7 @@ def garden(s: Scene) -> None:
             f"{s.name} has a field {length} meters long and {width} meters wide.",
         )
     )
-    s.say(s.pick("A fence goes all the way around it.", f"{s.he} builds a fence all around it."))
+    s.say(s.pick("A fence goes all the way around it.", f"{s.He} builds a fence all around it."))
     s.step(s.pick("Two sides make", "Length and width are"), length, "+", width)
     s.step(s.pick("All four sides make", "The fence is"), length + width, "*", 2)
     s.ask("How many meters long is the fence?")

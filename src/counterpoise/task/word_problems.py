@@ -1,4 +1,4 @@
-r"""The embedded task: arithmetic word problems in English with worked solutions.
+r"""The `word_problems` task: arithmetic word problems in English with worked solutions.
 
     problem    Ana has 31 dollars. She buys 4 pens for 3 dollars each. How many dollars are left?
     solution   The pens cost 4 * 3 = 12 dollars. There remain 31 - 12 = 19 dollars.
@@ -28,7 +28,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.task.events import add_distractor, add_event
 from counterpoise.task.prompts import Task
 from counterpoise.task.scene import Scene
-from counterpoise.task.slips import careless
+from counterpoise.task.slips import with_slips
 from counterpoise.task.story_kinds import FAMILIES
 from counterpoise.types import Prompt
 
@@ -48,24 +48,25 @@ def load(
     """`size` training and `heldout` held-out problems, levels in turn."""
     return Task(
         name="word_problems",
-        train=[problem("train", i, levels, seed, slips) for i in range(size)],
-        heldout=[problem("heldout", i, levels, seed) for i in range(heldout)],
+        train=[make_problem("train", index, levels, seed, slips) for index in range(size)],
+        heldout=[make_problem("heldout", index, levels, seed) for index in range(heldout)],
     )
 
 
-def problem(
+def make_problem(
     split: str, index: int, levels: Sequence[int] = LEVELS, seed: int = 0, slips: float = 0.0
 ) -> Prompt:
     """The `index`-th problem of a split: a pure function of its arguments."""
     level = levels[index % len(levels)]
+    # Rejection sampling: about one story in eight belongs to the held-out split.
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"word_problems/{split}/{level}", index, attempt))
         family = rng.choice(sorted(FAMILIES))
-        scene = tell(family, level, rng)
-        if split_of(family, scene.skeleton) == split:
+        scene = tell_story(family, level, rng)
+        if split_of_skeleton(family, scene.skeleton) == split:
             text = " ".join([*scene.sentences, scene.question])
-            numbers = [int(n) for n in re.findall(r"\d+", text)]
-            steps = careless(scene.steps, numbers, rng, slips) if slips else scene.steps
+            numbers = [int(number) for number in re.findall(r"\d+", text)]
+            steps = with_slips(scene.steps, numbers, rng, slips) if slips else scene.steps
             lines = [str(step) for step in steps]
             return Prompt(
                 id=f"word_problems/{split}/{index}",
@@ -77,8 +78,8 @@ def problem(
     raise RuntimeError(f"no {split} problem in 1000 draws at index {index}")
 
 
-def tell(family: str, level: int, rng: random.Random) -> Scene:
-    """A story of one family, lengthened by events to its number of steps."""
+def tell_story(family: str, level: int, rng: random.Random) -> Scene:
+    """A story of one family, extended by events to the number of steps of its level."""
     scene = Scene(rng, level)
     FAMILIES[family](scene)
     fewest, most = STEPS[level]
@@ -90,6 +91,7 @@ def tell(family: str, level: int, rng: random.Random) -> Scene:
     return scene
 
 
-def split_of(family: str, skeleton: str) -> str:
+def split_of_skeleton(family: str, skeleton: str) -> str:
+    """The split that all problems with this arithmetic belong to."""
     digest = blake2b(f"{family}:{skeleton}".encode(), digest_size=4).digest()
     return "heldout" if int.from_bytes(digest, "big") % HELDOUT_SHARE == 0 else "train"

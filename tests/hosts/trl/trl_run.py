@@ -29,7 +29,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from counterpoise.credit.view import CreditView
 from counterpoise.model.load import EMBEDDED_FOLDER
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.trl import PoiseConfig, PoiseGRPOTrainer
 from counterpoise.types import Floats
 
@@ -163,7 +163,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, **plan,
     )  # fmt: skip
-    problems: list[Any] = [problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
+    problems: list[Any] = [make_problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
     if chat:  # as the model was trained
         problems = [[{"role": "user", "content": text}] for text in problems]
     host = GRPOTrainer if stock else PoiseGRPOTrainer

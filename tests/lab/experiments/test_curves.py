@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterpoise.config.load import load_config
-from counterpoise.lab.experiments.curves import by_run, read_run, seconds_of
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.curves import group_by_run, read_curve, run_seconds
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.store.folder import RunFolder
 
 LINE = {"iteration": 1, "steps": 0, "rollouts": 64, "success": 0.4, "entropy": None}
@@ -27,7 +27,7 @@ def folder_of(path: Path, evaluations: list[dict[str, float]]) -> RunFolder:
 
 def test_a_run_that_did_not_say_how_it_was_sampled(tmp_path: Path) -> None:
     lines = [{"iteration": 0, "mean": 0.45}, {"iteration": 2, "mean": 0.55}]
-    curve = read_run(folder_of(tmp_path / "run", lines))
+    curve = read_curve(folder_of(tmp_path / "run", lines))
     assert [r["updates"] for r in curve] == [0, 0, 3]
     assert [r["rollouts"] for r in curve] == [0, 64, 128]
     assert [r["heldout"] for r in curve] == [0.45, None, 0.55]
@@ -45,16 +45,16 @@ def test_two_ways_of_sampling(tmp_path: Path) -> None:
     ]  # fmt: skip
     for line in lines[:3]:  # an older line lacks it
         line["evaluate_seconds"] = 1.5
-    curve = read_run(folder_of(tmp_path / "run", lines))
+    curve = read_curve(folder_of(tmp_path / "run", lines))
     assert [r["heldout"] for r in curve] == [0.4, None, 0.5]
     assert [r["heldout@0.6/0.95"] for r in curve] == [0.6, None, 0.7]
     assert [r["evaluate_seconds"] for r in curve] == [3.0, None, 1.5]
-    assert seconds_of(curve) == 4.5
+    assert run_seconds(curve) == 4.5
 
 
 def test_a_table_is_taken_apart_run_by_run() -> None:
     rows = [{"arm": "QB", "rate": 1e-4, "seed": s, "iteration": i} for i in (1, 0) for s in (0, 1)]
-    runs = by_run(rows)
-    assert list(runs) == [Key("QB", 1e-4, 0), Key("QB", 1e-4, 1)]
-    assert [r["iteration"] for r in runs[Key("QB", 1e-4, 1)]] == [0, 1]
-    assert Key("QB", 1e-5, 3).name == "QB-lr1e-05-seed3"
+    runs = group_by_run(rows)
+    assert list(runs) == [RunKey("QB", 1e-4, 0), RunKey("QB", 1e-4, 1)]
+    assert [r["iteration"] for r in runs[RunKey("QB", 1e-4, 1)]] == [0, 1]
+    assert RunKey("QB", 1e-5, 3).name == "QB-lr1e-05-seed3"

@@ -7,10 +7,10 @@ from pathlib import Path
 from lab.experiments.small_experiment import EXPERIMENT, write
 
 from counterpoise import __version__
-from counterpoise.lab.experiments.decision_rule import executed
-from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.decision_rule import describe_rule
+from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.experiments.header import about, heading
+from counterpoise.lab.experiments.header import markdown_heading, result_header
 
 SMALL = (
     "An arm minus shuffled in held-out success at 1/1, paired by seed and read at equal rollouts "
@@ -22,7 +22,7 @@ SMALL = (
 
 
 def test_one_hypothesis_one_rate(tmp_path: Path) -> None:
-    assert executed(read_experiment(write(tmp_path))) == SMALL
+    assert describe_rule(read_experiment(write(tmp_path))) == SMALL
 
 
 def test_what_decides_is_in_it_and_the_authors_words_are_not(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_what_decides_is_in_it_and_the_authors_words_are_not(tmp_path: Path) -> 
     changed = changed.replace("[1e-4]", "[1e-4, 2e-4]").replace("it is", "I say so")
     changed = changed.replace('["QB > shuffled"]', '["by_sign < shuffled", "QB > shuffled"]')
     changed += 'by_sign = ["batch.composer=by_sign"]\n'
-    said = executed(read_experiment(write(tmp_path, changed)))
+    said = describe_rule(read_experiment(write(tmp_path, changed)))
     assert "with 90 % intervals that hold for 4 comparisons together." in said
     assert (
         "'QB > shuffled': replicated when at some rate both intervals lie above 0, not replicated "
@@ -44,20 +44,20 @@ def test_what_decides_is_in_it_and_the_authors_words_are_not(tmp_path: Path) -> 
 
 def test_without_a_hypothesis(tmp_path: Path) -> None:
     none = EXPERIMENT.replace('hypotheses = ["QB > shuffled"]', "")
-    said = executed(read_experiment(write(tmp_path, none)))
+    said = describe_rule(read_experiment(write(tmp_path, none)))
     assert "replicated when" not in said
-    assert said.endswith("No hypothesis is stated, so nothing is decided.")
+    assert said.endswith("No hypothesis is stated, so there is no verdict.")
 
 
 def test_a_pilot_has_its_own() -> None:
-    said = executed(read_experiment("smollm2-pilot"))
+    said = describe_rule(read_experiment("smollm2-pilot"))
     assert said.startswith("A run learns if its best held-out success is at least 5 points above")
 
 
 def test_the_head_of_a_result(tmp_path: Path) -> None:
     named = EXPERIMENT.replace("[experiment]", '[experiment]\ntitle = "Q"\nclaim = "It is."', 1)
     experiment = read_experiment(write(tmp_path, named))
-    assert heading(experiment, {}) == (
+    assert markdown_heading(experiment, {}) == (
         "# Q\n\nIt is.\n\n"
         f"small.toml ({experiment.digest}), counterpoise {__version__}; model embedded; arms "
         "shuffled, QB; rates 0.0001; seeds 2; iterations 2; rollouts 4 x 8; steps 2; heldout 4 x "
@@ -65,8 +65,11 @@ def test_the_head_of_a_result(tmp_path: Path) -> None:
         "In the author's words, which decide nothing: replicated when it is\n\n"
     )
     plain = read_experiment(write(tmp_path))
-    assert heading(plain, {}).startswith("# small\n\nsmall.toml (")
-    assert (about(plain)["rule"], about(plain)["executed"]) == ("replicated when it is", SMALL)
-    told = described(plain, plain.design.runs(), None, 1)
+    assert markdown_heading(plain, {}).startswith("# small\n\nsmall.toml (")
+    assert (result_header(plain)["rule"], result_header(plain)["executed"]) == (
+        "replicated when it is",
+        SMALL,
+    )
+    told = describe_plan(plain, plain.design.run_keys(), None, 1)
     words = "in the author's words, which decide nothing: replicated when it is"
     assert told.endswith(f"\nrule: {SMALL}\n{words}")

@@ -9,11 +9,11 @@ from lab.experiments.made_up import run
 from lab.experiments.small_experiment import write
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.experiments.curves import Runs, by_run
-from counterpoise.lab.experiments.decision_rule import executed
+from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.dose import dose_responses
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.verdicts import judge, markdown
+from counterpoise.lab.experiments.verdicts import judge_experiment, results_markdown
 
 FILE = """
 [experiment]
@@ -46,7 +46,7 @@ def runs_with_slope(slope: float, spread: float = 0.0, doses: dict[str, float] =
             success = 0.5 + 0.05 * seed + (slope + spread * (seed - 1.5)) * dose
             heldout = [0.4, success]
             records += run(arm, seed, heldout, updates=4, cross_advantage_ratio=dose)
-    return by_run(records)
+    return group_by_run(records)
 
 
 def test_the_slope_is_taken_within_seeds(tmp_path):
@@ -90,13 +90,13 @@ def test_a_seed_without_all_arms_is_left_out(tmp_path):
 
 def test_the_result_and_the_rule_say_it(tmp_path):
     experiment, runs = experiment_in(tmp_path), runs_with_slope(-0.03, 0.002)
-    assert "both exclude slopes of 1 points per unit or steeper" in executed(experiment)
-    note = next(n for n in judge(runs, experiment).notes if "cross_advantage_ratio" in n)
+    assert "both exclude slopes of 1 points per unit or steeper" in describe_rule(experiment)
+    note = next(n for n in judge_experiment(runs, experiment).notes if "cross_advantage_ratio" in n)
     assert note.startswith(
         "Success falls with cross_advantage_ratio: replicated, at lr 0.0001 -3.0"
     )
     assert "doses: QB -1, shuffled -0.25, by_sign 2" in note
-    assert note in markdown(runs, experiment)
+    assert note in results_markdown(runs, experiment)
 
 
 def test_an_unknown_dose_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Arms that are judged differently are refused, those that only train differently are not."""
+"""Arms that are evaluated differently are refused, those that only train differently are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.experiments.small_experiment import EXPERIMENT, RUN, write
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.experiment_file import read_experiment
 
-REST = ": arms that are judged differently cannot be compared"
+REST = ": arms that are evaluated differently cannot be compared"
 
 
 def with_arm(folder: Path, *options: str, run: str = RUN) -> Path:

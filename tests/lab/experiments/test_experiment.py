@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.errors import PoiseError
-from counterpoise.lab.experiments.curves import Runs, by_run, seconds_of
-from counterpoise.lab.experiments.design import Key
-from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.curves import Runs, group_by_run, run_seconds
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.pieces import Piece, write_piece
 from counterpoise.lab.experiments.processes import Fleet
-from counterpoise.lab.experiments.run import Bench
-from counterpoise.lab.experiments.terminal import Part
+from counterpoise.lab.experiments.run import ExperimentRunner
+from counterpoise.lab.experiments.terminal import RunSelection
 from counterpoise.store.folder import RunFolder
 
 
@@ -57,7 +57,7 @@ def test_in_two_pieces(tmp_path: Path) -> None:
     assert trained == ["QB-lr0.0001-seed1", "shuffled-lr0.0001-seed1"]
     for name in ("report.html", "results.md", "small.json", "small-curves.png", "small.toml"):
         assert (two / name).stat().st_size > 0, name
-    bench = Bench.open(read_experiment(file), file, two)
+    bench = ExperimentRunner.open(read_experiment(file), file, two)
     heldout = [r["heldout@0.6/0.95"] for c in bench.runs.values() for r in c]
     assert sum(h is not None for h in heldout) == 8  # before and after, for four runs
     starts = {tuple(c[0]["heldout"] for k, c in bench.runs.items() if k.seed == s) for s in (0, 1)}
@@ -71,7 +71,7 @@ def test_a_function_beside_the_file_is_found_when_the_folder_is_opened_again(
     (tmp_path / "mine.py").write_text("def score(responses, answers):\n    return []\n")
     file = write(tmp_path, run=RUN.replace("workers = 1", 'name = "mine.py:score"'))
     for _ in range(2):
-        assert Bench.open(read_experiment(file), file, tmp_path / "out").runs == {}
+        assert ExperimentRunner.open(read_experiment(file), file, tmp_path / "out").runs == {}
     assert (tmp_path / "out" / "small.toml").read_bytes() == file.read_bytes()
 
 
@@ -96,14 +96,14 @@ def test_a_failed_run_is_told_now_and_by_later_commands(
     """One run of four fails, the others are in a piece."""
     file, out = write(tmp_path), tmp_path / "out"
     experiment = read_experiment(file)
-    runs = experiment.design.runs()
+    runs = experiment.design.run_keys()
     (out / "pieces").mkdir(parents=True)
     made = [
         {**r, "start": "embedded"}
         for key in runs[:3]
         for r in run(key.arm, key.seed, [0.4, 0.5, 0.6], 4)
     ]
-    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(group_by_run(made), {}), experiment)
 
     def fails(fleet: Fleet, *_: object) -> None:
         assert list(fleet.options) == [runs[3].name]
@@ -126,7 +126,7 @@ def test_a_failed_run_is_told_now_and_by_later_commands(
     notes = json.loads((out / "small.json").read_text())["notes"]
     assert [note.startswith(told) for note in notes[-2:]] == [True, False]
 
-    later = Bench.open(experiment, file, out)  # and one that trains nothing
+    later = ExperimentRunner.open(experiment, file, out)  # and one that trains nothing
     assert later.failures == {runs[3]: "5 optimizer steps in a row"}
     command(file, "--out", out, "--seeds", "0:1")
     assert told in (out / "results.md").read_text()
@@ -141,7 +141,7 @@ def test_where_the_first_runs_fail_the_others_are_not_tried_and_that_is_said(
     monkeypatch.setattr(Fleet, "train", fails)
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["experiment", str(write(tmp_path)), "--out", str(out)])
-    said = "3 runs failed before any ended, 1 left untried; the same command tries again"
+    said = "3 runs failed before any finished, 1 not tried; the same command tries again"
     assert str(done.exception) == said
     page = (out / "results.md").read_text()
     assert "shuffled at lr 0.0001: 2 of 2 runs failed, seeds 0, 1 (no model 'out/warm'). No" in page
@@ -160,7 +160,7 @@ def test_a_machine_without_charts_still_trains_and_judges(tmp_path: Path) -> Non
         for seed in (0, 1)
         for r in run(arm, seed, [0.4, 0.5, 0.6], 4)
     ]
-    write_piece(out / "pieces" / "a.parquet", Piece(by_run(made), {}), experiment)
+    write_piece(out / "pieces" / "a.parquet", Piece(group_by_run(made), {}), experiment)
     hidden = "import sys; sys.modules['altair'] = None; from counterpoise.cli import main; main()"
     words = [sys.executable, "-c", hidden, "experiment", str(file), "--out", str(out)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -171,10 +171,10 @@ def test_a_machine_without_charts_still_trains_and_judges(tmp_path: Path) -> Non
 
 def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
     file, out = write(tmp_path), tmp_path / "out"
-    Bench.open(read_experiment(file), file, out)
+    ExperimentRunner.open(read_experiment(file), file, out)
     other = write(tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3"))
     with pytest.raises(PoiseError, match=r"another small\.toml"):
-        Bench.open(read_experiment(other), other, out)
+        ExperimentRunner.open(read_experiment(other), other, out)
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     experiment = read_experiment(file)
     (out / "pieces").mkdir(parents=True)
     piece = [{**r, "start": "other weights"} for r in run("QB", 0, [0.4, 0.5, 0.6], 4)]
-    write_piece(out / "pieces" / "a.parquet", Piece(by_run(piece), {}), experiment)
-    bench = Bench.open(experiment, file, out)
-    with pytest.raises(PoiseError, match="embedded begins with other weights"):
-        bench.train(experiment.design.runs(), 1, lambda standing: None)
+    write_piece(out / "pieces" / "a.parquet", Piece(group_by_run(piece), {}), experiment)
+    bench = ExperimentRunner.open(experiment, file, out)
+    with pytest.raises(PoiseError, match="embedded starts from other weights"):
+        bench.train(experiment.design.run_keys(), 1, lambda standing: None)
     said = command(file, "--out", out, "--minutes", 0)  # where pieces are put together
     assert "1 of 4 runs are finished" in said
     assert not (out / "runs").exists()
@@ -212,15 +212,15 @@ def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: 
 
     (tmp_path / "mine.py").write_text(score + compose.replace("range(2,", "range(3,"))
     with pytest.raises(PoiseError, match=r"^\[experiment\.arms\] QB: ") as fault:
-        described(read_experiment(file), [], None, 1)
+        describe_plan(read_experiment(file), [], None, 1)
     assert "\n" not in str(fault.value)
     (tmp_path / "mine.py").write_text(score.replace("return", "return [0.0] +") + compose)
     with pytest.raises(PoiseError, match=r"mine\.py:score returned 5 numbers for 4 responses"):
-        described(read_experiment(file), [], None, 1)
+        describe_plan(read_experiment(file), [], None, 1)
 
 
-def made(keys: list[Key], seconds: float) -> Runs:
-    return by_run(
+def made(keys: list[RunKey], seconds: float) -> Runs:
+    return group_by_run(
         [
             {**r, "start": "embedded", "iteration_seconds": seconds / 4, "evaluate_seconds": None}
             | ({"evaluate_seconds": seconds / 2} if r["iteration"] == 2 else {})
@@ -235,10 +235,13 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path)
     """Of four runs one is finished here, one in a piece, one was begun, one failed."""
     file, out = write(tmp_path), tmp_path / "out"
     experiment = read_experiment(file)
-    one, two, three, four = experiment.design.runs()
+    one, two, three, four = experiment.design.run_keys()
     said = command(file, "--dry-run")
-    assert "done: not known: --out names the folder to look into\n" in said
-    assert "known when one has ended; a first one: --seeds 0:1 --rates 0.0001 --arms shuff" in said
+    assert "done: not known: name the folder of the experiment with --out\n" in said
+    assert (
+        "known once one run has finished; start with --seeds 0:1 --rates 0.0001 --arms shuff"
+        in said
+    )
     assert "4 runs, 3 at a time (--jobs)" in command(file, "--dry-run", "--jobs", 3)
 
     assert "done: 0 of 4 are finished in" in command(file, "--dry-run", "--out", out)
@@ -247,51 +250,51 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path)
     (out / "pieces").mkdir(parents=True)
     write_piece(out / "curves.parquet", Piece(made([one], 90.0), {four: "no disk"}), experiment)
     write_piece(out / "pieces" / "a.parquet", Piece(made([two], 110.0), {}), experiment)
-    RunFolder.create(out / "runs" / three.name, experiment.run)
+    RunFolder.create(out / "runs" / three.name, experiment.run_config)
     before = sorted(out.rglob("*"))
     said = command(file, "--dry-run", "--out", out, "--jobs", 1)
-    assert f"done: 2 of 4 are finished in {out}, 2 left (1 begun, 1 failed, and to be tri" in said
-    each = "1.7 min each after loading, as in the 2 runs that ended"
+    assert f"done: 2 of 4 are finished in {out}, 2 left (1 started, 1 failed, to be tri" in said
+    each = "1.7 min each after loading, as in the 2 runs that finished"
     assert f"time: 2 runs, 1 at a time (--jobs), {each}: about 3.3 min\n" in said
     said = command(file, "--dry-run", "--out", out, "--jobs", 1, "--minutes", 2)
-    assert "about 3.3 min; about 1 of them end within --minutes 2\n" in said
+    assert "about 3.3 min; about 1 of them finish within --minutes 2\n" in said
     said = command(file, "--dry-run", "--out", out, "--seeds", "0:1")
     assert "2 of 2 are finished" in said
-    assert "time: nothing is left to train" in said
+    assert "time: nothing left to train" in said
     assert "task           word_problems: 16 problems to train on" in said
     assert "memory         training" in said
     assert sorted(out.rglob("*")) == before
 
 
 def test_what_a_run_took_is_its_iterations_and_evaluations() -> None:
-    ((_, curve),) = made([Key("QB", 1e-4, 0)], 100.0).items()
-    assert seconds_of(curve) == pytest.approx(100.0)
+    ((_, curve),) = made([RunKey("QB", 1e-4, 0)], 100.0).items()
+    assert run_seconds(curve) == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(
     ("part", "names"),
     [
-        (Part(), 4),
-        (Part(seeds="0:1"), 2),
-        (Part(seeds="1:"), 2),
-        (Part(arms="QB"), 2),
-        (Part(rates="1e-4", arms="QB,shuffled", seeds=":1"), 2),
+        (RunSelection(), 4),
+        (RunSelection(seeds="0:1"), 2),
+        (RunSelection(seeds="1:"), 2),
+        (RunSelection(arms="QB"), 2),
+        (RunSelection(rates="1e-4", arms="QB,shuffled", seeds=":1"), 2),
     ],
 )
-def test_a_part_of_an_experiment(tmp_path: Path, part: Part, names: int) -> None:
-    assert len(part.of(read_experiment(write(tmp_path)))) == names
+def test_a_part_of_an_experiment(tmp_path: Path, part: RunSelection, names: int) -> None:
+    assert len(part.select(read_experiment(write(tmp_path)))) == names
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (Part(seeds="4"), "write A:B"),
-        (Part(seeds="5:9"), "none of the experiment's 2 seeds"),
-        (Part(arms="QD"), "unknown arm 'QD'"),
-        (Part(rates="1"), "not a rate of the experiment: 0.0001"),
-        (Part(rates="x"), "not a rate"),
+        (RunSelection(seeds="4"), "write A:B"),
+        (RunSelection(seeds="5:9"), "none of the experiment's 2 seeds"),
+        (RunSelection(arms="QD"), "unknown arm 'QD'"),
+        (RunSelection(rates="1"), "not a rate of the experiment: 0.0001"),
+        (RunSelection(rates="x"), "not a rate"),
     ],
 )
-def test_a_part_that_is_not_there(tmp_path: Path, part: Part, said: str) -> None:
+def test_a_part_that_is_not_there(tmp_path: Path, part: RunSelection, said: str) -> None:
     with pytest.raises(PoiseError, match=said):
-        part.of(read_experiment(write(tmp_path)))
+        part.select(read_experiment(write(tmp_path)))

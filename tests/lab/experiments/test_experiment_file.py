@@ -12,20 +12,22 @@ from lab.experiments.small_experiment import EXPERIMENT, RUN, write
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.experiments.reused_runs import same_runs
+from counterpoise.lab.experiments.reused_runs import matching_runs
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     found = read_experiment(write(tmp_path))
     assert found.name == "small"
-    assert [key.name for key in found.design.runs()] == [
+    assert [key.name for key in found.design.run_keys()] == [
         "shuffled-lr0.0001-seed0", "QB-lr0.0001-seed0",
         "shuffled-lr0.0001-seed1", "QB-lr0.0001-seed1",
     ]  # fmt: skip
     assert found.hypotheses == (("QB", "better"),)
-    assert found.columns == {"heldout": "1/1", "heldout@0.6/0.95": "0.6/0.95"}
+    assert found.heldout_columns == {"heldout": "1/1", "heldout@0.6/0.95": "0.6/0.95"}
     assert (found.baseline, found.family) == ("shuffled", 1)
-    config = load_config(found.design.base, list(found.design.overrides(found.design.runs()[3])))
+    config = load_config(
+        found.design.base, list(found.design.overrides(found.design.run_keys()[3]))
+    )
     assert (config.batch.composer, config.update.lr, config.loop.seed) == ("grouped", 1e-4, 1)
 
 
@@ -68,14 +70,14 @@ def test_a_file_without_such_functions_keeps_its_digest() -> None:
 
 def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
     file = write(tmp_path)
-    assert read_experiment(file).start() == "embedded"
+    assert read_experiment(file).start_digest() == "embedded"
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "model.safetensors").write_bytes(b"weights")
-    a, b = (read_experiment(file, model=str(tmp_path / p)).start() for p in ("a", "b"))
+    a, b = (read_experiment(file, model=str(tmp_path / p)).start_digest() for p in ("a", "b"))
     assert a == b != "embedded"
     (tmp_path / "b" / "model.safetensors").write_bytes(b"others")
-    assert read_experiment(file, model=str(tmp_path / "b")).start() != a
+    assert read_experiment(file, model=str(tmp_path / "b")).start_digest() != a
 
 
 @pytest.mark.parametrize(
@@ -135,24 +137,24 @@ def test_a_fault_of_the_run_itself_is_not_told_of_an_arm(tmp_path: Path) -> None
 def test_the_experiments_of_the_repository(name: str) -> None:
     found = read_experiment(name)
     assert found.design.arms["shuffled"] == ("batch.composer=shuffled", "balance.tau=0")
-    assert not found.run.store.model
+    assert not found.run_config.store.model
 
 
 def test_waiting_is_asked_of_the_same_run() -> None:
     first, second = (read_experiment(f"smollm2-{n}") for n in ("interventions", "waiting"))
-    assert second.run.balance == first.run.balance
-    assert second.run.batch == replace(first.run.batch, composer="shuffled")
+    assert second.run_config.balance == first.run_config.balance
+    assert second.run_config.batch == replace(first.run_config.batch, composer="shuffled")
     for stage in ("loop", "task", "sample", "update", "evaluate", "monitor", "store"):
-        assert getattr(second.run, stage) == getattr(first.run, stage)
-    known = same_runs({key: [key._asdict()] for key in first.design.runs()}, first, second)
-    assert [key for key in second.design.runs() if key not in known] == [
-        key for key in second.design.runs() if key.arm == "waits"
+        assert getattr(second.run_config, stage) == getattr(first.run_config, stage)
+    known = matching_runs({key: [key._asdict()] for key in first.design.run_keys()}, first, second)
+    assert [key for key in second.design.run_keys() if key not in known] == [
+        key for key in second.design.run_keys() if key.arm == "waits"
     ]
     assert len(known) == 2 * 2 * 16  # RB and shuffled are trained once
 
 
 def test_pilot_and_experiment_share_their_run_and_no_seed() -> None:
     pilot, experiment = (read_experiment(f"smollm2-{n}") for n in ("pilot", "interventions"))
-    assert pilot.run == experiment.run
+    assert pilot.run_config == experiment.run_config
     assert not set(pilot.design.seeds) & set(experiment.design.seeds)
-    assert len(experiment.design.runs()) == 7 * 2 * 16
+    assert len(experiment.design.run_keys()) == 7 * 2 * 16

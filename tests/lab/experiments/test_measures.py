@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.lab.experiments.measures import MEASURES, collapsed, sign_test, wilson
+from counterpoise.lab.experiments.measures import MEASURES, has_collapsed, sign_test, wilson
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from counterpoise.lab.experiments.measures import MEASURES, collapsed, sign_test
 )
 def test_collapse(heldout: list[float], fallen: bool) -> None:
     curve = [{"heldout": None}, *({"heldout": h} for h in heldout)]
-    assert collapsed(curve, 0.5, 0.2) is fallen
+    assert has_collapsed(curve, 0.5, 0.2) is fallen
 
 
 def test_costs_by_hand() -> None:
@@ -31,7 +31,7 @@ def test_costs_by_hand() -> None:
         {"rollouts": 100, "updates": 0, "dropped": 10, "rows_without_signal": 20, "heldout": None},
         {"rollouts": 200, "updates": 4, "dropped": 30, "rows_without_signal": 10, "heldout": 0.5},
     ]
-    found = {name: MEASURES[name].of(curve) for name in MEASURES}
+    found = {name: MEASURES[name].compute(curve) for name in MEASURES}
     assert found["per_update"] == 50
     assert found["dropped"] == 7.5
     assert found["silent"] == 7.5
@@ -47,17 +47,17 @@ def test_a_gain_is_of_what_was_spent() -> None:
         {"rollouts": 0, "updates": 0, "heldout": 0.4},
         {"rollouts": 20_000, "updates": 125, "heldout": 0.5},
     ]
-    assert MEASURES["gain_rollouts"].of(curve) == pytest.approx(0.05)
-    assert MEASURES["gain_updates"].of(curve) == pytest.approx(0.08)
+    assert MEASURES["gain_rollouts"].compute(curve) == pytest.approx(0.05)
+    assert MEASURES["gain_updates"].compute(curve) == pytest.approx(0.08)
     curve[1] |= {"rollouts": 10_000, "updates": 99}
-    assert MEASURES["gain_rollouts"].of(curve) == pytest.approx(0.1)
-    assert MEASURES["gain_updates"].of(curve) is None
+    assert MEASURES["gain_rollouts"].compute(curve) == pytest.approx(0.1)
+    assert MEASURES["gain_updates"].compute(curve) is None
 
 
 def test_a_run_without_updates_has_no_cost_per_update() -> None:
     curve = [{"rollouts": 100, "updates": 0, "dropped": 0, "heldout": 0.4}]
-    assert MEASURES["per_update"].of(curve) is None
-    assert MEASURES["gain_updates"].of(curve) is None
+    assert MEASURES["per_update"].compute(curve) is None
+    assert MEASURES["gain_updates"].compute(curve) is None
 
 
 def test_shares_of_few_runs() -> None:

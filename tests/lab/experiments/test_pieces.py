@@ -10,22 +10,22 @@ from lab.experiments.small_experiment import EXPERIMENT, write
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import differences
-from counterpoise.lab.experiments.curves import Runs, by_run
-from counterpoise.lab.experiments.design import Key
-from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.header import heading
+from counterpoise.lab.experiments.header import markdown_heading
 from counterpoise.lab.experiments.pieces import (
-    NAME,
+    CURVES_FILE,
     Piece,
     read_piece,
     read_pieces,
-    starts,
+    start_digests,
     write_piece,
 )
-from counterpoise.lab.experiments.reused_runs import origins, shared_told
-from counterpoise.lab.experiments.run import Bench
-from counterpoise.lab.experiments.verdicts import judge
+from counterpoise.lab.experiments.reused_runs import describe_reused_runs, run_origins
+from counterpoise.lab.experiments.run import ExperimentRunner
+from counterpoise.lab.experiments.verdicts import judge_experiment
 
 TABLE = EXPERIMENT.partition("[experiment]")[2]
 
@@ -37,7 +37,7 @@ def experiment(tmp_path: Path) -> Experiment:
 
 def runs_of(arm: str, seed: int, start: str = "start") -> Runs:
     curve = run(arm, seed, [0.375, 0.5, 0.625], 4)
-    return by_run([{**r, "start": start} for r in curve])
+    return group_by_run([{**r, "start": start} for r in curve])
 
 
 def test_a_round_trip(tmp_path: Path, experiment: Experiment) -> None:
@@ -45,7 +45,7 @@ def test_a_round_trip(tmp_path: Path, experiment: Experiment) -> None:
     write_piece(tmp_path / "a.parquet", Piece(runs, {}), experiment)
     found, failures = read_piece(tmp_path / "a.parquet", experiment)
     assert failures == {}
-    assert starts(found) == {"start"}
+    assert start_digests(found) == {"start"}
     ((key, curve),) = found.items()
     assert (key.arm, key.rate, key.seed) == ("QB", 1e-4, 0)
     assert [r["heldout"] for r in curve] == [0.375, 0.5, 0.625]
@@ -75,10 +75,10 @@ def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment)
     with pytest.raises(PoiseError, match=said):
         read_pieces(tmp_path, other)
     write_piece(folder / "b.parquet", Piece(runs_of("QB", 1, "another"), {}), experiment)
-    with pytest.raises(PoiseError, match="begins with other weights"):
+    with pytest.raises(PoiseError, match="starts from other weights"):
         read_pieces(tmp_path, experiment)
     (folder / "b.parquet").write_bytes(b"PAR1 not at all")
-    with pytest.raises(PoiseError, match="no piece of an experiment"):
+    with pytest.raises(PoiseError, match="not a piece of an experiment"):
         read_pieces(tmp_path, experiment)
 
 
@@ -102,7 +102,7 @@ def test_of_overlapping_pieces_the_runs_that_pair_are_taken(tmp_path: Path) -> N
     (tmp_path / "pieces").mkdir()
     own = runs_of("shuffled", 0, "here") | runs_of("QB", 1, "here")
     piece = runs_of("shuffled", 0, "there") | runs_of("QB", 0, "there") | runs_of("QB", 1, "there")
-    write_piece(tmp_path / NAME, Piece(own, {}), experiment)
+    write_piece(tmp_path / CURVES_FILE, Piece(own, {}), experiment)
     write_piece(tmp_path / "pieces" / "there.parquet", Piece(piece, {}), experiment)
     runs = read_pieces(tmp_path, experiment).runs
     taken = {(key.arm, key.seed): curve[0]["start"] for key, curve in runs.items()}
@@ -114,8 +114,8 @@ def test_failures_travel_and_a_run_that_was_made_has_not_failed(
     tmp_path: Path, experiment: Experiment
 ) -> None:
     (tmp_path / "pieces").mkdir()
-    zero, one, other = (Key("QB", 1e-4, seed) for seed in (0, 1, 7))  # 7: not in the experiment
-    write_piece(tmp_path / NAME, Piece({}, {zero: "first", one: "no disk"}), experiment)
+    zero, one, other = (RunKey("QB", 1e-4, seed) for seed in (0, 1, 7))  # 7: not in the experiment
+    write_piece(tmp_path / CURVES_FILE, Piece({}, {zero: "first", one: "no disk"}), experiment)
     made = Piece(runs_of("QB", 0), {one: "later", other: "never asked for"})
     write_piece(tmp_path / "pieces" / "a.parquet", made, experiment)
     found = read_pieces(tmp_path, experiment)
@@ -138,18 +138,16 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     other = read_experiment(theirs)
     write_piece(tmp_path / "pieces" / "a.parquet", Piece(runs, {}), other)
     taken = read_pieces(tmp_path, experiment)
-    assert list(taken.runs) == [Key("whole", 1e-4, 0)]
-    write_piece(tmp_path / NAME, taken, experiment)  # and from now on they are this one's
-    kept = read_piece(tmp_path / NAME, experiment).runs
-    assert list(kept) == [Key("whole", 1e-4, 0)]
-    assert origins(taken.runs) == origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
-    said = (
-        f"1 run shared with another experiment and trained for it, theirs {other.digest}: whole 1."
-    )
-    assert shared_told(kept) == [said]
-    assert said in judge(kept, experiment).notes
-    assert said in heading(experiment, kept)
-    told = described(experiment, experiment.design.runs(), tmp_path, 1)
+    assert list(taken.runs) == [RunKey("whole", 1e-4, 0)]
+    write_piece(tmp_path / CURVES_FILE, taken, experiment)  # and from now on they are this one's
+    kept = read_piece(tmp_path / CURVES_FILE, experiment).runs
+    assert list(kept) == [RunKey("whole", 1e-4, 0)]
+    assert run_origins(taken.runs) == run_origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
+    said = f"1 run reused from another experiment, theirs {other.digest}: whole 1."
+    assert describe_reused_runs(kept) == [said]
+    assert said in judge_experiment(kept, experiment).notes
+    assert said in markdown_heading(experiment, kept)
+    told = describe_plan(experiment, experiment.design.run_keys(), tmp_path, 1)
     assert f"1 of 4 are finished in {tmp_path}, 3 left\n  {said}\n" in told
 
 
@@ -157,20 +155,20 @@ def test_more_seeds_take_the_runs_that_are_there(tmp_path: Path) -> None:
     """As the refusal of the old folder says: shares = [its copy of the file], its table a piece."""
     file, old, new = write(tmp_path), tmp_path / "old", tmp_path / "new"
     experiment = read_experiment(file)
-    Bench.open(experiment, file, old)
-    write_piece(old / NAME, Piece(runs_of("QB", 0) | runs_of("shuffled", 1), {}), experiment)
+    ExperimentRunner.open(experiment, file, old)
+    write_piece(old / CURVES_FILE, Piece(runs_of("QB", 0) | runs_of("shuffled", 1), {}), experiment)
     more = f'[experiment]\nshares = ["{old / file.name}"]'
     file = write(
         tmp_path, EXPERIMENT.replace("seeds = 2", "seeds = 3").replace("[experiment]", more, 1)
     )
     with pytest.raises(PoiseError) as fault:
-        Bench.open(read_experiment(file), file, old)
+        ExperimentRunner.open(read_experiment(file), file, old)
     assert str(fault.value) == (
         f"{old} holds the experiment of another small.toml: choose another --out; to keep its runs "
         f'(more seeds, say) write shares = ["{old}/small.toml"] into the file and put '
         f"{old}/curves.parquet into pieces/ of the new folder"
     )
     (new / "pieces").mkdir(parents=True)
-    (new / "pieces" / "old.parquet").write_bytes((old / NAME).read_bytes())
-    found = Bench.open(read_experiment(file), file, new).runs
-    assert list(found) == [Key("QB", 1e-4, 0), Key("shuffled", 1e-4, 1)]
+    (new / "pieces" / "old.parquet").write_bytes((old / CURVES_FILE).read_bytes())
+    found = ExperimentRunner.open(read_experiment(file), file, new).runs
+    assert list(found) == [RunKey("QB", 1e-4, 0), RunKey("shuffled", 1e-4, 1)]

@@ -8,11 +8,11 @@ import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import EXPERIMENT, write
 
-from counterpoise.lab.experiments.curves import by_run
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.curves import group_by_run
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.experiments.failures import BIAS_OF_A_PILOT, failures_of_a_pilot
-from counterpoise.lab.experiments.pilot import choose, markdown
+from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE, describe_pilot_failures
+from counterpoise.lab.experiments.pilot import choose_rates, pilot_markdown
 
 SLOW = [0.4, 0.42, 0.43, 0.44]
 LEARNS, FALLS, NEVER = [0.4, 0.5, 0.58, 0.55], [0.4, 0.6, 0.5, 0.3], [0.4, 0.3, 0.1, 0.0]
@@ -41,25 +41,25 @@ def test_the_rule(
         for seed, mine in enumerate((LEARNS if curve is FALLS else curve, curve))
         for r in run("shuffled", seed, mine, 4, rate)
     ]
-    choice = choose(by_run(records), experiment)
+    choice = choose_rates(group_by_run(records), experiment)
     assert (choice.stable, choice.edge) == (stable, edge)
-    assert f"By the rule: {choice}." in markdown(choice)
+    assert f"By the rule: {choice}." in pilot_markdown(choice)
 
 
 def test_a_rate_that_was_not_evaluated_is_not_stable(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
     unseen = [{**r, "heldout": None} for r in run("shuffled", 0, LEARNS, 4, 1e-4)]
-    choice = choose(by_run(run("shuffled", 0, LEARNS, 4, 1e-5) + unseen), experiment)
+    choice = choose_rates(group_by_run(run("shuffled", 0, LEARNS, 4, 1e-5) + unseen), experiment)
     assert (choice.stable, choice.edge) == (1e-5, None)
-    assert [one.rate for one in choice.tried] == [1e-5]
+    assert [one.rate for one in choice.outcomes] == [1e-5]
 
 
 def test_failed_runs_of_a_pilot_are_told(tmp_path: Path) -> None:
     """The rule looks at what finished; the page says what did not."""
     experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
-    runs = by_run(run("shuffled", 0, LEARNS, 4, 1e-4))
-    failed = failures_of_a_pilot({Key("shuffled", 1e-4, 1): "steps not finite"}, runs)
-    text = markdown(choose(runs, experiment), failed)
+    runs = group_by_run(run("shuffled", 0, LEARNS, 4, 1e-4))
+    failed = describe_pilot_failures({RunKey("shuffled", 1e-4, 1): "steps not finite"}, runs)
+    text = pilot_markdown(choose_rates(runs, experiment), failed)
     assert "By the rule: stable 0.0001" in text
     told = "- shuffled at lr 0.0001: 1 of 2 runs failed, seed 1 (steps not finite).\n"
-    assert text.endswith(f"Failed:\n\n{told}\n{BIAS_OF_A_PILOT}\n")
+    assert text.endswith(f"Failed:\n\n{told}\n{PILOT_BIAS_NOTE}\n")

@@ -14,9 +14,9 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.experiments.processes import (
-    ALWAYS,
+    FIXED_OPTIONS,
     Fleet,
-    Standing,
+    FleetProgress,
     number_of_jobs,
     train_runs,
 )
@@ -57,7 +57,7 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
     """Only config.toml was written before it was killed."""
-    RunFolder.create(tmp_path / "a", load_config("demo", [*ALWAYS, *SMALL]))
+    RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
     done = train_runs({"a": SMALL}, tmp_path, silent)
     assert len(done["a"].read("metrics")) == 2
 
@@ -87,7 +87,7 @@ def test_options_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_options_are_lost_is_refused(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "a", load_config("demo", [*ALWAYS, *SMALL]))
+    folder = RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
     Fleet({"a": SMALL}, tmp_path)
     (folder.path / "config.toml").write_text("")
     with pytest.raises(PoiseError, match=r"a/config\.toml is empty: remove .*/a, and it is"):
@@ -119,7 +119,7 @@ def ctrl_c(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: str) -> None:
     options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
 
-    def stop(standing: Standing) -> None:
+    def stop(standing: FleetProgress) -> None:
         if standing.running.get("a", 0) >= 2:
             raise KeyboardInterrupt
 
@@ -132,12 +132,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: 
     behind = RunFolder.open(tmp_path / "a").read("metrics")
     assert 2 <= len(behind) < 9
 
-    told: list[Standing] = []
+    told: list[FleetProgress] = []
     Fleet({"a": options}, tmp_path).train(1, told.append)
     folder = RunFolder.open(tmp_path / "a")
     assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 10))
     assert min(s.running["a"] for s in told if "a" in s.running) >= len(behind) - 1  # not from 0
-    assert told[-1].ended == 1
+    assert told[-1].finished == 1
     assert not (tmp_path / "a" / "checkpoints").exists()
     assert not (tmp_path / "a" / "model").exists()
     assert not (tmp_path / "a.log").exists()
@@ -158,7 +158,7 @@ def test_a_run_without_memory_waits_for_a_neighbour(
         "    os._exit(2)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    told: list[Standing] = []
+    told: list[FleetProgress] = []
     runs = {name: (*SMALL, f"loop.seed={seed}") for seed, name in enumerate("abc")}
     fleet = Fleet(runs, tmp_path / "runs")
     fleet.train(2, told.append)
@@ -171,13 +171,13 @@ def test_a_run_without_memory_waits_for_a_neighbour(
 
 def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     running = {f"QB-lr0.0001-seed{seed}": 12 for seed in range(3)}
-    well = Standing(3, 8, running, 0.46, 90.0, jobs=4)
+    well = FleetProgress(3, 8, running, 0.46, 90.0, jobs=4)
     assert str(well) == "3 of 8 runs"
     short = replace(well, failed=1, postponed=1, jobs=3)
     assert str(short) == "3 of 8 runs, 1 failed, memory ran out once: 3 at a time now"
     assert "memory ran out 2 times: 3 at a time now" in str(replace(short, postponed=2))
     with _Display(Console(width=80)) as display:
-        display.tell(short)
+        display.show(short)
     runs = "QB-lr0.0001-seed0 12, QB-lr0.0001-seed1 12, QB-lr0.0001-seed2 12"
     assert capsys.readouterr().out == f"{short}, 46 %, 2 min left  [{runs}]\n"
 

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from counterpoise.lab.speed.floors import (
-    Cost,
-    Rates,
-    Sizes,
+    DeviceRates,
+    ModelSizes,
+    WorkCost,
     decode_cost,
     measure_rates,
     prefill_cost,
@@ -20,11 +20,13 @@ from counterpoise.lab.speed.floors import (
     update_cost,
     update_floor,
 )
-from counterpoise.lab.speed.workload import lengths
+from counterpoise.lab.speed.workload import group_lengths
 from counterpoise.model.load import wrap_model
 from counterpoise.model.shapes import shape_config
 
-HAND = Sizes(weights=1000, body=700, head=200, layers=2, heads=4, kv_heads=2, head_dim=8, width=2)
+HAND = ModelSizes(
+    weights=1000, body=700, head=200, layers=2, heads=4, kv_heads=2, head_dim=8, weight_bytes=2
+)
 PAIR = 2 * 4 * 8  # L H d
 
 
@@ -40,13 +42,13 @@ def test_sizes_are_read_from_the_model() -> None:
     body = 2 * (48 * 48 * 2 + 48 * 24 * 2 + 3 * 48 * 80)
     assert (found.body, found.head) == (body, tiny.VOCABULARY * 48)
     assert found.weights == body + 2 * found.head + 5 * 48  # an embedding of its own, five norms
-    assert found.cache == 2 * 2 * 2 * 12 * 4
+    assert found.cache_bytes_per_token == 2 * 2 * 2 * 12 * 4
 
 
 def test_decoding_reads_weights_and_cache_once() -> None:
-    cost = decode_cost(HAND, [3, 5], copies=4, drawn=6)
-    assert HAND.cache == 2 * 2 * 2 * 8 * 2
-    assert cost.bytes == 2 * 1000 + HAND.cache * (3 + 5 + 8 * 6)
+    cost = decode_cost(HAND, [3, 5], copies=4, tokens_so_far=6)
+    assert HAND.cache_bytes_per_token == 2 * 2 * 2 * 8 * 2
+    assert cost.bytes == 2 * 1000 + HAND.cache_bytes_per_token * (3 + 5 + 8 * 6)
     assert cost.flop == 2 * 900 * 8 + 4 * PAIR * (4 * (3 + 5) + 8 * 6)
 
 
@@ -56,7 +58,7 @@ def test_prefill_computes_every_prompt_once() -> None:
 
 
 def test_the_sampling_floor_is_the_larger_unit_token_by_token() -> None:
-    rates = Rates(copy=1e3, matrix=1e4, dtype="bfloat16")
+    rates = DeviceRates(copy=1e3, matrix=1e4, dtype="bfloat16")
     slow = prefill_cost(HAND, [3, 5]).seconds(rates)
     for drawn in (1, 2, 3):
         cost = decode_cost(HAND, [3, 5], 4, drawn)
@@ -79,7 +81,7 @@ def test_update_counts_each_pair_that_may_look() -> None:
     assert passed == tokens
     assert cost.flop == 6 * (700 * tokens + 200 * (4 + 2 + 1 + 5)) + 12 * PAIR * pairs
     assert cost.bytes == 28 * 1000
-    rates = Rates(copy=1e3, matrix=1e4, dtype="bfloat16")
+    rates = DeviceRates(copy=1e3, matrix=1e4, dtype="bfloat16")
     assert update_floor(cost, rates) == pytest.approx(cost.flop / 1e4 + 28.0)
 
 
@@ -98,7 +100,7 @@ def test_update_flop_are_those_torch_counts() -> None:
 
 def test_the_arithmetic_of_the_page() -> None:
     """docs/benchmarks.md, for 64 prompts of 90 tokens and 512 responses of 128."""
-    smollm2 = Sizes(134_515_008, 106_168_320, 28_311_552, 30, 9, 3, 64, 2)
+    smollm2 = ModelSizes(134_515_008, 106_168_320, 28_311_552, 30, 9, 3, 64, 2)
     decode = decode_cost(smollm2, [90] * 64, 8, 64)
     assert (decode.bytes / 1e9, decode.flop / 1e9) == pytest.approx((1.16, 143), rel=0.01)
     cost, passed = update_cost(smollm2, [(90, [128] * 8)] * 64)
@@ -108,15 +110,15 @@ def test_the_arithmetic_of_the_page() -> None:
 
 def test_lengths_of_rows_are_by_group() -> None:
     rows = tiny.rows(groups=3, size=4)
-    found = lengths(rows)
+    found = group_lengths(rows)
     assert [len(responses) for _, responses in found] == [4, 4, 4]
     assert sum(map(sum, (responses for _, responses in found))) == sum(r.num_tokens for r in rows)
 
 
 def test_the_larger_unit_is_the_floor() -> None:
-    rates = Rates(copy=10.0, matrix=100.0, dtype="float32")
-    assert Cost(bytes=20, flop=100).seconds(rates) == 2.0
-    assert Cost(bytes=20, flop=500).seconds(rates) == 5.0
+    rates = DeviceRates(copy=10.0, matrix=100.0, dtype="float32")
+    assert WorkCost(bytes=20, flop=100).seconds(rates) == 2.0
+    assert WorkCost(bytes=20, flop=500).seconds(rates) == 5.0
 
 
 def test_rates_are_measured() -> None:

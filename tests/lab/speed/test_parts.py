@@ -12,51 +12,59 @@ import torch
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed import sampler, workload
 from counterpoise.lab.speed.clock import Deadline
-from counterpoise.lab.speed.floors import Rates
-from counterpoise.lab.speed.growth import chosen
-from counterpoise.lab.speed.machine_sizes import Plan, Setup, UpdateCase, gpu_plan, machine
-from counterpoise.lab.speed.profile import profiled
-from counterpoise.lab.speed.run import ABOUT, DEFAULT, run_part
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.floors import DeviceRates
+from counterpoise.lab.speed.growth import select_points
+from counterpoise.lab.speed.machine_sizes import (
+    SpeedPlan,
+    SpeedSetup,
+    UpdateCase,
+    describe_machine,
+    gpu_plan,
+)
+from counterpoise.lab.speed.profile import profile_kernels
+from counterpoise.lab.speed.run import DEFAULT_PARTS, EXPECTED_SECONDS, run_part
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.variants import SPEED_MEASUREMENTS
 
-TINY = Work("embedded", 4, 2, 4)
-LONGER = Work("embedded", 4, 2, 32)  # equal responses would cancel, and leave no gradient
-PLAN = Plan(
-    peer=TINY,
+TINY = Workload("embedded", 4, 2, 4)
+LONGER = Workload("embedded", 4, 2, 32)  # equal responses would cancel, and leave no gradient
+PLAN = SpeedPlan(
+    iteration=TINY,
     peer_repeats=2,
     warm_up=0,
     sampler=(2, 4),
     sampler_repeats=2,
     update=(UpdateCase("embedded", 2, 2, 9, 5, 2, 1),),
     agreement=LONGER,
-    growth={"rollouts": (TINY,), "length": (Work("embedded", 4, 4, 4),)},
+    growth={"rollouts": (TINY,), "length": (Workload("embedded", 4, 4, 4),)},
     growth_repeats=1,
 )
 
 
 @pytest.fixture
-def setup() -> Setup:
-    rates = Rates(copy=1e10, matrix=1e11, dtype="float32")
+def setup() -> SpeedSetup:
+    rates = DeviceRates(copy=1e10, matrix=1e11, dtype="float32")
     device = torch.device("cpu")
-    return Setup(device, rates, PLAN, Deadline(None), {"micro_tokens": 64}, lambda text: None)
+    return SpeedSetup(device, rates, PLAN, Deadline(None), {"micro_tokens": 64}, lambda text: None)
 
 
 def test_every_part_has_an_estimate_and_the_default_ones_exist() -> None:
-    assert set(ABOUT) == set(SPEED_MEASUREMENTS)
-    assert set(DEFAULT) <= set(SPEED_MEASUREMENTS)
+    assert set(EXPECTED_SECONDS) == set(SPEED_MEASUREMENTS)
+    assert set(DEFAULT_PARTS) <= set(SPEED_MEASUREMENTS)
 
 
 @pytest.mark.parametrize("name", ["sampler", "update", "monitor", "growth"])
-def test_a_part_measures(name: str, setup: Setup) -> None:
+def test_a_part_measures(name: str, setup: SpeedSetup) -> None:
     part = run_part(name, setup)
     assert {len(row) for row in part.rows} == {len(part.columns)}
     assert part.seconds > 0
     assert json.loads(json.dumps(part.as_json()))[name]
 
 
-def test_a_peer_that_is_not_there_says_so(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.lab.speed.trl_peer.installed", lambda: False)
+def test_a_peer_that_is_not_there_says_so(
+    setup: SpeedSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("counterpoise.lab.speed.trl_peer.trl_installed", lambda: False)
     part = run_part("peer", setup)
     assert part.rows[-1][:2] == ["TRL", "not installed: pip install trl==1.16.0"]
     ours = part.as_json()["peer"]["ours"]
@@ -64,7 +72,7 @@ def test_a_peer_that_is_not_there_says_so(setup: Setup, monkeypatch: pytest.Monk
     assert part.as_json()["peer"]["ours, 4 steps"]["optimizer_steps"] == 4
 
 
-def test_in_float32_sampler_and_trainer_agree(setup: Setup) -> None:
+def test_in_float32_sampler_and_trainer_agree(setup: SpeedSetup) -> None:
     part = run_part("agreement", setup)
     assert {len(row) for row in part.rows} == {len(part.columns)}
     found = json.loads(json.dumps(part.as_json()))["agreement"]
@@ -73,7 +81,7 @@ def test_in_float32_sampler_and_trainer_agree(setup: Setup) -> None:
     assert found["gradient"]["ours"]["relative"] < 1e-4
 
 
-def test_points_after_the_limit_are_skipped_and_said(setup: Setup) -> None:
+def test_points_after_the_limit_are_skipped_and_said(setup: SpeedSetup) -> None:
     late = replace(setup, deadline=Deadline(-1.0))
     assert run_part("sampler", late).notes == ["skipped: -1 minutes are over"]
     part = SPEED_MEASUREMENTS.load("growth")(late)
@@ -81,43 +89,43 @@ def test_points_after_the_limit_are_skipped_and_said(setup: Setup) -> None:
     assert "minutes are over" in part.notes[0]
 
 
-def test_points_of_growth_can_be_asked_for_alone(setup: Setup) -> None:
+def test_points_of_growth_can_be_asked_for_alone(setup: SpeedSetup) -> None:
     plan = gpu_plan("shape:smollm2-135m")
-    dear = [f"{job.model} {job}" for job in chosen(plan, ["length=2048", "size"])]
+    dear = [f"{job.model} {job}" for job in select_points(plan, ["length=2048", "size"])]
     assert dear == [
         "shape:smollm2-135m 32 x 8 x 2048",
         "shape:qwen3-0.6b 32 x 8 x 256",
         "shape:qwen3-1.7b 32 x 8 x 256",
     ]
-    assert len(chosen(plan, [])) == 12
-    assert chosen(plan, ["size=qwen3-1.7b"])[0].model == "shape:qwen3-1.7b"
+    assert len(select_points(plan, [])) == 12
+    assert select_points(plan, ["size=qwen3-1.7b"])[0].model == "shape:qwen3-1.7b"
     with pytest.raises(PoiseError, match="did you mean 'length'"):
-        chosen(plan, ["lenght"])
+        select_points(plan, ["lenght"])
     with pytest.raises(PoiseError, match="unknown point of length '4096'"):
-        chosen(plan, ["length=4096"])
-    late = replace(setup, deadline=Deadline(-1.0), growth=["length"])
+        select_points(plan, ["length=4096"])
+    late = replace(setup, deadline=Deadline(-1.0), growth_points=["length"])
     assert SPEED_MEASUREMENTS.load("growth")(late).data["skipped"] == ["embedded 4 x 4 x 4"]
 
 
 def test_both_samplers_draw_every_token() -> None:
-    policy = workload.load("embedded")
-    prompts = workload.encode(policy.tokenizer, workload.make_texts(policy.tokenizer, 2))
-    assert sampler.native(policy, prompts, 3, 5) == 30
-    assert sampler.generate(policy, prompts, 3, 5) == 30
+    policy = workload.load_endless_policy("embedded")
+    prompts = workload.encode_texts(policy.tokenizer, workload.make_texts(policy.tokenizer, 2))
+    assert sampler.sample_native(policy, prompts, 3, 5) == 30
+    assert sampler.sample_transformers(policy, prompts, 3, 5) == 30
 
 
-def test_a_profile_lists_kernels(setup: Setup, tmp_path: Path) -> None:
-    assert "aten::" in profiled("sampler", setup, tmp_path / "trace.json")
+def test_a_profile_lists_kernels(setup: SpeedSetup, tmp_path: Path) -> None:
+    assert "aten::" in profile_kernels("sampler", setup, tmp_path / "trace.json")
     assert (tmp_path / "trace.json").stat().st_size
     with pytest.raises(PoiseError, match="sampler"):
-        profiled("samplr", setup)
+        profile_kernels("samplr", setup)
 
 
 def test_the_gpu_plan_is_the_issues() -> None:
     plan = gpu_plan("shape:smollm2-135m")
-    assert str(plan.peer) == "64 x 8 x 128"
+    assert str(plan.iteration) == "64 x 8 x 128"
     large = plan.update[-1]
-    assert (large.model, large.groups * large.size) == ("shape:qwen3-1.7b", 256)
+    assert (large.model, large.groups * large.group_size) == ("shape:qwen3-1.7b", 256)
     assert [w.rollouts for w in plan.growth["rollouts"]] == [128, 256, 512, 1024, 2048, 4096]
     assert {w.length for w in plan.growth["length"]} >= {256, 2048}
-    assert str(machine()["torch"]).startswith(torch.__version__.partition("+")[0])
+    assert str(describe_machine()["torch"]).startswith(torch.__version__.partition("+")[0])

@@ -11,21 +11,21 @@ from rich.console import Console
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed import run as module
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.run import Options, run
-from counterpoise.lab.speed.tables import Part
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.run import BenchOptions, run
+from counterpoise.lab.speed.tables import MeasurementTable
 
 
 def test_an_unknown_part_is_refused_before_anything_runs() -> None:
     with pytest.raises(PoiseError, match="sampler"):
-        run(Options(parts=["samplr"]), Console(file=io.StringIO()))
+        run(BenchOptions(parts=["samplr"]), Console(file=io.StringIO()))
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "x.json", tmp_path):
         with pytest.raises(PoiseError, match=r"cannot be written: .*; choose another --json"):
-            run(Options(out=out), Console(file=io.StringIO()))
+            run(BenchOptions(out=out), Console(file=io.StringIO()))
     before = tmp_path / "before.json"
     before.write_text("{}")
     for out in (before, tmp_path / "new" / "x.json"):
@@ -37,15 +37,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path:
 def test_a_part_that_fails_is_named_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def part(name: str, setup: Setup) -> Part:
+    def part(name: str, setup: SpeedSetup) -> MeasurementTable:
         if name == "sampler":
             raise RuntimeError("no kernel image")
-        return Part(title=name, columns=("x",), rows=[["1"]], data={"device": setup.device.type})
+        return MeasurementTable(
+            title=name, columns=("x",), rows=[["1"]], data={"device": setup.device.type}
+        )
 
     monkeypatch.setattr(module, "run_part", part)
     out, printed = tmp_path / "new" / "bench.json", io.StringIO()
     with pytest.raises(PoiseError, match="sampler failed"):
-        run(Options(parts=["sampler", "update"], out=out), Console(file=printed, width=100))
+        run(BenchOptions(parts=["sampler", "update"], out=out), Console(file=printed, width=100))
     found = json.loads(out.read_text())
     assert found["parts"]["sampler"]["notes"] == ["failed: no kernel image"]
     assert found["parts"]["update"]["rows"] == [["1"]]

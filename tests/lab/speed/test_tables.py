@@ -9,8 +9,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from counterpoise.lab.speed.clock import Deadline, Timing, repeat, take_turns
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, show
+from counterpoise.lab.speed.clock import Deadline, Timing, time_in_turns, time_repeats
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, print_table
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_bar_says_its_side_and_verdict() -> None:
 
 
 def test_a_part_is_printed_and_written_whole() -> None:
-    part = Part(
+    part = MeasurementTable(
         title="sampler",
         columns=("rollouts", "ours"),
         rows=[["512", "0.25 s"]],
@@ -36,7 +36,7 @@ def test_a_part_is_printed_and_written_whole() -> None:
         data={"sampler": [{"ours": Timing((0.2, 0.3, 0.25)).data()}]},
     )
     out = io.StringIO()
-    show(part, Console(file=out, width=80))
+    print_table(part, Console(file=out, width=80))
     for text in ("sampler", "512", "0.25 s", "a [note] in brackets", "pass  sampling"):
         assert text in out.getvalue()
     read = json.loads(json.dumps(part.as_json()))
@@ -47,17 +47,17 @@ def test_a_part_is_printed_and_written_whole() -> None:
 
 
 def test_no_peak_is_a_dash() -> None:
-    assert (gigabytes(0), gigabytes(13.8e9)) == ("-", "13.8 GB")
+    assert (format_gigabytes(0), format_gigabytes(13.8e9)) == ("-", "13.8 GB")
 
 
 def test_warm_up_does_not_count() -> None:
     calls: list[str] = []
     device = torch.device("cpu")
-    timing = repeat(lambda: calls.append("a"), device, repeats=3, warm_up=2)
+    timing = time_repeats(lambda: calls.append("a"), device, repeats=3, warm_up=2)
     assert (len(calls), len(timing.seconds)) == (5, 3)
     calls.clear()
     works = {name: (lambda name=name: calls.append(name)) for name in "ab"}
-    found = take_turns(works, device, repeats=2)
+    found = time_in_turns(works, device, repeats=2)
     assert calls == ["a", "b", "a", "b", "a", "b"]  # warm-ups, then turns
     assert [len(found[name].seconds) for name in "ab"] == [2, 2]
 

@@ -14,9 +14,9 @@ from counterpoise.config import UpdateConfig
 from counterpoise.credit.assign import assign
 from counterpoise.lab.speed import trl_peer, whole_iteration, workload
 from counterpoise.lab.speed.clock import Deadline
-from counterpoise.lab.speed.floors import Rates
-from counterpoise.lab.speed.machine_sizes import Setup, cpu_plan
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.floors import DeviceRates
+from counterpoise.lab.speed.machine_sizes import SpeedSetup, cpu_plan
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.model.load import Policy
 from counterpoise.types import Group, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
@@ -24,20 +24,20 @@ from counterpoise.update.step import StepSettings, take_step
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")
 
-JOB = Work("embedded", 3, 4, 6)
+JOB = Workload("embedded", 3, 4, 6)
 
 
 def test_trls_step_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = _recorded(monkeypatch)
-    theirs, ours = workload.load(JOB.model), workload.load(JOB.model)
+    theirs, ours = workload.load_endless_policy(JOB.model), workload.load_endless_policy(JOB.model)
     before = _weights(ours)
-    found = trl_peer.run(
+    found = trl_peer.train_with_trl(
         JOB, theirs, repeats=1, warm_up=0, optim="sgd", learning_rate=0.1, max_grad_norm=0.0
     )
     assert (found.tokens, found.steps) == (JOB.rollouts * JOB.length, 1)
     rows = _rows(*drawn[0])
     texts = workload.make_texts(ours.tokenizer, JOB.prompts)
-    for p, tokens in enumerate(workload.encode(ours.tokenizer, texts)):
+    for p, tokens in enumerate(workload.encode_texts(ours.tokenizer, texts)):
         np.testing.assert_array_equal(rows[p * JOB.group_size].content.prompt_tokens, tokens)
     config = UpdateConfig(lr=0.1, optimizer="sgd", max_grad_norm=0.0)
     optimizer = Optimizer(ours.model, config)
@@ -55,20 +55,27 @@ def test_trls_step_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ours_takes_its_turns_between_blocks() -> None:
     turns: list[int] = []
-    found = trl_peer.run(
-        Work("embedded", 2, 2, 2), workload.load("embedded"), repeats=4, warm_up=1, block=2,
-        between=lambda: turns.append(1), per_device_train_batch_size=2,
+    found = trl_peer.train_with_trl(
+        Workload("embedded", 2, 2, 2),
+        workload.load_endless_policy("embedded"),
+        repeats=4,
+        warm_up=1,
+        block=2,
+        between=lambda: turns.append(1),
+        per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
-    )  # fmt: skip
-    assert (len(found.whole.seconds), len(turns)) == (4, 1)
+    )
+    assert (len(found.total.seconds), len(turns)) == (4, 1)
     assert (found.tokens, found.steps) == (8, 1)  # two micro-batches are one optimizer step
 
 
 def test_both_sides_of_the_peer_part_do_the_same_work() -> None:
-    plan = replace(cpu_plan("embedded"), peer=Work("embedded", 4, 2, 3), peer_repeats=2, warm_up=1)
-    rates, device = Rates(copy=1e10, matrix=1e11, dtype="float32"), torch.device("cpu")
+    plan = replace(
+        cpu_plan("embedded"), iteration=Workload("embedded", 4, 2, 3), peer_repeats=2, warm_up=1
+    )
+    rates, device = DeviceRates(copy=1e10, matrix=1e11, dtype="float32"), torch.device("cpu")
     part = whole_iteration.measure(
-        Setup(device, rates, plan, Deadline(None), {}, lambda text: None)
+        SpeedSetup(device, rates, plan, Deadline(None), {}, lambda text: None)
     )
     found = part.data["peer"]
     assert {len(row) for row in part.rows} == {len(part.columns)}
@@ -95,7 +102,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def _rows(prompts: list[list[int]], completions: list[list[int]]) -> list[Row]:
-    rewards = workload.alternate(len(prompts))
+    rewards = workload.alternating_rewards(len(prompts))
     made = [
         Rollout("", "", "", "", reward, *(np.array(x, dtype=np.int32) for x in pair),
                 sampled_logprobs=np.zeros(len(pair[1]), dtype=np.float32))

@@ -7,20 +7,25 @@ from pathlib import Path
 import pytest
 from lab.experiments.made_up import run
 
-from counterpoise.lab.experiments.curves import by_run, end, mean, of_seeds
+from counterpoise.lab.experiments.curves import (
+    group_by_run,
+    last_value,
+    mean_over_run,
+    values_by_seed,
+)
 from counterpoise.lab.studies.arms import arm_numbers, final_success, measure_arms, side_metric
 from counterpoise.lab.studies.harness import Lab
 
 
 def test_success_at_the_end() -> None:
-    runs = by_run([*run("QB", 0, [0.4, 0.5, 0.6], 4), *run("QB", 1, [0.4, 0.7, 0.8], 4)])
+    runs = group_by_run([*run("QB", 0, [0.4, 0.5, 0.6], 4), *run("QB", 1, [0.4, 0.7, 0.8], 4)])
     found = final_success(runs, "QB", 1e-4)
     assert found.value == pytest.approx(0.7)
     assert (found.low, found.high) == (0.0, 1.0)  # two seeds say that all is possible, and no more
 
 
 def test_numbers_leave_out_what_was_not_measured() -> None:
-    runs = by_run(run("shuffled", 0, [0.4, 0.5, 0.6], 4) + run("QB", 0, [0.4, 0.5, 0.7], 4))
+    runs = group_by_run(run("shuffled", 0, [0.4, 0.5, 0.6], 4) + run("QB", 0, [0.4, 0.5, 0.7], 4))
     names = [n.name for n in arm_numbers(runs)]
     assert "QB minus shuffled, lr 0.0001, equal updates" in names
     assert "QB, lr 0.0001: share of groups split" in names
@@ -33,10 +38,10 @@ def test_arms_are_trained(tmp_path: Path) -> None:
     sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1}  # fmt: skip
     lab = Lab("embedded", "quick", tmp_path, sizes=sizes)
-    runs = by_run(measure_arms(lab, ("shuffled", "QB")))
-    assert of_seeds(runs, "QB", 1e-4, mean("split")) == {0: 0}
-    assert of_seeds(runs, "shuffled", 1e-4, mean("split"))[0] > 0
+    runs = group_by_run(measure_arms(lab, ("shuffled", "QB")))
+    assert values_by_seed(runs, "QB", 1e-4, mean_over_run("split")) == {0: 0}
+    assert values_by_seed(runs, "shuffled", 1e-4, mean_over_run("split"))[0] > 0
     for arm in ("shuffled", "QB"):
-        assert 0 <= of_seeds(runs, arm, 1e-4, mean("cancellation"))[0] <= 1
-        assert of_seeds(runs, arm, 1e-4, end("updates")) == {0: 2}
-        assert 0 <= of_seeds(runs, arm, 1e-4, end("heldout"))[0] <= 1
+        assert 0 <= values_by_seed(runs, arm, 1e-4, mean_over_run("cancellation"))[0] <= 1
+        assert values_by_seed(runs, arm, 1e-4, last_value("updates")) == {0: 2}
+        assert 0 <= values_by_seed(runs, arm, 1e-4, last_value("heldout"))[0] <= 1

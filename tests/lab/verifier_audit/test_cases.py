@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.lab.verifier_audit.answer_forms import forms, top_level
-from counterpoise.lab.verifier_audit.cases import KINDS, cases, shuffled
-from counterpoise.lab.verifier_audit.second_opinion import same_answer, value
-from counterpoise.lab.verifier_audit.wrong_answers import asked, echoes, near_misses, parts, unboxed
+from counterpoise.lab.verifier_audit.answer_forms import equivalent_forms, top_level_entries
+from counterpoise.lab.verifier_audit.cases import KINDS, make_cases, shuffled_pairs
+from counterpoise.lab.verifier_audit.second_opinion import parse_answer, same_answer
+from counterpoise.lab.verifier_audit.wrong_answers import (
+    incomplete_lists,
+    near_misses,
+    problem_formulas,
+    unboxed_responses,
+    unevaluated_echoes,
+)
 from counterpoise.types import Prompt
 
 GOLDS = [
@@ -21,67 +27,75 @@ UNITS_OF_OUR_OWN = {"unit", "square unit", "no percent", "percent in words", "an
 
 @pytest.mark.parametrize("gold", GOLDS)
 def test_a_form_has_the_value_of_its_gold(gold):
-    for name, text in forms(gold):
-        if name not in UNITS_OF_OUR_OWN and value(text) is not None and value(gold) is not None:
+    for name, text in equivalent_forms(gold):
+        if (
+            name not in UNITS_OF_OUR_OWN
+            and parse_answer(text) is not None
+            and parse_answer(gold) is not None
+        ):
             assert same_answer(text, gold), name
 
 
 def test_forms_of_a_fraction():
-    assert dict(forms(r"\frac{7}{2}")).items() >= {
+    assert dict(equivalent_forms(r"\frac{7}{2}")).items() >= {
         "slash": "7/2", "decimal": "3.5", "mixed": r"3\frac{1}{2}", "not reduced": r"\frac{14}{4}",
         "dfrac": r"\dfrac{7}{2}", "no braces": r"\frac72",
     }.items()  # fmt: skip
 
 
 def test_forms_of_a_list_keep_its_entries():
-    found = dict(forms("3, 5, 7"))
+    found = dict(equivalent_forms("3, 5, 7"))
     assert found["reversed"] == "7, 5, 3"
     assert found["set"] == r"\{3, 5, 7\}"
     assert found["and"] == r"3, 5 \text{ and } 7"
-    assert "reversed" not in dict(forms("(3, 5)"))
+    assert "reversed" not in dict(equivalent_forms("(3, 5)"))
 
 
 def test_a_number_with_separators_is_no_list():
-    assert top_level("10,080") == ["10,080"]
-    assert top_level(r"\$32,\!348") == [r"\$32,\!348"]
-    assert top_level("(1,2), (3,4)") == ["(1,2)", "(3,4)"]
+    assert top_level_entries("10,080") == ["10,080"]
+    assert top_level_entries(r"\$32,\!348") == [r"\$32,\!348"]
+    assert top_level_entries("(1,2), (3,4)") == ["(1,2)", "(3,4)"]
 
 
 @pytest.mark.parametrize("gold", GOLDS)
 def test_a_miss_is_another_answer(gold):
-    assert not any(same_answer(text, gold) for _, text in [*near_misses(gold), *parts(gold)])
+    assert not any(
+        same_answer(text, gold) for _, text in [*near_misses(gold), *incomplete_lists(gold)]
+    )
 
 
 def test_an_echo_has_the_value_and_is_not_the_text():
     for gold in ("11", "-7", r"\frac{3}{4}", r"2\sqrt{3}"):
-        found = [text for name, text in echoes(gold) if name not in ("series", "equation")]
+        found = [
+            text for name, text in unevaluated_echoes(gold) if name not in ("series", "equation")
+        ]
         assert found
         assert all(same_answer(text, gold) for text in found)
         assert gold not in found
-    assert list(echoes("x^2+1")) == []
+    assert list(unevaluated_echoes("x^2+1")) == []
 
 
 def test_formulas_of_a_problem():
     problem = r"Simplify $\sqrt{242}$. Given $x = 5$ and $12$ swans, \[a+b = 7\]"
-    assert asked(problem, "5") == [r"\sqrt{242}", "a+b = 7"]
+    assert problem_formulas(problem, "5") == [r"\sqrt{242}", "a+b = 7"]
 
 
 def test_no_box_in_an_unboxed_answer():
-    assert all(r"\boxed{5}" not in response for _, response in unboxed("5"))
+    assert all(r"\boxed{5}" not in response for _, response in unboxed_responses("5"))
 
 
 def test_shuffled_pairs_are_different_and_repeatable():
     golds = ["1", "2", "0.5", r"\frac{1}{2}", "3", "1"]
-    pairs = shuffled(golds, 1000, seed=0)
+    pairs = shuffled_pairs(golds, 1000, seed=0)
     assert len(pairs) == 5 * 4 - 2
     assert ("0.5", r"\frac{1}{2}") not in pairs
-    assert pairs == shuffled(golds, 1000, seed=0)
-    assert shuffled(["1"], 10, seed=0) == []
+    assert pairs == shuffled_pairs(golds, 1000, seed=0)
+    assert shuffled_pairs(["1"], 10, seed=0) == []
 
 
 def test_kinds_and_how_many():
     problems = [Prompt(str(i), f"What is ${i}+1$?", str(i + 1)) for i in range(6)]
-    made = list(cases(problems, items=2, pairs=9))
+    made = list(make_cases(problems, items=2, pairs=9))
     count = {kind: sum(case.kind == kind for case in made) for kind in KINDS}
     assert (count["itself"], count["shuffled"], count["asked"], count["unboxed"]) == (6, 9, 2, 8)
     assert all(case.right == (case.kind in ("itself", "forms")) for case in made)
@@ -93,5 +107,5 @@ def test_real_golds_make_forms():
     if not path.exists():
         pytest.skip(f"{path} is not there: benchmark answers are not part of the repository")
     golds = [json.loads(line)["answer"] for line in path.read_text().splitlines()]
-    assert all(len(forms(gold)) >= 4 for gold in golds)
-    assert all(text != gold for gold in golds for _, text in forms(gold))
+    assert all(len(equivalent_forms(gold)) >= 4 for gold in golds)
+    assert all(text != gold for gold in golds for _, text in equivalent_forms(gold))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.lab.verifier_audit.second_opinion import same_answer, value
+from counterpoise.lab.verifier_audit.second_opinion import parse_answer, same_answer
 
 SAME = [
     (r"\frac{1}{2}", "0.50"),
@@ -53,4 +53,4 @@ def test_different(left, right):
 
 @pytest.mark.parametrize("text", ["", "1+", "(1", r"\foo{1}", r"x \in A", r"2^{1009}", "150!"])
 def test_no_value(text):
-    assert value(text) is None
+    assert parse_answer(text) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.cli import main
-from counterpoise.lab.verifier_audit.cases import Case
-from counterpoise.lab.verifier_audit.measure import by_algebra, measure
+from counterpoise.lab.verifier_audit.cases import AuditCase
+from counterpoise.lab.verifier_audit.measure import tally_algebra, tally_cases
 from counterpoise.verify.exact import ExactVerifier
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -27,12 +27,12 @@ def test_a_tally_counts_both_errors():
     """The exact verifier refuses 1/2 for \\frac{1}{2}: a false reject; and accepts what is meant
     to be wrong when the case is: a false accept."""
     given = [
-        Case("forms", "slash", r"\boxed{1/2}", r"\frac{1}{2}", right=True),
-        Case("itself", "", r"\boxed{5}", "5", right=True),
-        Case("shuffled", "", r"\boxed{5}", "5", right=False),
-        Case("shuffled", "", r"\boxed{6}", "5", right=False),
+        AuditCase("forms", "slash", r"\boxed{1/2}", r"\frac{1}{2}", right=True),
+        AuditCase("itself", "", r"\boxed{5}", "5", right=True),
+        AuditCase("shuffled", "", r"\boxed{5}", "5", right=False),
+        AuditCase("shuffled", "", r"\boxed{6}", "5", right=False),
     ]
-    tallies = measure(given, ExactVerifier())
+    tallies = tally_cases(given, ExactVerifier())
     wrong = {kind: len(tally.wrong) for kind, tally in tallies.items() if tally.cases}
     assert wrong == {"forms": 1, "itself": 0, "shuffled": 1}
     assert tallies["shuffled"].cases == 2
@@ -40,7 +40,7 @@ def test_a_tally_counts_both_errors():
 
 
 def test_algebra_is_asked_of_what_is_no_number():
-    tally = by_algebra(["5", "0.5", r"2\sqrt{3}", r"2\sqrt{3}", "x^2+1"], timeout_seconds=10.0)
+    tally = tally_algebra(["5", "0.5", r"2\sqrt{3}", r"2\sqrt{3}", "x^2+1"], timeout_seconds=10.0)
     assert (tally.cases, tally.wrong, tally.timeouts) == (2, [], 0)
 
 

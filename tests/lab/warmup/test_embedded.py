@@ -15,10 +15,10 @@ from safetensors import safe_open
 
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.lab.warmup import scratch
-from counterpoise.lab.warmup.scratch import SPECIAL, build_tokenizer, vocabulary
+from counterpoise.lab.warmup.scratch import SPECIAL, build_tokenizer, collect_vocabulary
 from counterpoise.model.load import EMBEDDED_FOLDER, Policy, load_policy
 from counterpoise.run.heldout import judge
-from counterpoise.task.word_problems import LEVELS, load, problem
+from counterpoise.task.word_problems import LEVELS, load, make_problem
 from counterpoise.verify.exact import ExactVerifier
 
 
@@ -94,7 +94,7 @@ def test_size_and_what_every_token_is(tokenizer: Any) -> None:
 @pytest.mark.parametrize("seed", [0, 11])
 def test_word_problems_need_no_spelling_and_survive(tokenizer: Any, split: str, seed: int) -> None:
     for i in range(700):
-        prompt = problem(split, i, LEVELS, seed, slips=0.3)
+        prompt = make_problem(split, i, LEVELS, seed, slips=0.3)
         for text in (prompt.problem, prompt.solution, prompt.answer):
             ids = tokenizer.encode(text, add_special_tokens=False)
             assert not spelled(tokenizer, ids)
@@ -106,8 +106,8 @@ def test_the_code_and_the_embedded_vocabulary_agree(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every word that the generator can say today has a token of its own in the package."""
-    monkeypatch.setattr(scratch, "SURVEY", 4000)
-    assert set(vocabulary()) <= set(tokenizer.get_vocab())
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 4000)
+    assert set(collect_vocabulary()) <= set(tokenizer.get_vocab())
 
 
 def test_numbers_are_split_into_digits(tokenizer: Any) -> None:
@@ -170,14 +170,14 @@ def test_a_fresh_tokenizer_is_saved_and_loaded(
 ) -> None:
     from transformers import AutoTokenizer
 
-    monkeypatch.setattr(scratch, "SURVEY", 200)
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 200)
     built = build_tokenizer()
     built.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == built.get_vocab()
     assert loaded.chat_template == built.chat_template
     assert loaded.eos_token_id == built.eos_token_id == 3
-    text = problem("train", 0).problem + " ½"
+    text = make_problem("train", 0).problem + " ½"
     assert loaded.encode(text) == built.encode(text)
 
 

@@ -19,7 +19,7 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone
 from counterpoise.lab.warmup import resume, run
-from counterpoise.lab.warmup.resume import place
+from counterpoise.lab.warmup.resume import unfinished_folder
 from counterpoise.lab.warmup.run import run_warmup
 from counterpoise.model.load import Policy, save_policy
 from counterpoise.run.interrupts import terminated_is_interrupted
@@ -109,7 +109,7 @@ def test_a_warm_up_that_was_killed_ends_in_the_same_weights(
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()
-    kept = checkpoint.available(place(out))
+    kept = checkpoint.available(unfinished_folder(out))
     assert [path.name for path in kept] == [checkpoint.name(2), checkpoint.name(3)]
     run_warmup(config, out, resume=True)
     run_warmup(config, tmp_path / "whole")
@@ -135,7 +135,7 @@ def test_stopped_in_a_step_or_a_look_it_loses_nothing(
         Stopping(once, number, moment)
         with terminated_is_interrupted(), pytest.raises(KeyboardInterrupt):
             run_warmup(config, out)
-    kept = checkpoint.available(place(out))
+    kept = checkpoint.available(unfinished_folder(out))
     assert [path.name for path in kept] == [checkpoint.name(taken)]
     run_warmup(config, out, resume=True)
     run_warmup(config, tmp_path / "whole")
@@ -159,9 +159,12 @@ def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
     with pytest.raises(PoiseError, match=r"made with warmup\.lr=0\.001, not 0\.0001"):
         run_warmup(other, out, resume=True)
     for again in (True, False):
-        with alone(place(out)), pytest.raises(PoiseError, match="written by another process"):
+        with (
+            alone(unfinished_folder(out)),
+            pytest.raises(PoiseError, match="written by another process"),
+        ):
             run_warmup(config, out, resume=again)
-    (saved,) = checkpoint.available(place(out))
+    (saved,) = checkpoint.available(unfinished_folder(out))
     weights = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(b"")
     with pytest.raises(PoiseError, match=r"no checkpoint in .*model\.unfinished can be used"):
@@ -184,11 +187,11 @@ def test_what_kept_nothing_leaves_nothing(
 
     config, out = small("warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
     with monkeypatch.context() as once:
-        once.setattr("counterpoise.lab.warmup.supervise.learn", broken)
+        once.setattr("counterpoise.lab.warmup.supervise.take_supervised_step", broken)
         with pytest.raises(PoiseError, match="not finite"):
             run_warmup(config, out)
     assert list(tmp_path.iterdir()) == []
-    place(out).mkdir()  # of one that was killed before its first checkpoint
+    unfinished_folder(out).mkdir()  # of one that was killed before its first checkpoint
     run_warmup(config, out, resume=True)
     assert "starting from the first step" in capsys.readouterr().out.replace("\n", " ")
 
@@ -205,12 +208,12 @@ def test_checkpoints_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPa
         def state(self) -> dict[str, Any]:
             return {}
 
-    keeper = resume.Unfinished(Path(), Nothing(), Nothing(), small(), [], print)  # type: ignore[arg-type]
-    assert not keeper.due()
+    keeper = resume.WarmupCheckpoints(Path(), Nothing(), Nothing(), small(), [], print)  # type: ignore[arg-type]
+    assert not keeper.is_due()
     now[0] = 60.0
-    assert keeper.due()
+    assert keeper.is_due()
     keeper.save(Nothing(), 1)  # type: ignore[arg-type]  # ends at 70
     now[0] = 70.0 + 199.0
-    assert not keeper.due()
+    assert not keeper.is_due()
     now[0] = 70.0 + 200.0
-    assert keeper.due()
+    assert keeper.is_due()

@@ -8,7 +8,7 @@ import pytest
 from counterpoise.config import ModelConfig
 from counterpoise.config.load import load_config
 from counterpoise.lab.warmup.second_turns import second_turns
-from counterpoise.lab.warmup.supervise import as_row
+from counterpoise.lab.warmup.supervise import solution_row
 from counterpoise.model.load import load_policy
 from counterpoise.task.load import load_task
 from counterpoise.verify.math.boxed import boxed
@@ -41,9 +41,9 @@ def test_wrong_first_turns_and_what_is_said_to_them() -> None:
             assert told.startswith(
                 f"{answer} is too many." if high else f"It is more than {answer}."
             )
-        row = as_row(policy, prompt, tokens)
-        assert row.num_tokens == len(as_row(policy, prompt).content.response_tokens)
-        assert row.group != as_row(policy, prompt).group
+        row = solution_row(policy, prompt, tokens)
+        assert row.num_tokens == len(solution_row(policy, prompt).content.response_tokens)
+        assert row.group != solution_row(policy, prompt).group
         np.testing.assert_array_equal(row.content.prompt_tokens, tokens)
 
 

@@ -20,7 +20,12 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.warmup import run, scratch
 from counterpoise.lab.warmup.run import run_warmup
 from counterpoise.lab.warmup.scratch import build_model
-from counterpoise.lab.warmup.supervise import as_row, backward, schedule, supervise
+from counterpoise.lab.warmup.supervise import (
+    backward,
+    learning_rate_factor,
+    solution_row,
+    supervise,
+)
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.run.heldout import Success
@@ -45,11 +50,11 @@ PROMPTS = [
     ],
 )
 def test_the_schedule(step: int, steps: int, share: float) -> None:
-    assert schedule(step, steps) == pytest.approx(share)
+    assert learning_rate_factor(step, steps) == pytest.approx(share)
 
 
 def test_the_schedule_rises_then_falls_to_a_tenth() -> None:
-    shares = [schedule(step, 400) for step in range(400)]
+    shares = [learning_rate_factor(step, 400) for step in range(400)]
     assert shares[:20] == sorted(shares[:20])
     assert shares[20:] == sorted(shares[20:], reverse=True)
     assert max(shares) == 1.0
@@ -58,7 +63,7 @@ def test_the_schedule_rises_then_falls_to_a_tenth() -> None:
 
 def test_an_example_ends_with_the_end() -> None:
     policy = tiny.policy()
-    row = as_row(policy, PROMPTS[1])
+    row = solution_row(policy, PROMPTS[1])
     solution = row.content.response_tokens
     assert row.content.prompt_tokens.tolist() == policy.encode(PROMPTS[1].problem).tolist()
     assert solution.tolist() == [*policy.tokenizer.encode(PROMPTS[1].solution), 1]
@@ -70,7 +75,7 @@ def plain_loss(policy: Policy, prompts: list[Prompt]) -> torch.Tensor:
     """Mean over all solution tokens, one sequence at a time, by transformers."""
     total, tokens = torch.zeros(()), 0
     for prompt in prompts:
-        row = as_row(policy, prompt).content
+        row = solution_row(policy, prompt).content
         a, b = row.prompt_tokens, row.response_tokens
         ids = torch.from_numpy(np.concatenate((a, b)).astype(np.int64))[None]
         logprobs = policy.model(input_ids=ids).logits[0, len(a) - 1 : -1].log_softmax(-1)
@@ -90,7 +95,7 @@ def test_loss_and_gradient_are_those_of_a_plain_mean(micro_tokens: int) -> None:
     expected.backward()
     theirs = gradient(policy)
     policy.model.zero_grad()
-    loss = backward(policy, [as_row(policy, p) for p in PROMPTS], micro_tokens)
+    loss = backward(policy, [solution_row(policy, p) for p in PROMPTS], micro_tokens)
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
     assert float((gradient(policy) - theirs).norm() / theirs.norm()) < 1e-5
 
@@ -126,10 +131,10 @@ def test_it_stops_when_told_to_and_not_before() -> None:
         return step == 9
 
     config = WarmupConfig(steps=20, batch=2, lr=1e-3, evaluate_every=3)
-    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), done=done) == 9
+    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), should_stop=done) == 9
     assert asked == [3, 6, 9]
     config = replace(config, evaluate_every=0)
-    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), done=done) == 20
+    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), should_stop=done) == 20
     assert asked == [3, 6, 9]
 
 
@@ -158,7 +163,7 @@ SMALL = from_tables(
 def test_from_nothing_to_a_folder_that_can_be_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scratch, "SURVEY", 200)
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 200)
     out = tmp_path / "a" / "model"
     run_warmup(SMALL, out)
     told = capsys.readouterr().out
@@ -185,7 +190,7 @@ def test_success_is_looked_at_and_the_model_of_that_moment_kept(
         mean = next(found)
         return Success(mean, mean, mean, pass_any=1.0, mixed=0.75, prompts=2, samples=2)
 
-    monkeypatch.setattr(scratch, "SURVEY", 200)
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 200)
     monkeypatch.setattr(run, "judge", judge)
     options = replace(SMALL.warmup, steps=9, evaluate_every=2, until=0.4)
     run_warmup(replace(SMALL, warmup=options), tmp_path / "model")
@@ -229,14 +234,14 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the work, not after it."""
-    monkeypatch.setattr(scratch, "SURVEY", 200)
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 200)
     (tmp_path / "file").write_text("")
     with pytest.raises(PoiseError, match="cannot be written"):
         run_warmup(SMALL, tmp_path / "file" / "model")
 
 
 def test_initial_weights_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "SURVEY", 50)
+    monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 50)
     tokenizer = scratch.build_tokenizer()
     one, same, other = (build_model(SMALL.warmup, tokenizer, seed) for seed in (0, 0, 1))
     a, b, c = (torch.cat([p.flatten() for p in m.parameters()]) for m in (one, same, other))

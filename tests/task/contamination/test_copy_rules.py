@@ -2,10 +2,10 @@
 
 import pytest
 
-from counterpoise.task.contamination.answers import relate
-from counterpoise.task.contamination.copy_rules import find
+from counterpoise.task.contamination.answers import relate_answers
+from counterpoise.task.contamination.copy_rules import find_matches
 from counterpoise.task.contamination.items import EvalSet, Item
-from counterpoise.task.contamination.search import search
+from counterpoise.task.contamination.search import find_overlap
 from counterpoise.task.contamination.shared_spans import shared_spans
 
 BEEKEEPER = Item(
@@ -33,7 +33,7 @@ BENCH = [EvalSet("made up", [BEEKEEPER, LATTICE])]
 
 
 def kind_of(problem, answer, wanted):
-    found = find([*NOISE, Item("new", problem, answer)], BENCH)
+    found = find_matches([*NOISE, Item("new", problem, answer)], BENCH)
     pairs = {(m.item.id, m.train.id): m.kind for m in found}
     assert all(train == "new" for _, train in pairs)
     return pairs.get((wanted, "new"))
@@ -90,13 +90,13 @@ def test_counts_and_copies():
         Item("y", REWORDED, "8"),
         Item("z", CHINESE, "23"),
     ]
-    found = search(train, BENCH)
-    assert found.kinds("made up") == {
+    found = find_overlap(train, BENCH)
+    assert found.counts_by_kind("made up") == {
         "exact": 1, "near": 0, "reworded": 0, "translated": 1, "related": 0,
     }  # fmt: skip
-    assert found.copied("made up") == 2
-    assert {item.id for item in found.copies()} == {"x", "y", "z"}
-    assert search(NOISE, BENCH).matches == []
+    assert found.count_copied("made up") == 2
+    assert {item.id for item in found.train_copies()} == {"x", "y", "z"}
+    assert find_overlap(NOISE, BENCH).matches == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_counts_and_copies():
     ],
 )
 def test_answers(answer, gold, relation):
-    assert relate(answer, gold) == relation
+    assert relate_answers(answer, gold) == relation
 
 
 def test_shared_spans_put_together_are_the_texts():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from counterpoise.task.contamination.evidence import Index, features
+from counterpoise.task.contamination.evidence import EvidenceIndex, extract_features
 
 TRAIN = [
     "Find $x$ with $x^2 = 49$ where seven swans swim",
@@ -23,7 +23,7 @@ def weights(everything):
 
 
 def test_features_of_a_formula():
-    found = features("Find $x^2=4$")
+    found = extract_features("Find $x^2=4$")
     assert found.words == {"w:find"}
     assert found.symbols == {
         "x ^ 2 = 4", "2", "4", "x ^", "^ 2", "2 =", "= 4", "x ^ 2", "^ 2 =", "2 = 4",
@@ -32,29 +32,29 @@ def test_features_of_a_formula():
 
 
 def test_drawings_are_left_out():
-    assert features("Find it. [asy] draw((0,0)--(1,1)); [/asy]").symbols == frozenset()
+    assert extract_features("Find it. [asy] draw((0,0)--(1,1)); [/asy]").symbols == frozenset()
 
 
 def test_shares_are_the_weighted_sums():
-    train, item = [features(text) for text in TRAIN], features(ITEM)
-    index = Index.build(train, [item])
+    train, item = [extract_features(text) for text in TRAIN], extract_features(ITEM)
+    index = EvidenceIndex.build(train, [item])
     w = weights([*train, item])
     for place, one in enumerate(train):
         everything = one.words | one.symbols, item.words | item.symbols
         shared = sum(w[name] for name in everything[0] & everything[1])
-        shares = index.shares(place, item)
+        shares = index.evidence(place, item)
         assert shares.contained == pytest.approx(shared / sum(w[name] for name in everything[1]))
         union = sum(w[name] for name in everything[0] | everything[1])
-        assert shares.alike == pytest.approx(shared / union)
+        assert shares.similarity == pytest.approx(shared / union)
         symbols = sum(w[name] for name in one.symbols & item.symbols)
-        assert shares.symbols_weight == pytest.approx(symbols)
-    assert index.shares(0, item).symbols_alike == pytest.approx(1.0)
-    assert index.shares(1, item).numbers_missing == pytest.approx(1.0)
-    assert index.shares(2, item).numbers_missing == pytest.approx(1 / 3)  # `seven`
+        assert shares.symbol_weight == pytest.approx(symbols)
+    assert index.evidence(0, item).symbol_similarity == pytest.approx(1.0)
+    assert index.evidence(1, item).missing_number_share == pytest.approx(1.0)
+    assert index.evidence(2, item).missing_number_share == pytest.approx(1 / 3)  # `seven`
 
 
 def test_candidates_share_something_rare():
-    train, item = [features(text) for text in TRAIN], features(ITEM)
-    index = Index.build(train, [item])
+    train, item = [extract_features(text) for text in TRAIN], extract_features(ITEM)
+    index = EvidenceIndex.build(train, [item])
     assert index.candidates(item) == [0, 1, 2]  # "find" is rare in a world of four problems
-    assert index.candidates(features("nothing of it")) == []
+    assert index.candidates(extract_features("nothing of it")) == []

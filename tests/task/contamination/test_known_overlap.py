@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.task.contamination.items import read_benchmarks, read_items
-from counterpoise.task.contamination.search import search
+from counterpoise.task.contamination.search import find_overlap
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 BENCHMARKS = "aime24 aime25 amc23 amc83 math500 minerva olympiadbench gsm8k_test"
@@ -31,10 +31,10 @@ def known(benchmarks, train):
 def test_amc23_in_dapo():
     benchmarks = read_benchmarks([DATA / "amc23.jsonl"])
     train = read_items(DATA / "dapo_math_17k.jsonl")
-    found = search(train, benchmarks)
-    kinds = found.kinds("amc23")
+    found = find_overlap(train, benchmarks)
+    kinds = found.counts_by_kind("amc23")
     assert (kinds["exact"], kinds["near"]) == (8, 12)
-    assert found.copied("amc23") >= 27
+    assert found.count_copied("amc23") >= 27
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_every_listed_pair_is_found_as_listed(name):
     start = time.process_time()  # other work on the machine must not fail this
     benchmarks = read_benchmarks([DATA / f"{bench}.jsonl" for bench in BENCHMARKS.split()])
     train = read_items(DATA / f"{name}.jsonl")
-    found = search(train, benchmarks)
+    found = find_overlap(train, benchmarks)
     assert time.process_time() - start < 60
     pairs = {(m.item.id, m.train.id): m.kind for m in found.matches}
     listed = known(benchmarks, train)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.task.contamination.symbols import is_cjk, numbers, runs
+from counterpoise.task.contamination.symbols import is_cjk, numbers_in, symbol_runs
 
 SPELLINGS = [
     r"Let $\dfrac{a_{1}}{2} \leqslant 1{,}000$ hold for all $\overline{AB}$.",
@@ -15,23 +15,23 @@ SPELLINGS = [
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_one_formula_in_four_spellings(text):
     first = ("\\frac", "a", "_", "1", "2", "\\le", "1000")
-    assert runs(text) == [first, ("A", "B")]
+    assert symbol_runs(text) == [first, ("A", "B")]
 
 
 def test_prose_ends_a_run_and_a_lone_letter_is_none():
-    assert runs("Take a pen, $x$ pens and $y = 2$ pens") == [("y", "=", "2")]
+    assert symbol_runs("Take a pen, $x$ pens and $y = 2$ pens") == [("y", "=", "2")]
 
 
 def test_money_is_no_formula():
-    assert runs("She pays $2 for milk and has $3 left") == [("2",), ("3",)]
+    assert symbol_runs("She pays $2 for milk and has $3 left") == [("2",), ("3",)]
 
 
 def test_number_words_are_numbers():
-    assert numbers(runs("three of 12 boxes hold $2$ pens")) == ["3", "12", "2"]
+    assert numbers_in(symbol_runs("three of 12 boxes hold $2$ pens")) == ["3", "12", "2"]
 
 
 def test_text_inside_a_formula_ends_a_run():
-    assert runs(r"\[x = 1 \text{ and so } y = 2\]") == [("x", "=", "1"), ("y", "=", "2")]
+    assert symbol_runs(r"\[x = 1 \text{ and so } y = 2\]") == [("x", "=", "1"), ("y", "=", "2")]
 
 
 def test_scripts():

@@ -13,7 +13,7 @@ from counterpoise.loop import train
 from counterpoise.run.watch import Watch
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.items import EvalSet
-from counterpoise.task.contamination.training_overlap import warn_of_overlap, warnings
+from counterpoise.task.contamination.training_overlap import overlap_warnings, warn_of_overlap
 from counterpoise.types import Prompt
 
 
@@ -91,4 +91,4 @@ def test_no_copies_no_warning():
     data = {"train": 9, "train_copies": 0, "benchmarks": [
         {"name": "x", "items": 5, "copied": 0, "exact": 0, "near": 0, "reworded": 0,
          "translated": 0, "related": 3}]}  # fmt: skip
-    assert warnings(data) == []
+    assert overlap_warnings(data) == []

@@ -2,30 +2,39 @@
 
 import random
 
-from counterpoise.task.contamination.copy_rules import find
+from counterpoise.task.contamination.copy_rules import find_matches
 from counterpoise.task.contamination.items import EvalSet, Item
-from counterpoise.task.contamination.wording import grams, jaccard, letters, words
+from counterpoise.task.contamination.wording import (
+    jaccard,
+    letters_and_digits,
+    split_words,
+    word_ngrams,
+)
 
 
 def test_letters_and_digits_are_what_counts():
-    assert letters(r"Find $\left(x^{2}\right)$!") == letters("find x^2") == "findx2"
-    assert letters("$-+$") == ""
+    assert (
+        letters_and_digits(r"Find $\left(x^{2}\right)$!")
+        == letters_and_digits("find x^2")
+        == "findx2"
+    )
+    assert letters_and_digits("$-+$") == ""
 
 
 def test_a_chinese_character_is_a_word():
-    assert words("设 x_1=Ab2") == ["设", "x", "1", "ab2"]
+    assert split_words("设 x_1=Ab2") == ["设", "x", "1", "ab2"]
 
 
 def test_grams_of_short_and_empty_texts():
-    assert grams("one two", 10) == {("one", "two")}
-    assert grams("$ $") == frozenset()
+    assert word_ngrams("one two", 10) == {("one", "two")}
+    assert word_ngrams("$ $") == frozenset()
     assert jaccard(frozenset(), frozenset()) == 0.0
 
 
 def test_jaccard_of_a_text_that_lost_its_last_word():
     """19 words have 10 grams; without the last they have 9, all shared: 9 / 10."""
     text = [str(n) for n in range(19)]
-    assert jaccard(grams(" ".join(text)), grams(" ".join(text[:-1]))) == 0.9
+    assert jaccard(word_ngrams(" ".join(text)), word_ngrams(" ".join(text[:-1]))) == 0.9
 
 
 def test_every_pair_by_brute_force():
@@ -36,7 +45,7 @@ def test_every_pair_by_brute_force():
     items = [Item(f"e{i}", one.upper() + "!") for i, one in enumerate(text)]
     found = {
         (m.item.id, m.train.id): (m.kind, m.jaccard)
-        for m in find(train, [EvalSet("bench", items)])
+        for m in find_matches(train, [EvalSet("bench", items)])
         if m.kind in ("exact", "near")
     }
     slow = {}

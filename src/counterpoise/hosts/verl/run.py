@@ -27,7 +27,7 @@ from counterpoise.plugins import is_own
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import check_enough, load_problems
+from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
 
@@ -36,7 +36,7 @@ def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     """Make the run folder with every file that the command names."""
     RunFolder.check_free(out)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
-    check_enough(len(task.train), config.sample.prompts)
+    check_enough_prompts(len(task.train), config.sample.prompts)
     folder = RunFolder.create(out, config)
     warn_of_overlap(task.train, benchmarks, folder, echo_message)
     # verl needs a validation file even without validation: then it holds one training problem.

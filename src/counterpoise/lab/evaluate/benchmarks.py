@@ -99,7 +99,9 @@ def load_problems(
             + "; --data must be a folder of JSON lines; without it the hub is used"
         )
     remedy = "name it by --fields {role}=NAME"
-    return jsonl.read(str(path), jsonl.Fields(**(fields or {}), keep=keep, remedy=remedy))
+    return jsonl.read_problems(
+        str(path), jsonl.FieldNames(**(fields or {}), keep=keep, remedy=remedy)
+    )
 
 
 def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
@@ -115,7 +117,7 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
             f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
         ) from error
     prompts = []
-    fields = jsonl.Fields(keep=keep)
+    fields = jsonl.FieldNames(keep=keep)
     for index, row in enumerate(rows):
         if missing := [
             column for column in (benchmark.problem, benchmark.answer) if column not in row
@@ -130,8 +132,8 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
-        fields.check_kept(row, benchmark.hub)
-        prompts.append(jsonl.to_prompt(record, row_name, fields, fields.columns(row)))
+        fields.check_columns_exist(row, benchmark.hub)
+        prompts.append(jsonl.to_prompt(record, row_name, fields, fields.kept_columns(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts

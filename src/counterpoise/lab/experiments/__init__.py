@@ -1,1 +1,1 @@
-"""Training runs side by side: arms, rates and seeds of one file, judged by its own rule."""
+"""`poise experiment`: compare arms over learning rates and seeds by a rule fixed beforehand."""

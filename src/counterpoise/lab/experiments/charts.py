@@ -1,4 +1,4 @@
-"""Figures of an experiment: differences, curves as small multiples, costs, mechanism."""
+"""Figures of an experiment: differences from the baseline, success curves, costs, mechanism."""
 
 from __future__ import annotations
 
@@ -6,141 +6,169 @@ from pathlib import Path
 
 import altair as alt
 
-from counterpoise.lab.experiments.compare import Cost, bounded
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, end, of_seeds
+from counterpoise.lab.experiments.compare import Cost, has_interval
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value, values_by_seed
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.measures import MEASURES, wilson
 from counterpoise.lab.experiments.pieces import read_pieces
-from counterpoise.lab.experiments.results import Result, results
-from counterpoise.lab.experiments.seed_means import WINDOW, over_seeds
+from counterpoise.lab.experiments.results import ArmResult, arm_results
+from counterpoise.lab.experiments.seed_means import SMOOTHING_WINDOW, mean_curve
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.multiples import ChartFrame, chart_grid, small_chart
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
 
-ARMS = {  # colours of page.css; others take what is left, in turn
+ARM_COLOURS = {  # colours of page.css; other arms take SPARE_COLOURS in turn
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
     "zigzag": "soft", "token_balanced": "gold",
 }  # fmt: skip
-SPARE = ("positive", "negative", "green", "violet", "gold", "series", "soft")
-BY_RATE = ("series", "negative", "violet", "green", "positive", "soft")
-MECHANISM = (  # column, title, axis format, iterations averaged
-    ("success", "training success", "%", WINDOW),
-    ("entropy", "entropy, nats", "", WINDOW),
-    ("response_length", "response length, tokens", "", WINDOW),
+SPARE_COLOURS = ("positive", "negative", "green", "violet", "gold", "series", "soft")
+RATE_COLOURS = ("series", "negative", "violet", "green", "positive", "soft")
+MECHANISM_PANELS = (  # column, title, axis format, iterations averaged
+    ("success", "training success", "%", SMOOTHING_WINDOW),
+    ("entropy", "entropy, nats", "", SMOOTHING_WINDOW),
+    ("response_length", "response length, tokens", "", SMOOTHING_WINDOW),
     ("cancellation", "cancellation index", "", 1),
     ("flipped", "tokens flipped", "%", 1),
-    ("split", "groups split", "%", WINDOW),
+    ("split", "groups split", "%", SMOOTHING_WINDOW),
 )
 
 
-def figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]:
-    """Part -> its figures; every part is one image."""
-    rates = [r for r in experiment.design.rates if any(key.rate == r for key in runs)]
+def experiment_figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]:
+    """Group -> its figures; every group is written as one image."""
+    rates = [rate for rate in experiment.design.rates if any(key.rate == rate for key in runs)]
     if experiment.options.pilot or len(experiment.design.arms) == 1:
         return {"curves": (_pilot(runs, experiment, rates),)}
-    found = results(runs, experiment)
+    results = arm_results(runs, experiment)
     return {
         "differences": tuple(
-            _differences(found, experiment, rate)
+            _differences(results, experiment, rate)
             for rate in rates
-            if any(one.rate == rate and one.against for one in found)
+            if any(result.rate == rate and result.vs_baseline for result in results)
         ),
-        "curves": tuple(f for rate in rates for f in _curves(runs, experiment, rate)),
-        "costs": _costs(found, rates),
+        "curves": tuple(figure for rate in rates for figure in _curves(runs, experiment, rate)),
+        "costs": _costs(results, rates),
         "mechanism": tuple(_mechanism(runs, experiment, rate) for rate in rates),
     }
 
 
-def figures_of(folder: Path, name: str) -> tuple[Figure, ...]:
-    """All of them, from a folder that `poise experiment` made."""
+def load_figures(folder: Path, name: str) -> tuple[Figure, ...]:
+    """All figures of a folder that `poise experiment` wrote."""
     experiment = read_experiment(folder / f"{name}.toml")
     runs = read_pieces(folder, experiment).runs
-    return tuple(f for part in figures(runs, experiment).values() for f in part)
+    return tuple(
+        figure for figures in experiment_figures(runs, experiment).values() for figure in figures
+    )
 
 
 # -- differences and costs ----------------------------------------------------------------------
 
 
-def _differences(found: list[Result], experiment: Experiment, rate: float) -> Figure:
-    first, *others = experiment.columns
+def _differences(results: list[ArmResult], experiment: Experiment, rate: float) -> Figure:
+    main_column, *other_columns = experiment.heldout_columns
     styles = {"equal rollouts": "ink", "equal updates": "soft"}
-    styles |= {f"equal rollouts, at {experiment.columns[o]}": "positive" for o in others[:1]}
+    styles |= {
+        f"equal rollouts, at {experiment.heldout_columns[column]}": "positive"
+        for column in other_columns[:1]
+    }
     points = []
-    for one in found:
-        if one.rate == rate and first in one.against:
-            pairs = [one.against[first].rollouts, one.against[first].updates]
-            pairs += [one.against[o].rollouts for o in others[:1] if o in one.against]
+    for result in results:
+        if result.rate == rate and main_column in result.vs_baseline:
+            pairs = [
+                result.vs_baseline[main_column].rollouts,
+                result.vs_baseline[main_column].updates,
+            ]
+            pairs += [
+                result.vs_baseline[column].rollouts
+                for column in other_columns[:1]
+                if column in result.vs_baseline
+            ]
             points += [
-                forest_point(one.arm, series, _bounds(mean))
+                forest_point(result.arm, series, _mean_and_interval(mean))
                 for series, mean in zip(styles, pairs, strict=False)
             ]
-    drawn = forest_chart(
+    chart = forest_chart(
         points, styles, f"success minus {experiment.baseline}",
         f"Held-out success against {experiment.baseline}, learning rate {rate:g}",
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
-    note = f"Held-out success at {experiment.columns[first]} unless said, paired by seed; "
-    note += "intervals hold for all arms and rates together."
-    return Figure(drawn, f"Against {experiment.baseline}, lr {rate:g}", note, _keys(styles))
+    note = (
+        f"Held-out success at {experiment.heldout_columns[main_column]} unless stated otherwise, "
+    )
+    note += "paired by seed; intervals hold for all arms and rates together."
+    return Figure(chart, f"Against {experiment.baseline}, lr {rate:g}", note, _legend(styles))
 
 
-def _costs(found: list[Result], rates: list[float]) -> tuple[Figure, ...]:
-    styles = {f"lr {rate:g}": BY_RATE[i % len(BY_RATE)] for i, rate in enumerate(rates)}
-    shown = []
+def _costs(results: list[ArmResult], rates: list[float]) -> tuple[Figure, ...]:
+    styles = {
+        f"lr {rate:g}": RATE_COLOURS[index % len(RATE_COLOURS)] for index, rate in enumerate(rates)
+    }
+    cost_figures = []
     for name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
         points = [
-            forest_point(one.arm, f"lr {one.rate:g}", _bounds(one.measures[name]))
-            for one in found
-            if name in one.measures
+            forest_point(
+                result.arm, f"lr {result.rate:g}", _mean_and_interval(result.measures[name])
+            )
+            for result in results
+            if name in result.measures
         ]
         if not points:
             continue
         label, percent = MEASURES[name].label, MEASURES[name].percent
-        drawn = forest_chart(
+        chart = forest_chart(
             points, styles, label, f"{label} by arm", zero=True,
             axis="%" if percent else ",.0f", number=".2%" if percent else ".1f",
         )  # fmt: skip
         note = "Mean over seeds with its 95 % interval."
-        shown.append(Figure(drawn, label[0].upper() + label[1:], note, _keys(styles)))
-    points = [forest_point(one.arm, f"lr {one.rate:g}", _collapsed(one)) for one in found]
+        cost_figures.append(Figure(chart, label[0].upper() + label[1:], note, _legend(styles)))
+    points = [
+        forest_point(result.arm, f"lr {result.rate:g}", _collapse_share(result))
+        for result in results
+    ]
     title = "share of runs"
-    drawn = forest_chart(
+    chart = forest_chart(
         points, styles, title, "Runs that collapsed by arm", axis="%", number=".0%", zero=True
     )
     note = "By the definition in the experiment file; 95 % intervals (Wilson)."
-    return (Figure(drawn, "Runs that collapsed", note, _keys(styles)), *shown)
+    return (Figure(chart, "Runs that collapsed", note, _legend(styles)), *cost_figures)
 
 
-def _collapsed(one: Result) -> tuple[float, float, float]:
-    return (one.collapsed / one.seeds, *wilson(one.collapsed, one.seeds))
+def _collapse_share(result: ArmResult) -> tuple[float, float, float]:
+    return (result.collapsed_runs / result.seeds, *wilson(result.collapsed_runs, result.seeds))
 
 
-def _bounds(mean: SeedMean) -> tuple[float, float | None, float | None]:
-    return (mean.value, mean.low, mean.high) if bounded(mean) else (mean.value, None, None)
+def _mean_and_interval(mean: SeedMean) -> tuple[float, float | None, float | None]:
+    return (mean.value, mean.low, mean.high) if has_interval(mean) else (mean.value, None, None)
 
 
 # -- curves -------------------------------------------------------------------------------------
 
 
 def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
-    """Every arm beside the baseline; against updates only those that take fewer. By chance a step
-    may be without signal and is not taken: two in a hundred are not fewer."""
-    arms = [a for a in experiment.design.arms if a != experiment.baseline and _has(runs, a, rate)]
-    fewer = [arm for arm in arms if _updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)]
-    found = [_against(runs, experiment, rate, arms, "rollouts")] if arms else []
+    """Curves of every arm beside the baseline, over rollouts, and over updates where it matters."""
+    # Over updates only arms that take fewer of them differ from the figure over rollouts. A step
+    # without signal is skipped by chance, so up to two in a hundred missing ones do not count.
+    arms = [
+        arm
+        for arm in experiment.design.arms
+        if arm != experiment.baseline and _has_runs(runs, arm, rate)
+    ]
+    fewer = [
+        arm for arm in arms if _mean_updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)
+    ]
+    figures = [_curve_grid(runs, experiment, rate, arms, "rollouts")] if arms else []
     if fewer:
-        found.append(_against(runs, experiment, rate, fewer, "updates"))
-    return found
+        figures.append(_curve_grid(runs, experiment, rate, fewer, "updates"))
+    return figures
 
 
-def _against(
+def _curve_grid(
     runs: Runs, experiment: Experiment, rate: float, arms: list[str], cost: Cost
 ) -> Figure:
-    columns = list(experiment.columns)[:2]
+    columns = list(experiment.heldout_columns)[:2]
     lines = {
-        (arm, column): over_seeds(runs, arm, rate, column, cost)
+        (arm, column): mean_curve(runs, arm, rate, column, cost)
         for arm in [experiment.baseline, *arms]
         for column in columns
     }
@@ -148,89 +176,112 @@ def _against(
     charts = []
     for arm in arms:
         layers: list[alt.Chart] = []
-        for who, colour in ((experiment.baseline, "muted"), (arm, _colour(arm, experiment))):
+        for drawn_arm, colour in ((experiment.baseline, "muted"), (arm, _colour(arm, experiment))):
+            # Solid for the first evaluation setting, dashed for the second.
             for dash, column in zip(([1, 0], [4, 3]), columns, strict=False):
-                layers += frame.line_with_band(lines[who, column], colour, dash)
+                layers += frame.line_with_band(lines[drawn_arm, column], colour, dash)
         charts.append(small_chart(layers, arm))
-    first, *others = (experiment.columns[c] for c in columns)
-    note = f"Mean over seeds with its 95 % interval. Solid: sampled at {first}"
-    note += f"; dashed: at {others[0]}." if others else "."
+    main_setting, *other_settings = (experiment.heldout_columns[column] for column in columns)
+    note = f"Mean over seeds with its 95 % interval. Solid: sampled at {main_setting}"
+    note += f"; dashed: at {other_settings[0]}." if other_settings else "."
     title = f"Held-out success over {cost}, lr {rate:g}"
     keys = [(_colour(arm, experiment), arm) for arm in arms] + [("muted", experiment.baseline)]
     return Figure(chart_grid(charts, title), title, note, tuple(keys), wide=True)
 
 
 def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
-    arms = [arm for arm in experiment.design.arms if _has(runs, arm, rate)]
+    arms = [arm for arm in experiment.design.arms if _has_runs(runs, arm, rate)]
     charts = []
-    for column, title, form, window in MECHANISM:
-        lines = {a: over_seeds(runs, a, rate, column, window=window) for a in arms}
+    for column, title, axis_format, window in MECHANISM_PANELS:
+        lines = {arm: mean_curve(runs, arm, rate, column, window=window) for arm in arms}
         if not any(lines.values()):
             continue
-        frame = ChartFrame.fit(lines.values(), "rollouts", form)
-        above = sorted(arms, key=lambda a: a == experiment.baseline)  # the baseline is drawn last
+        frame = ChartFrame.fit(lines.values(), "rollouts", axis_format)
+        # The baseline is drawn last and so lies above the other curves.
+        drawing_order = sorted(arms, key=lambda arm: arm == experiment.baseline)
         layers = [
             layer
-            for arm in above
+            for arm in drawing_order
             if lines[arm]
             for layer in frame.line_with_band(lines[arm], _colour(arm, experiment), opacity=0.1)
         ]
         charts.append(small_chart(layers, title))
-    title = f"What happened besides, lr {rate:g}"
+    title = f"Other measures, lr {rate:g}"
     note = "Means over seeds with 95 % intervals, over rollouts sampled; "
-    note += f"noisy ones are also averaged over {WINDOW} iterations."
+    note += f"noisy ones are also averaged over {SMOOTHING_WINDOW} iterations."
     keys = tuple((_colour(arm, experiment), arm) for arm in arms)
     return Figure(chart_grid(charts, title), title, note, keys, wide=True)
 
 
 def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
-    """Every seed of every rate: held-out success, and entropy."""
+    """Held-out success and entropy of every seed at every rate."""
     charts = []
     arm = experiment.baseline
-    for column, title, form in ((HELDOUT, "held-out success", "%"), ("entropy", "entropy", "")):
+    for column, title, axis_format in (
+        (HELDOUT_COLUMN, "held-out success", "%"),
+        ("entropy", "entropy", ""),
+    ):
         lines = [
-            (place, [_point(r, column) for r in curve if r.get(column) is not None])
-            for place, rate in enumerate(rates)
+            (rate_index, [_curve_point(record, column) for record in curve if _has(record, column)])
+            for rate_index, rate in enumerate(rates)
             for key, curve in runs.items()
             if (key.arm, key.rate) == (arm, rate)
         ]
-        frame = ChartFrame.fit([line for _, line in lines], "rollouts", form)
-        layers = [frame.line(line, BY_RATE[i % len(BY_RATE)]) for i, line in lines if line]
+        frame = ChartFrame.fit([line for _, line in lines], "rollouts", axis_format)
+        layers = [
+            frame.line(line, RATE_COLOURS[rate_index % len(RATE_COLOURS)])
+            for rate_index, line in lines
+            if line
+        ]
         if layers:
             charts.append(small_chart(layers, title, width=300, height=180))
-    keys = tuple((BY_RATE[i % len(BY_RATE)], f"lr {rate:g}") for i, rate in enumerate(rates))
+    keys = tuple(
+        (RATE_COLOURS[rate_index % len(RATE_COLOURS)], f"lr {rate:g}")
+        for rate_index, rate in enumerate(rates)
+    )
     return Figure(
-        chart_grid(charts, "Pilot"), f"{arm} at every rate", "A line a seed.", keys, wide=True
+        chart_grid(charts, "Pilot"), f"{arm} at every rate", "One line per seed.", keys, wide=True
     )
 
 
-def _point(r: Record, column: str) -> Record:
-    return {"at": r["rollouts"], "value": r[column], "low": r[column], "high": r[column]}
+def _has(record: Record, column: str) -> bool:
+    return record.get(column) is not None
+
+
+def _curve_point(record: Record, column: str) -> Record:
+    return {
+        "at": record["rollouts"],
+        "value": record[column],
+        "low": record[column],
+        "high": record[column],
+    }
 
 
 # -- arms -----------------------------------------------------------------------------------------
 
 
 def _colour(arm: str, experiment: Experiment) -> str:
-    if arm in ARMS:
-        return ARMS[arm]
-    others = [a for a in experiment.design.arms if a not in ARMS]
-    return SPARE[others.index(arm) % len(SPARE)]
+    if arm in ARM_COLOURS:
+        return ARM_COLOURS[arm]
+    unlisted_arms = [arm for arm in experiment.design.arms if arm not in ARM_COLOURS]
+    return SPARE_COLOURS[unlisted_arms.index(arm) % len(SPARE_COLOURS)]
 
 
-def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def _legend(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((colour, series) for series, colour in styles.items())
 
 
-def _has(runs: Runs, arm: str, rate: float) -> bool:
+def _has_runs(runs: Runs, arm: str, rate: float) -> bool:
     return any((key.arm, key.rate) == (arm, rate) for key in runs)
 
 
-def _updates(runs: Runs, arm: str, rate: float) -> float:
-    ends = of_seeds(runs, arm, rate, end("updates")).values()
+def _mean_updates(runs: Runs, arm: str, rate: float) -> float:
+    ends = values_by_seed(runs, arm, rate, last_value("updates")).values()
     return sum(ends) / len(ends)
 
 
 def _most_updates(runs: Runs, rate: float) -> float:
-    """Of the arm that took most."""
-    return max(_updates(runs, arm, rate) for arm in {key.arm for key in runs if key.rate == rate})
+    """The mean number of updates of the arm that took most."""
+    return max(
+        _mean_updates(runs, arm, rate) for arm in {key.arm for key in runs if key.rate == rate}
+    )

@@ -1,20 +1,20 @@
-"""Arms against each other, seed by seed.
+"""Compare arms seed by seed, at equal rollouts and at equal updates.
 
-    at equal rollouts     both runs of a seed read at the fewer rollouts that either sampled
-    at equal updates      ... at the fewer optimizer steps that either took
+    at equal rollouts     both runs of a seed at the number of rollouts that the shorter one sampled
+    at equal updates      ... at the number of optimizer steps that the shorter one took
 
-A held-out curve is read linearly between its evaluations. RB waits for balanced batches and so
-takes fewer updates for the rollouts it samples: being ahead at equal rollouts may be a matter of
-updates, and the other way round. Therefore a verdict asks for both.
+Held-out success is interpolated linearly between evaluations. RB waits for balanced batches and so
+takes fewer updates for the rollouts it samples: an arm may be ahead at equal rollouts only because
+of its number of updates, or the reverse. A verdict therefore needs both.
 
     better, replicated        at some rate both intervals lie above 0
     better, not replicated    at every rate both lie below the margin
-    worse                     the same with the signs turned
+    worse                     the same with opposite signs
     inconclusive              otherwise, and with fewer than three seeds or without spread
 
-Without spread: all seeds have the very same difference. An interval of no width would exclude
-everything else, and nothing stands behind it: mostly the two arms made the same runs, because the
-option that tells them apart never acted.
+Without spread: all seeds have exactly the same difference. The interval would have no width and
+exclude everything else, without any evidence. Usually the two arms made the same runs, because the
+option that distinguishes them never took effect.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Literal
 import numpy as np
 
 from counterpoise.errors import counted
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, rates
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, learning_rates
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
 LEVEL = 0.95  # of all intervals of a comparison together
 FEWEST_SEEDS = 3  # for a verdict
-ROUNDING = 1e-6  # of success, and of numbers as tables keep them (float32)
+TOLERANCE = 1e-6  # curves are stored in float32
 Cost = Literal["rollouts", "updates", "seconds"]  # seconds: where the records have them
-Way = Literal["better", "worse"]
+Direction = Literal["better", "worse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,150 +43,182 @@ class Comparison:
     """One arm against another at one rate, paired by seed, in success."""
 
     arm: str
-    against: str
+    baseline: str
     rate: float
-    rollouts: SeedMean  # at equal rollouts; without spread it has no bounds (nan) and p = 1
+    rollouts: SeedMean  # at equal rollouts; without spread its bounds are nan and p = 1
     updates: SeedMean  # at equal updates
-    same: bool = False  # the runs of every pair are the same, iteration by iteration
+    identical_runs: bool = False  # both runs of every pair are equal in every iteration
 
     def above(self, bound: float) -> bool:
-        """Both intervals lie above `bound`."""
+        """Whether both intervals lie above `bound`."""
         return self.decisive and min(self.rollouts.low, self.updates.low) > bound
 
     def below(self, bound: float) -> bool:
+        """Whether both intervals lie below `bound`."""
         return self.decisive and max(self.rollouts.high, self.updates.high) < bound
 
     @property
     def decisive(self) -> bool:
-        """Two seeds may agree by chance: success is a multiple of 1 / samples."""
-        spread = bounded(self.rollouts) and bounded(self.updates)
+        """Whether there are enough seeds and some spread between them."""
+        # Two seeds may agree by chance, because success is a multiple of 1 / samples.
+        spread = has_interval(self.rollouts) and has_interval(self.updates)
         return spread and self.rollouts.n >= FEWEST_SEEDS
 
 
 def compare(
     runs: Runs,
     arm: str,
-    against: str,
+    baseline: str,
     *,
-    column: str = HELDOUT,
+    column: str = HELDOUT_COLUMN,
     level: float = LEVEL,
     family: int | None = None,
 ) -> list[Comparison]:
-    """At every rate; intervals hold for `family` comparisons together, by default the rates."""
-    of_rates = rates(runs)
-    each = bonferroni_level(level, family or len(of_rates))
-    found = []
-    for rate in of_rates:
+    """Compare two arms at every rate; intervals hold for `family` comparisons together.
+
+    By default the family is the number of rates.
+    """
+    all_rates = learning_rates(runs)
+    level_each = bonferroni_level(level, family or len(all_rates))
+    comparisons = []
+    for rate in all_rates:
         at_rollouts, at_updates = (
-            differences(runs, arm, against, rate, cost, column) for cost in ("rollouts", "updates")
+            differences(runs, arm, baseline, rate, cost, column) for cost in ("rollouts", "updates")
         )
         if at_rollouts:
-            means = _paired(at_rollouts, each), _paired(at_updates, each)
-            found.append(Comparison(arm, against, rate, *means, _same(runs, arm, against, rate)))
-    return found
+            means = _paired_mean(at_rollouts, level_each), _paired_mean(at_updates, level_each)
+            comparisons.append(
+                Comparison(
+                    arm, baseline, rate, *means, _made_identical_runs(runs, arm, baseline, rate)
+                )
+            )
+    return comparisons
 
 
-def _paired(values: Sequence[float], level: float) -> SeedMean:
+def _paired_mean(values: Sequence[float], level: float) -> SeedMean:
     mean = student_mean(values, level)
-    if mean.n > 1 and max(values) - min(values) < ROUNDING:
+    # No width and no evidence: treated as if it had no interval (see the module docstring).
+    if mean.n > 1 and max(values) - min(values) < TOLERANCE:
         return replace(mean, low=math.nan, high=math.nan, detectable=math.nan, p=1.0)
     return mean
 
 
-def bounded(mean: SeedMean) -> bool:
-    """It has an interval: one seed has none, nor a difference without spread."""
+def has_interval(mean: SeedMean) -> bool:
+    """Whether the mean has an interval: one seed has none, nor has a difference without spread."""
     return math.isfinite(mean.low)
 
 
 def differences(
-    runs: Runs, arm: str, against: str, rate: float, cost: Cost, column: str = HELDOUT
+    runs: Runs, arm: str, baseline: str, rate: float, cost: Cost, column: str = HELDOUT_COLUMN
 ) -> list[float]:
-    """Success of `arm` minus that of `against`, for every seed (and start) that both have."""
-    found = []
-    for pair in _pairs(runs, arm, against, rate):
-        least = min(curve[-1][cost] for curve in pair)
-        read = [read_at(curve, cost, least, column) for curve in pair]
-        if read[0] is not None and read[1] is not None:
-            found.append(read[0] - read[1])
-    return found
+    """Success of `arm` minus that of `baseline`, for every seed and start that both have."""
+    pair_differences = []
+    for pair in _pairs(runs, arm, baseline, rate):
+        # Both curves are read where the cheaper run ended: success at equal cost.
+        equal_cost = min(curve[-1][cost] for curve in pair)
+        values = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
+        if values[0] is not None and values[1] is not None:
+            pair_differences.append(values[0] - values[1])
+    return pair_differences
 
 
 def _pairs(
-    runs: Runs, arm: str, against: str, rate: float
+    runs: Runs, arm: str, baseline: str, rate: float
 ) -> list[tuple[list[Record], list[Record]]]:
-    """The two curves of every seed that both have, from the same start."""
-    mine, theirs = (
-        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (who, rate)}
-        for who in (arm, against)
+    """The two curves of every seed that both arms have, if they began with the same weights."""
+    arm_curves, baseline_curves = (
+        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (name, rate)}
+        for name in (arm, baseline)
     )
-    pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
-    return [(a, b) for a, b in pairs if a[0].get("start") == b[0].get("start")]
+    pairs = [
+        (arm_curves[seed], baseline_curves[seed])
+        for seed in sorted(arm_curves.keys() & baseline_curves.keys())
+    ]
+    return [
+        (curve, baseline_curve)
+        for curve, baseline_curve in pairs
+        if curve[0].get("start") == baseline_curve[0].get("start")
+    ]
 
 
-def _same(runs: Runs, arm: str, against: str, rate: float) -> bool:
-    """All that was measured is the same, but for the clock."""
+def _made_identical_runs(runs: Runs, arm: str, baseline: str, rate: float) -> bool:
+    """Whether everything that was measured is equal, apart from times."""
     return all(
-        len(a) == len(b) and all(_alike(r, q) for r, q in zip(a, b, strict=True))
-        for a, b in _pairs(runs, arm, against, rate)
+        len(curve) == len(baseline_curve)
+        and all(
+            _same_record(record, other_record)
+            for record, other_record in zip(curve, baseline_curve, strict=True)
+        )
+        for curve, baseline_curve in _pairs(runs, arm, baseline, rate)
     )
 
 
-def _alike(r: Record, q: Record) -> bool:
-    for name in r.keys() | q.keys():
-        x, y = r.get(name), q.get(name)
-        if name.endswith("seconds") or isinstance(x or y, str):  # the clock; whose run it is
+def _same_record(record: Record, other_record: Record) -> bool:
+    for name in record.keys() | other_record.keys():
+        value, other_value = record.get(name), other_record.get(name)
+        # Times differ between any two runs, and texts such as the origin are not measured.
+        if name.endswith("seconds") or isinstance(value or other_value, str):
             continue
-        if x is None or y is None:
-            if x is not y:
+        if value is None or other_value is None:
+            if value is not other_value:
                 return False
-        elif not math.isclose(x, y, rel_tol=ROUNDING, abs_tol=ROUNDING):
+        elif not math.isclose(value, other_value, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             return False
     return True
 
 
-def read_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
-    """Between the evaluations on a line; None when there are none."""
-    known = [(r[cost], r[column]) for r in curve if r.get(column) is not None]
-    if not known:
+def interpolate_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
+    """The column at cost `where`, linear between evaluations; None without any evaluation."""
+    evaluations = [
+        (record[cost], record[column]) for record in curve if record.get(column) is not None
+    ]
+    if not evaluations:
         return None
-    at, value = zip(*known, strict=True)
-    return float(np.interp(where, at, value))
+    costs, values = zip(*evaluations, strict=True)
+    return float(np.interp(where, costs, values))
 
 
-def verdict(found: Sequence[Comparison], way: Way, margin: float) -> Verdict:
-    """`margin` is positive: the smallest difference that would matter."""
-    if way == "better":
-        shown = any(one.above(0) for one in found)
-        excluded = bool(found) and all(one.below(margin) for one in found)
+def judge_comparisons(
+    comparisons: Sequence[Comparison], direction: Direction, margin: float
+) -> Verdict:
+    """The verdict over all rates; `margin` > 0 is the smallest difference that would matter."""
+    if direction == "better":
+        replicated = any(comparison.above(0) for comparison in comparisons)
+        excluded = bool(comparisons) and all(comparison.below(margin) for comparison in comparisons)
     else:
-        shown = any(one.below(0) for one in found)
-        excluded = bool(found) and all(one.above(-margin) for one in found)
-    if shown:
+        replicated = any(comparison.below(0) for comparison in comparisons)
+        excluded = bool(comparisons) and all(
+            comparison.above(-margin) for comparison in comparisons
+        )
+    if replicated:
         return "replicated"
     return "not replicated" if excluded else "inconclusive"
 
 
-def told(one: Comparison) -> str:
-    """One comparison in words."""
-    a, b, seeds = one.rollouts, one.updates, counted(one.rollouts.n, "seed")
-    if one.same:
-        return (
-            f"at lr {one.rate:g} the arms made the same runs over {seeds}: the option never acted"
-        )
-    seen = f" (could have shown {100 * a.detectable:.1f})" if bounded(a) else ""
-    if a.n > 1 and not (bounded(a) and bounded(b)):
-        seen += ", the same at every seed: without spread nothing is judged"
+def describe_comparison(comparison: Comparison) -> str:
+    """One comparison as a sentence."""
+    at_rollouts, at_updates = comparison.rollouts, comparison.updates
+    rate, seeds = f"at lr {comparison.rate:g}", counted(at_rollouts.n, "seed")
+    if comparison.identical_runs:
+        return f"{rate} both arms made the same runs over {seeds}: the option had no effect"
+    remark = ""
+    if has_interval(at_rollouts):
+        remark = f" (could have shown {100 * at_rollouts.detectable:.1f})"
+    if at_rollouts.n > 1 and not (has_interval(at_rollouts) and has_interval(at_updates)):
+        remark += ", the same at every seed: without spread there is no verdict"
     return (
-        f"at lr {one.rate:g} {points(a)} at equal rollouts and {points(b)} at equal updates over "
-        f"{seeds}{seen}"
+        f"{rate} {format_points(at_rollouts)} at equal rollouts and {format_points(at_updates)} "
+        f"at equal updates over {seeds}{remark}"
     )
 
 
-def points(mean: SeedMean) -> str:
-    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if bounded(mean) else ""
+def format_points(mean: SeedMean) -> str:
+    """Example: "+1.2 points [-0.3, +2.7]" """
+    interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if has_interval(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 
 
 def as_number(name: str, mean: SeedMean, unit: str = "share") -> Number:
-    low, high = (mean.low, mean.high) if bounded(mean) else (None, None)
+    """The mean as a named number of a finding; without an interval it has no bounds."""
+    low, high = (mean.low, mean.high) if has_interval(mean) else (None, None)
     return Number(name, mean.value, low, high, unit=unit)

@@ -1,8 +1,8 @@
-"""What a finished run of an arm came to: one record an iteration, from its folder.
+"""The curve of a finished run: one record per iteration, read from its run folder.
 
-`rollouts` and `updates` are counted from the start of the run: what the run had cost by then.
-Held-out success stands in `heldout` for the first evaluation setting, and in `heldout@0.6/0.95` and
-the like for the others. A value that was not measured in an iteration is None.
+`rollouts` and `updates` are counted from the start of the run. Held-out success is in the column
+`heldout` for the first evaluation setting, and in columns such as `heldout@0.6/0.95` for the
+others. A value that was not measured in an iteration is None.
 """
 
 from __future__ import annotations
@@ -13,46 +13,53 @@ from itertools import accumulate
 from typing import Any
 
 from counterpoise.config.evaluation_settings import by_setting
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
 
-HELDOUT = "heldout"
-METRICS = (  # taken from metrics.jsonl as they are
+HELDOUT_COLUMN = "heldout"
+METRIC_COLUMNS = (  # copied from metrics.jsonl
     "success", "mixed_groups", "response_length", "truncated_share", "entropy", "grad_norm",
     "clipped_share", "mean_ratio", "cancellation", "flipped", "boosted_positive",
     "boosted_negative", "positive_share", "batch_rows", "rows_without_signal", "iteration_seconds",
 )  # fmt: skip
-SHARES = {
+SHARE_COLUMNS = {
     "success", "mixed_groups", "truncated_share", "clipped_share", "cancellation", "flipped",
     "boosted_positive", "boosted_negative", "positive_share", "rarer_sign_share", "split",
 }  # fmt: skip
-DOSES = (*METRICS, "split", "largest_sum", "cross_advantage_ratio", "rarer_sign_share")
-Runs = dict[Key, list[Record]]  # the curve of every run, in order
+DOSE_COLUMNS = (
+    *METRIC_COLUMNS,
+    "split",
+    "largest_sum",
+    "cross_advantage_ratio",
+    "rarer_sign_share",
+)
+Runs = dict[RunKey, list[Record]]  # run -> its curve, in order of iterations
 Range = tuple[float, float]  # the values that a quantity can take
-SHARE: Range = (0.0, 1.0)
-AMOUNT: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
-ANY: Range = (-math.inf, math.inf)
+SHARE_RANGE: Range = (0.0, 1.0)
+AMOUNT_RANGE: Range = (0.0, math.inf)  # counts, lengths, nats, norms, seconds
+ANY_RANGE: Range = (-math.inf, math.inf)
 
 
-def read_run(folder: RunFolder) -> list[Record]:
-    """Iteration 0 is the policy before training."""
+def read_curve(folder: RunFolder) -> list[Record]:
+    """The curve of one run; iteration 0 is the policy before training."""
     lines = folder.read("metrics")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
-    judged, seconds = _heldout(folder), _judging(folder)
+    heldout_success, evaluation_seconds = _heldout_success(folder), _evaluation_seconds(folder)
     updates = list(accumulate((line["steps"] for line in lines), initial=0))
     rollouts = list(accumulate((line["rollouts"] for line in lines), initial=0))
     curve: list[Record] = []
-    for i, line in enumerate([{}, *lines]):
-        plan: Mapping[str, Any] = plans.get(i, {})
+    # The empty first line is iteration 0: nothing was trained, but there may be an evaluation.
+    for iteration, line in enumerate([{}, *lines]):
+        plan: Mapping[str, Any] = plans.get(iteration, {})
         curve.append(
             {
-                "iteration": i,
-                "updates": updates[i],
-                "rollouts": rollouts[i],
-                **{name: judged[name].get(i) for name in judged},
-                **{name: line.get(name) for name in METRICS},
-                "evaluate_seconds": seconds.get(i),
+                "iteration": iteration,
+                "updates": updates[iteration],
+                "rollouts": rollouts[iteration],
+                **{name: heldout_success[name].get(iteration) for name in heldout_success},
+                **{name: line.get(name) for name in METRIC_COLUMNS},
+                "evaluate_seconds": evaluation_seconds.get(iteration),
                 "dropped": line.get("dropped_surplus", 0) + line.get("dropped_aged", 0),
                 "split": plan.get("split_share"),
                 "largest_sum": plan.get("max_abs_group_advantage_sum"),
@@ -64,77 +71,87 @@ def read_run(folder: RunFolder) -> list[Record]:
 
 
 def _rarer_sign_share(positive_share: float | None) -> float | None:
-    """Of a batch's rows with signal, the share of the sign that fewer of them have."""
+    """The share of the rarer sign of advantage among the rows with signal."""
     return None if positive_share is None else min(positive_share, 1 - positive_share)
 
 
-def _heldout(folder: RunFolder) -> dict[str, dict[int, float]]:
-    """Column -> iteration -> held-out success."""
-    found: dict[str, dict[int, float]] = {HELDOUT: {}}
-    for place, (setting, lines) in enumerate(by_setting(folder.read("evaluations")).items()):
-        column = f"{HELDOUT}@{setting}" if place else HELDOUT
-        found[column] = {line["iteration"]: line["mean"] for line in lines}
-    return found
+def _heldout_success(folder: RunFolder) -> dict[str, dict[int, float]]:
+    """Column -> {iteration: held-out success}."""
+    success_by_column: dict[str, dict[int, float]] = {HELDOUT_COLUMN: {}}
+    evaluations = by_setting(folder.read("evaluations"))
+    for setting_index, (setting, lines) in enumerate(evaluations.items()):
+        column = f"{HELDOUT_COLUMN}@{setting}" if setting_index else HELDOUT_COLUMN
+        success_by_column[column] = {line["iteration"]: line["mean"] for line in lines}
+    return success_by_column
 
 
-def _judging(folder: RunFolder) -> dict[int, float]:
-    """Iteration -> seconds that its evaluations took together."""
-    found: dict[int, float] = {}
+def _evaluation_seconds(folder: RunFolder) -> dict[int, float]:
+    """Iteration -> seconds of all its evaluations."""
+    seconds: dict[int, float] = {}
     for line in folder.read("evaluations"):
-        at = line["iteration"]
-        found[at] = found.get(at, 0.0) + line.get("evaluate_seconds", 0.0)
-    return found
+        iteration = line["iteration"]
+        seconds[iteration] = seconds.get(iteration, 0.0) + line.get("evaluate_seconds", 0.0)
+    return seconds
 
 
-def seconds_of(curve: list[Record]) -> float:
-    """What a run took, its start apart: iterations and evaluations."""
+def run_seconds(curve: list[Record]) -> float:
+    """Seconds of all iterations and evaluations of a run, without loading."""
     columns = ("iteration_seconds", "evaluate_seconds")
-    return sum(r.get(column) or 0.0 for r in curve for column in columns)
+    return sum(record.get(column) or 0.0 for record in curve for column in columns)
 
 
-def by_run(records: Records) -> Runs:
-    """Records of many runs, as a table holds them, run by run."""
+def group_by_run(records: Records) -> Runs:
+    """Split the records of a table into runs."""
     runs: Runs = {}
-    for r in records:
-        if r["iteration"] is not None:
-            runs.setdefault(Key(r["arm"], r["rate"], r["seed"]), []).append(r)
-    return {key: sorted(curve, key=lambda r: r["iteration"]) for key, curve in runs.items()}
+    for record in records:
+        if record["iteration"] is not None:
+            key = RunKey(record["arm"], record["rate"], record["seed"])
+            runs.setdefault(key, []).append(record)
+    return {
+        key: sorted(curve, key=lambda record: record["iteration"]) for key, curve in runs.items()
+    }
 
 
-def rates(runs: Runs) -> list[float]:
+def learning_rates(runs: Runs) -> list[float]:
     return sorted({key.rate for key in runs})
 
 
-def arms(runs: Runs) -> list[str]:
+def arm_names(runs: Runs) -> list[str]:
     return list(dict.fromkeys(key.arm for key in runs))
 
 
-def of_seeds(
-    runs: Runs, arm: str, rate: float, what: Callable[[list[Record]], float | None]
+def values_by_seed(
+    runs: Runs, arm: str, rate: float, measure: Callable[[list[Record]], float | None]
 ) -> dict[int, float]:
-    """seed -> a number of its run; seeds where it is None are left out."""
-    found = {key.seed: what(c) for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)}
-    return {seed: value for seed, value in found.items() if value is not None}
+    """Seed -> a number computed from its curve; seeds where it is None are left out."""
+    values = {
+        key.seed: measure(curve)
+        for key, curve in runs.items()
+        if (key.arm, key.rate) == (arm, rate)
+    }
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
-def possible(column: str) -> Range:
+def value_range(column: str) -> Range:
+    """The values that a column can take; intervals of its mean are cut to them."""
     if column == "cross_advantage_ratio":
-        return ANY
-    return SHARE if column in SHARES or column.startswith(HELDOUT) else AMOUNT
+        return ANY_RANGE
+    is_share = column in SHARE_COLUMNS or column.startswith(HELDOUT_COLUMN)
+    return SHARE_RANGE if is_share else AMOUNT_RANGE
 
 
-def end(column: str) -> Callable[[list[Record]], float | None]:
-    """The last known value."""
+def last_value(column: str) -> Callable[[list[Record]], float | None]:
+    """A measure: the last known value of a column."""
     return lambda curve: next(
-        (r[column] for r in reversed(curve) if r.get(column) is not None), None
+        (record[column] for record in reversed(curve) if record.get(column) is not None), None
     )
 
 
-def mean(column: str) -> Callable[[list[Record]], float | None]:
-    """Over the iterations where it is known."""
+def mean_over_run(column: str) -> Callable[[list[Record]], float | None]:
+    """A measure: the mean of a column over the iterations where it is known."""
 
     def over(curve: list[Record]) -> float | None:
-        known = [r[column] for r in curve if r.get(column) is not None]
-        return sum(known) / len(known) if known else None
+        values = [record[column] for record in curve if record.get(column) is not None]
+        return sum(values) / len(values) if values else None
 
     return over

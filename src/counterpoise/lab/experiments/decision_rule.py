@@ -1,7 +1,7 @@
-"""The rule that is executed, in words made from the options that decide: margin, level, hypotheses.
+"""Describe the decision rule in words, generated from the options that decide.
 
-What an author writes as `rule` is shown beside it and decides nothing. compare.py and pilot.py do
-what is said here.
+These are `margin`, `level` and `hypotheses`; compare.py and pilot.py carry the rule out. The text
+that an author writes as `rule` is shown beside it and decides nothing.
 """
 
 from __future__ import annotations
@@ -9,64 +9,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from counterpoise.errors import counted
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Way
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
 from counterpoise.lab.experiments.tuned import tuned_sentence
 
-SIGNS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
+DIRECTION_WORDS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
 
 
-def executed(experiment: Experiment) -> str:
+def describe_rule(experiment: Experiment) -> str:
+    """The whole decision rule as one paragraph."""
     if experiment.options.pilot:
-        return _of_a_pilot(experiment)
-    ways: tuple[Way, Way] = ("better", "worse")
-    decided = [_decided(experiment, way) for way in ways]
-    setting = next(iter(experiment.columns.values()))
+        return _describe_pilot_rule(experiment)
+    directions: tuple[Direction, Direction] = ("better", "worse")
+    criteria = [_criterion(experiment, direction) for direction in directions]
+    setting = next(iter(experiment.heldout_columns.values()))
     level = f"{100 * experiment.options.level:g} % intervals"
     if experiment.family > 1:
         level += f" that hold for {counted(experiment.family, 'comparison')} together"
-    said = [
+    sentences = [
         f"An arm minus {experiment.baseline} in held-out success at {setting}, paired by seed and "
         "read at equal rollouts and at equal updates (the fewer that either run of a pair spent), "
         f"with {level}.",
-        *decided,
+        *criteria,
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
-        _verdict(experiment.hypotheses),
+        _deciding_hypothesis(experiment.hypotheses),
         tuned_sentence(experiment),
         dose_sentence(experiment),
     ]
-    return " ".join(line for line in said if line)
+    return " ".join(line for line in sentences if line)
 
 
-def _decided(experiment: Experiment, way: Way) -> str:
-    mine = [h for h in experiment.hypotheses if h.way == way]
-    if not mine:
+def _criterion(experiment: Experiment, direction: Direction) -> str:
+    hypotheses = [
+        hypothesis for hypothesis in experiment.hypotheses if hypothesis.direction == direction
+    ]
+    if not hypotheses:
         return ""
-    _, shown, excluded = SIGNS[way]
-    some, every = (
+    _, replicated_side, refuted_side = DIRECTION_WORDS[direction]
+    at_some_rate, at_every_rate = (
         ("at some rate ", "at every rate ") if len(experiment.design.rates) > 1 else ("",) * 2
     )
-    named = ", ".join(f"'{hypothesis(h, experiment)}'" for h in mine)
+    quoted = ", ".join(
+        f"'{describe_hypothesis(hypothesis, experiment)}'" for hypothesis in hypotheses
+    )
     return (
-        f"{named}: replicated when {some}both intervals lie {shown}, not replicated when {every}"
-        f"both lie {excluded}{100 * experiment.options.margin:g} points."
+        f"{quoted}: replicated when {at_some_rate}both intervals lie {replicated_side}, "
+        f"not replicated when {at_every_rate}both lie "
+        f"{refuted_side}{100 * experiment.options.margin:g} points."
     )
 
 
-def hypothesis(one: Hypothesis, experiment: Experiment) -> str:
-    """As the file writes it: "QB > shuffled"."""
-    return f"{one.arm} {SIGNS[one.way][0]} {experiment.baseline}"
+def describe_hypothesis(hypothesis: Hypothesis, experiment: Experiment) -> str:
+    """The hypothesis as the file writes it: "QB > shuffled"."""
+    return f"{hypothesis.arm} {DIRECTION_WORDS[hypothesis.direction][0]} {experiment.baseline}"
 
 
-def _verdict(hypotheses: Sequence[Hypothesis]) -> str:
+def _deciding_hypothesis(hypotheses: Sequence[Hypothesis]) -> str:
     if not hypotheses:
-        return "No hypothesis is stated, so nothing is decided."
+        return "No hypothesis is stated, so there is no verdict."
     return "The first hypothesis is the verdict." if len(hypotheses) > 1 else ""
 
 
-def _of_a_pilot(experiment: Experiment) -> str:
+def _describe_pilot_rule(experiment: Experiment) -> str:
     options = experiment.options
     return (
         f"A run learns if its best held-out success is at least {100 * options.learn:g} points "

@@ -1,4 +1,4 @@
-"""Arms of one experiment: the same seeds, prompts and start, another batch.
+"""The design of an experiment: arms x learning rates x seeds, and the options of every run.
 
 A run is a base (a run file), options common to all, those of its arm, a learning rate and a seed.
 Two arms with the same rate and seed see the same prompts and random numbers, so they are compared
@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Key(NamedTuple):
-    """Example: Key("QB", 1e-5, 3).name == "QB-lr1e-05-seed3" """
+class RunKey(NamedTuple):
+    """The identity of one run.
+
+    Example: RunKey("QB", 1e-5, 3).name == "QB-lr1e-05-seed3"
+    """
 
     arm: str
     rate: float
@@ -27,7 +30,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What is compared with what.
+    """The arms, learning rates and seeds that are compared.
 
     Example:
         Design("demo", (), {"shuffled": ("batch.composer=shuffled",), "QB": ()}, [1e-4], range(2))
@@ -39,12 +42,18 @@ class Design:
     rates: Sequence[float]
     seeds: Sequence[int]
 
-    def runs(self) -> list[Key]:
-        """Seed by seed over all rates and arms: what is cut short has whole seeds behind it."""
+    def run_keys(self) -> list[RunKey]:
+        """All runs, seed by seed."""
+        # Seed is the outermost loop: an experiment that is cut short has complete seeds, and only
+        # complete seeds can be compared.
         return [
-            Key(arm, rate, seed) for seed in self.seeds for rate in self.rates for arm in self.arms
+            RunKey(arm, rate, seed)
+            for seed in self.seeds
+            for rate in self.rates
+            for arm in self.arms
         ]
 
-    def overrides(self, key: Key) -> tuple[str, ...]:
-        own = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
-        return (*self.common, *self.arms[key.arm], *own)
+    def overrides(self, key: RunKey) -> tuple[str, ...]:
+        """The options of one run, as `--set` takes them; later ones win."""
+        run_options = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
+        return (*self.common, *self.arms[key.arm], *run_options)

@@ -1,20 +1,20 @@
-"""Does success follow a dose? The slope of held-out success on a quantity that the arms vary.
+"""Dose-response: the slope of held-out success on a quantity that the arms vary.
 
     for every seed that has all arms:   (x_a, y_a)   x_a = mean of the dose over the run of arm a
                                                      y_a = its held-out success at equal cost
     slope of the seed                 = sum (x_a - x) (y_a - y) / sum (x_a - x)^2
-    judged                            = mean of the seeds' slopes, with Student's t over seeds
+    estimate                          = mean of the seeds' slopes, with Student's t over seeds
 
-Slopes are taken within a seed, so what seeds differ in (prompts, random numbers) cancels, as it
-does in a paired comparison. Cost is read twice, as in compare.py: at the fewest rollouts and at the
+Slopes are taken within a seed, so differences between seeds (prompts, random numbers) cancel, as
+in a paired comparison. Cost is read twice, as in compare.py: at the fewest rollouts and at the
 fewest updates that any arm of the seed spent.
 
     follows, replicated        at both costs the interval lies on the stated side of 0
     follows, not replicated    at both costs it excludes slopes as steep as `dose_margin`
     inconclusive               otherwise, and with fewer than three seeds
 
-The dose must have been given before the slope means anything: where the arms' mean doses of a seed
-differ by less than `dose_range`, no verdict is given.
+The slope means nothing unless the arms really differ in the dose: if their mean doses differ by
+less than `dose_range`, there is no verdict.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Literal
 
 import numpy as np
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, read_at
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, mean
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, interpolate_at
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
@@ -56,16 +56,17 @@ class DoseResponse:
 
 
 def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
-    """At every rate that has a seed with all arms; empty where the file names no dose."""
+    """The response at every rate with a complete seed; empty if the file names no dose."""
     options = experiment.options
     if not options.dose:
         return []
+    # One comparison per rate: intervals hold for all rates together.
     level = bonferroni_level(options.level, len(experiment.design.rates))
     responses = []
     for rate in experiment.design.rates:
         seeds = [
             (curves, doses)
-            for curves in _whole_seeds(runs, list(experiment.design.arms), rate)
+            for curves in _complete_seeds(runs, list(experiment.design.arms), rate)
             if (doses := _doses(curves, options.dose))
         ]
         if not seeds:
@@ -74,11 +75,13 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
             cost: student_mean([_slope(curves, doses, cost) for curves, doses in seeds], level)
             for cost in COSTS
         }
-        average = {arm: float(np.mean([doses[arm] for _, doses in seeds])) for arm in seeds[0][1]}
-        given = max(average.values()) - min(average.values()) >= options.dose_range
-        verdict = _verdict(list(slopes.values()), experiment) if given else "inconclusive"
+        mean_doses = {
+            arm: float(np.mean([doses[arm] for _, doses in seeds])) for arm in seeds[0][1]
+        }
+        dose_was_given = max(mean_doses.values()) - min(mean_doses.values()) >= options.dose_range
+        verdict = _verdict(list(slopes.values()), experiment) if dose_was_given else "inconclusive"
         responses.append(
-            DoseResponse(rate, slopes["rollouts"], slopes["updates"], average, verdict)
+            DoseResponse(rate, slopes["rollouts"], slopes["updates"], mean_doses, verdict)
         )
     return responses
 
@@ -96,7 +99,7 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
 
 
 def dose_sentence(experiment: Experiment) -> str:
-    """The rule that is executed, in words; empty where the file names no dose."""
+    """The decision rule in words; empty if the file names no dose."""
     options = experiment.options
     if not options.dose:
         return ""
@@ -109,7 +112,7 @@ def dose_sentence(experiment: Experiment) -> str:
     )
 
 
-def _whole_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, list[Record]]]:
+def _complete_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, list[Record]]]:
     """arm -> curve for each seed that has all arms, all from the same start."""
     by_seed: dict[int, dict[str, list[Record]]] = {}
     for key, curve in runs.items():
@@ -118,24 +121,29 @@ def _whole_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, lis
     return [
         curves
         for _, curves in sorted(by_seed.items())
-        if len(curves) == len(arms) and len({c[0].get("start") for c in curves.values()}) == 1
+        if len(curves) == len(arms)
+        and len({curve[0].get("start") for curve in curves.values()}) == 1
     ]
 
 
 def _doses(curves: dict[str, list[Record]], column: str) -> dict[str, float]:
     """arm -> its mean dose over the run; empty unless all arms have one."""
     doses = {
-        arm: dose for arm, curve in curves.items() if (dose := mean(column)(curve)) is not None
+        arm: dose
+        for arm, curve in curves.items()
+        if (dose := mean_over_run(column)(curve)) is not None
     }
     return doses if len(doses) == len(curves) else {}
 
 
 def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost) -> float:
-    least = min(curve[-1][cost] for curve in curves.values())
-    success_A = np.array([read_at(curves[arm], cost, least, HELDOUT) for arm in curves])
+    equal_cost = min(curve[-1][cost] for curve in curves.values())
+    success_A = np.array(
+        [interpolate_at(curves[arm], cost, equal_cost, HELDOUT_COLUMN) for arm in curves]
+    )
     dose_A = np.array([doses[arm] for arm in curves])
     centred_A = dose_A - dose_A.mean()
-    squares = float(centred_A @ centred_A)
+    squares = float(centred_A @ centred_A)  # 0 if all arms had the same dose
     return float(centred_A @ (success_A - success_A.mean())) / squares if squares else 0.0
 
 
@@ -144,6 +152,7 @@ def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     if any(slope.n < FEWEST_SEEDS for slope in slopes):
         return "inconclusive"
     sign = 1 if options.dose_effect == "rises" else -1
+    # Multiplied by the expected sign, so that "rises" and "falls" share one rule.
     nearest_zero = [min(sign * slope.low, sign * slope.high) for slope in slopes]
     farthest = [max(sign * slope.low, sign * slope.high) for slope in slopes]
     if min(nearest_zero) > 0:

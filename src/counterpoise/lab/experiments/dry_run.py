@@ -1,10 +1,10 @@
-"""What an experiment would do, before it does: `poise experiment FILE --dry-run`.
+"""`poise experiment FILE --dry-run`: what would be trained, what is done, how long it would take.
 
-    left = asked for - finished             here, in the folder's table or in a piece
-    time = ceil(left / jobs) * median       of the seconds that finished runs took
+    remaining = requested - finished             in the folder, its table or a piece
+    time      = ceil(remaining / jobs) * median  of the seconds that finished runs took
 
-Nothing is written. How long a run takes is known from those that have ended in the folder: it
-depends on the machine and on how many share it.
+Nothing is written. The time of a run is known only from runs that have finished in the folder: it
+depends on the machine and on how many runs share it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from counterpoise.config.load import load_config, own_functions
 from counterpoise.errors import counted
-from counterpoise.lab.experiments.curves import read_run, seconds_of
-from counterpoise.lab.experiments.decision_rule import executed
-from counterpoise.lab.experiments.design import Key
-from counterpoise.lab.experiments.experiment_file import Experiment, told_as
+from counterpoise.lab.experiments.curves import read_curve, run_seconds
+from counterpoise.lab.experiments.decision_rule import describe_rule
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.experiment_file import Experiment, prefix_errors
 from counterpoise.lab.experiments.pieces import read_pieces
-from counterpoise.lab.experiments.reused_runs import shared_told
-from counterpoise.lab.experiments.verdicts import power
+from counterpoise.lab.experiments.reused_runs import describe_reused_runs
+from counterpoise.lab.experiments.verdicts import describe_power
 from counterpoise.run.estimate import data, memory
 from counterpoise.run.try_plugins import rehearse
 from counterpoise.store.finished import finished
@@ -32,119 +32,128 @@ from counterpoise.store.folder import RunFolder, check_no_run, is_run
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """How far the runs that were asked for are."""
+class ExperimentProgress:
+    """How far the requested runs are."""
 
     finished: int
-    begun: int  # and not finished, nor failed
+    started: int  # neither finished nor failed
     failed: int  # so far
-    left: int  # begun and failed ones among them
-    seconds: list[float]  # of every run of the experiment that has ended
-    shared: list[str]  # what runs were trained for another experiment, in words
+    remaining: int  # includes the started and the failed ones
+    seconds: list[float]  # of every finished run of the experiment
+    reused: list[str]  # sentences about runs that were trained for another experiment
 
 
-def look(experiment: Experiment, keys: Sequence[Key], out: Path) -> Done:
+def survey_progress(
+    experiment: Experiment, keys: Sequence[RunKey], out: Path
+) -> ExperimentProgress:
+    """Count the requested runs that are finished, started, failed and remaining in `out`."""
     check_no_run(out, "an experiment")
-    known = read_pieces(out, experiment)
-    curves = dict(known.runs)
-    begun = set()
-    for key in experiment.design.runs():
+    pieces = read_pieces(out, experiment)
+    curves = dict(pieces.runs)
+    started = set()
+    for key in experiment.design.run_keys():
         folder = out / "runs" / key.name
+        # Folders may hold runs that finished after the table was last written.
         if key not in curves and is_run(folder):
-            if finished(folder, experiment.run.loop.iterations):
-                curves[key] = read_run(RunFolder.open(folder))
+            if finished(folder, experiment.run_config.loop.iterations):
+                curves[key] = read_curve(RunFolder.open(folder))
             else:
-                begun.add(key)
-    left = [key for key in keys if key not in curves]
-    return Done(
-        finished=len(keys) - len(left),
-        begun=sum(key in begun and key not in known.failures for key in left),
-        failed=sum(key in known.failures for key in left),
-        left=len(left),
-        seconds=[seconds for curve in curves.values() if (seconds := seconds_of(curve))],
-        shared=shared_told(known.runs),
+                started.add(key)
+    remaining = [key for key in keys if key not in curves]
+    return ExperimentProgress(
+        finished=len(keys) - len(remaining),
+        started=sum(key in started and key not in pieces.failures for key in remaining),
+        failed=sum(key in pieces.failures for key in remaining),
+        remaining=len(remaining),
+        seconds=[seconds for curve in curves.values() if (seconds := run_seconds(curve))],
+        reused=describe_reused_runs(pieces.runs),
     )
 
 
-def described(
+def describe_plan(
     experiment: Experiment,
-    keys: Sequence[Key],
+    keys: Sequence[RunKey],
     out: Path | None,
     jobs: int,
     minutes: float | None = None,
 ) -> str:
-    """The plan, what is done, what is left, what it needs, and what the seeds can show."""
-    design, run = experiment.design, experiment.run
+    """The plan, what is done and what remains, memory and time, and the power of the seeds."""
+    design, run = experiment.design, experiment.run_config
     rollouts = run.loop.iterations * run.sample.prompts * run.sample.group_size
-    sizes = (
-        (len(design.arms), "arm"), (len(design.rates), "rate"), (len(design.seeds), "seed"),
-    )  # fmt: skip
-    planned = f"{' x '.join(counted(*size) for size in sizes)} = "
-    planned += counted(len(design.runs()), "run")
+    sizes = {"arm": len(design.arms), "rate": len(design.rates), "seed": len(design.seeds)}
+    run_counts = " x ".join(counted(size, noun) for noun, size in sizes.items())
+    run_counts += f" = {counted(len(design.run_keys()), 'run')}"
     seeds = f"{design.seeds[0]} to {design.seeds[-1]}" if len(design.seeds) > 1 else design.seeds[0]
-    done = look(experiment, keys, out) if out else None
+    progress = survey_progress(experiment, keys, out) if out else None
     lines = [
-        f"{experiment.name} ({experiment.digest}): {planned}, {len(keys):,} of them now",
+        f"{experiment.name} ({experiment.digest}): {run_counts}, {len(keys):,} of them now",
         f"a run: {counted(run.loop.iterations, 'iteration')}, {rollouts:,} rollouts, held-out "
-        f"success at {', '.join(experiment.columns.values())}",
+        f"success at {', '.join(experiment.heldout_columns.values())}",
         *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seeds}; against "
         f"{experiment.baseline}",
-        *(f"  {line}" for line in (*memory(run), *data(run), *_rehearsed(experiment))),
-        f"done: {_done(done, out)}",
-        *(f"  {line}" for line in (done.shared if done else ())),
-        f"time: {_time(done, experiment, len(keys), jobs, minutes)}",
-        power(experiment),
-        f"rule: {executed(experiment)}",
+        *(f"  {line}" for line in (*memory(run), *data(run), *_try_plugins(experiment))),
+        f"done: {_describe_progress(progress, out)}",
+        *(f"  {line}" for line in (progress.reused if progress else ())),
+        f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
+        describe_power(experiment),
+        f"rule: {describe_rule(experiment)}",
         f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]
     return "\n".join(lines)
 
 
-def _rehearsed(experiment: Experiment) -> list[str]:
-    """Functions of the user's, called once each: those of all runs, then those of single arms."""
-    run, design = experiment.run, experiment.design
+def _try_plugins(experiment: Experiment) -> list[str]:
+    """Call every plugin once: those of all runs first, then those of single arms."""
+    run, design = experiment.run_config, experiment.design
     lines = rehearse(run)
-    for key in design.runs()[: len(design.arms)]:
+    for key in design.run_keys()[: len(design.arms)]:
         config = load_config(design.base, list(design.overrides(key)))
+        # An arm without plugins of its own was covered by the base run.
         if own_functions(config).items() <= own_functions(run).items():
             continue
-        with told_as(f"[experiment.arms] {key.arm}"):
+        with prefix_errors(f"[experiment.arms] {key.arm}"):
             lines += [line for line in rehearse(config) if line not in lines]
     return [line.removeprefix("#").strip() for line in lines]
 
 
-def _done(done: Done | None, out: Path | None) -> str:
-    if done is None or out is None:
-        return "not known: --out names the folder to look into"
-    total = done.finished + done.left
-    beside = [f"{done.begun} begun"] if done.begun else []
-    beside += [f"{done.failed} failed, and to be tried again"] if done.failed else []
-    told = f" ({', '.join(beside)})" if beside else ""
-    return f"{done.finished} of {total} are finished in {out}, {done.left} left{told}"
+def _describe_progress(progress: ExperimentProgress | None, out: Path | None) -> str:
+    if progress is None or out is None:
+        return "not known: name the folder of the experiment with --out"
+    total = progress.finished + progress.remaining
+    counts = [f"{progress.started} started"] if progress.started else []
+    counts += [f"{progress.failed} failed, to be tried again"] if progress.failed else []
+    details = f" ({', '.join(counts)})" if counts else ""
+    return (
+        f"{progress.finished} of {total} are finished in {out}, {progress.remaining} left{details}"
+    )
 
 
-def _time(
-    done: Done | None, experiment: Experiment, asked: int, jobs: int, minutes: float | None
+def _describe_time(
+    progress: ExperimentProgress | None,
+    experiment: Experiment,
+    requested: int,
+    jobs: int,
+    minutes: float | None,
 ) -> str:
-    left = asked if done is None else done.left
-    if not left:
-        return "nothing is left to train; the same command judges and draws again"
-    at_once = min(jobs, left)
-    told = f"{counted(left, 'run')}, {at_once} at a time (--jobs)"
-    if done is None or not done.seconds:
-        pair = f"--seeds 0:1 --rates {experiment.design.rates[0]:g} --arms "
-        pair += shlex.quote(experiment.baseline)
-        return f"{told}; how long one takes is known when one has ended; a first one: {pair}"
-    each = statistics.median(done.seconds)
-    rounds = math.ceil(left / at_once)
-    ended = counted(len(done.seconds), "run")
-    told += f", {_duration(each)} each after loading, as in the {ended} that ended: about "
-    told += _duration(rounds * each)
-    if minutes is not None and 60 * minutes < rounds * each:
-        ending = min(left, at_once * int(60 * minutes / each))
-        told += f"; about {ending} of them end within --minutes {minutes:g}"
-    return told
+    remaining = requested if progress is None else progress.remaining
+    if not remaining:
+        return "nothing left to train; the same command judges and draws again"
+    parallel = min(jobs, remaining)
+    text = f"{counted(remaining, 'run')}, {parallel} at a time (--jobs)"
+    if progress is None or not progress.seconds:
+        first_run = f"--seeds 0:1 --rates {experiment.design.rates[0]:g} --arms "
+        first_run += shlex.quote(experiment.baseline)
+        return f"{text}; the time is known once one run has finished; start with {first_run}"
+    seconds_each = statistics.median(progress.seconds)
+    rounds = math.ceil(remaining / parallel)
+    finished_runs = counted(len(progress.seconds), "run")
+    text += f", {_duration(seconds_each)} each after loading, as in the {finished_runs} that "
+    text += f"finished: about {_duration(rounds * seconds_each)}"
+    if minutes is not None and 60 * minutes < rounds * seconds_each:
+        finishing = min(remaining, parallel * int(60 * minutes / seconds_each))
+        text += f"; about {finishing} of them finish within --minutes {minutes:g}"
+    return text
 
 
 def _duration(seconds: float) -> str:

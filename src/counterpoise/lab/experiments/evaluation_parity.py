@@ -1,11 +1,11 @@
-"""What decides held-out success besides the policy. Arms that differ in it cannot be compared.
+"""Check that all arms are evaluated in the same way: otherwise they cannot be compared.
 
-    verify.name, timeout_seconds       which answers count (verify.also does not: it adds to the
-                                       reward of training, and success stays what it was)
+    verify.name, timeout_seconds       which answers count (verify.also only changes the reward of
+                                       training, not the success that is measured)
     evaluate                           how many problems and samples, how they are sampled, when
-    task                               which problems are held out, and who answers (environment)
+    task                               which problems are held out, and the environment
 
-Where `evaluate.settings` says "training", an arm with another temperature is judged by it.
+If `evaluate.settings` contains "training", an arm with another temperature is evaluated with it.
 """
 
 from __future__ import annotations
@@ -17,54 +17,62 @@ from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import content, is_own, shown
 
-REWARD = "verify.name"  # alone may name a function of the user's
+REWARD_OPTION = "verify.name"  # the only one of these options that may name a plugin
 REMEDIES = {
-    REWARD: "; to train with another reward as well, verify.also leaves success as it is",
+    REWARD_OPTION: "; to train with another reward as well, verify.also leaves success as it is",
     "evaluate.settings": '; written out, as in ["1/1"], they do not follow sample.temperature',
 }
 
 
-def judged(config: RunConfig) -> dict[str, object]:
-    """Option -> its value, as far as it decides."""
-    sampled = [s.of(config.sample) for s in settings_of(config.evaluate.settings, config.sample)]
-    found: dict[str, object] = {
-        REWARD: config.verify.name,
+def evaluation_options(config: RunConfig) -> dict[str, object]:
+    """Every option that influences held-out success -> its value."""
+    sampled = [
+        setting.of(config.sample)
+        for setting in settings_of(config.evaluate.settings, config.sample)
+    ]
+    options: dict[str, object] = {
+        REWARD_OPTION: config.verify.name,
         "verify.timeout_seconds": config.verify.timeout_seconds,
         **{f"evaluate.{name}": value for name, value in asdict(config.evaluate).items()},
-        "evaluate.settings": [f"{s.temperature:g}/{s.top_p:g}" for s in sampled],
-        "sample.top_k": [s.top_k for s in sampled],
+        "evaluate.settings": [f"{setting.temperature:g}/{setting.top_p:g}" for setting in sampled],
+        "sample.top_k": [setting.top_k for setting in sampled],
     }
-    return found | {f"task.{k}": v for k, v in asdict(_heldout(config.task)).items()}
+    return options | {
+        f"task.{name}": value for name, value in asdict(_heldout_options(config.task)).items()
+    }
 
 
-def _heldout(task: TaskConfig) -> TaskConfig:
-    """Without what only the training problems depend on."""
-    plain = TaskConfig()
-    kept = replace(task, slips=plain.slips, benchmarks=[], solution_field="", generic_field="")
+def _heldout_options(task: TaskConfig) -> TaskConfig:
+    """The task options with those reset that only change the training problems."""
+    defaults = TaskConfig()
+    heldout_task = replace(
+        task, slips=defaults.slips, benchmarks=[], solution_field="", generic_field=""
+    )
+    # Held-out word problems do not depend on how many training problems there are.
     if task.name == "word_problems":
-        kept = replace(kept, size=plain.size)
+        heldout_task = replace(heldout_task, size=defaults.size)
     if task.heldout_path:
-        kept = replace(kept, path="")
+        heldout_task = replace(heldout_task, path="")
     if task.heldout_split:
-        kept = replace(kept, train_split="")
-    return kept
+        heldout_task = replace(heldout_task, train_split="")
+    return heldout_task
 
 
-def check_judged_alike(config: RunConfig, baseline: RunConfig, name: str) -> None:
-    """`name`: of the baseline."""
-    mine, theirs = judged(config), judged(baseline)
-    for option, value in mine.items():
-        if _content(option, value) != _content(option, theirs[option]):
+def check_evaluated_alike(config: RunConfig, baseline: RunConfig, baseline_name: str) -> None:
+    """Raise an error if an arm is evaluated differently from the baseline."""
+    arm_options, baseline_options = evaluation_options(config), evaluation_options(baseline)
+    for option, value in arm_options.items():
+        if _comparable(option, value) != _comparable(option, baseline_options[option]):
             raise PoiseError(
-                f"{option} is {_told(option, value)}, and "
-                f"{_told(option, theirs[option])} for {name}: arms that are judged "
-                f"differently cannot be compared{REMEDIES.get(option, '')}"
+                f"{option} is {_display_value(option, value)}, and "
+                f"{_display_value(option, baseline_options[option])} for {baseline_name}: arms "
+                f"that are evaluated differently cannot be compared{REMEDIES.get(option, '')}"
             )
 
 
-def _content(option: str, value: object) -> object:
-    return content(str(value)) if option == REWARD else value
+def _comparable(option: str, value: object) -> object:
+    return content(str(value)) if option == REWARD_OPTION else value
 
 
-def _told(option: str, value: object) -> str:
-    return shown(str(value)) if option == REWARD and is_own(str(value)) else repr(value)
+def _display_value(option: str, value: object) -> str:
+    return shown(str(value)) if option == REWARD_OPTION and is_own(str(value)) else repr(value)

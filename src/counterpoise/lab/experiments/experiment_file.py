@@ -1,4 +1,4 @@
-"""An experiment file: an ordinary run, and in [experiment] what is compared and how it is judged.
+"""Read an experiment file: a run file with an [experiment] section (arms, rates, hypotheses).
 
     [experiment]
     title = "..."
@@ -11,11 +11,11 @@
     shuffled = ["batch.composer=shuffled", "balance.tau=0"]
     QB = ["batch.composer=grouped", "balance.tau=0"]
 
-Everything that decides the outcome stands in the file before anything is trained: `margin`, `level`
-and `hypotheses` (decision_rule.py); the words of `rule` are the author's and decide nothing. The
-file's digest goes with every result, so pieces that were made apart are put together only when they
-come from the same file. Comments do not count, nor does where the model lies: its weights have
-their own digest. A function of the user's (own.py) counts by the content of its file.
+Everything that decides the outcome is in the file before anything is trained: `margin`, `level`
+and `hypotheses` (decision_rule.py). The text of `rule` is the author's and decides nothing. Every
+result carries the file's digest, so pieces trained on different machines are merged only if they
+come from the same file. The digest ignores comments and the path of the model (its weights have
+their own digest). A plugin of the user (plugins.py) counts by the content of its file.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from counterpoise.config import RunConfig, option
 from counterpoise.config.evaluation_settings import settings_of
 from counterpoise.config.load import find_run, load_config, own_functions, read_section, read_tables
 from counterpoise.errors import PoiseError, unknown
-from counterpoise.lab.experiments.compare import Way
-from counterpoise.lab.experiments.curves import DOSES, HELDOUT
+from counterpoise.lab.experiments.compare import Direction
+from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN
 from counterpoise.lab.experiments.design import Design
-from counterpoise.lab.experiments.evaluation_parity import check_judged_alike
+from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ExperimentConfig:
     claim: str = option("", "what is put to the test, in words")
     rule: str = option(
         "",
-        "the author's words, shown and not executed: margin, level and hypotheses decide (rule.py)",
+        "the rule in the author's words, only shown: margin, level and hypotheses decide",
     )
     baseline: str = option("", "the arm that the others are compared with; empty: the first")
     rates: list[float] = option([1e-5], "learning rates, each with all arms and seeds")
@@ -108,27 +108,30 @@ class ExperimentConfig:
 
 
 class Hypothesis(NamedTuple):
-    """Example: Hypothesis("QB+RB", "better")"""
+    """A claim that an arm is better or worse than the baseline.
+
+    Example: Hypothesis("QB+RB", "better")
+    """
 
     arm: str
-    way: Way
+    direction: Direction
 
     def __str__(self) -> str:
-        return f"{self.arm} is {self.way}"
+        return f"{self.arm} is {self.direction}"
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A file that was read and checked.
+    """An experiment file after reading and checking.
 
     Example:
         experiment = read_experiment("runs/smollm2-interventions.toml")
-        experiment.design.runs()[0].name                      # "shuffled-lr1e-05-seed1000"
+        experiment.design.run_keys()[0].name                      # "shuffled-lr1e-05-seed1000"
     """
 
     name: str  # of the file, without .toml
     options: ExperimentConfig
-    run: RunConfig  # without any arm's options
+    run_config: RunConfig  # without any arm's options
     design: Design
     hypotheses: tuple[Hypothesis, ...]
     digest: str
@@ -139,127 +142,144 @@ class Experiment:
 
     @property
     def family(self) -> int:
-        """Comparisons whose intervals hold together: every other arm at every rate."""
+        """Number of comparisons whose intervals hold together: every other arm at every rate."""
         return max(1, (len(self.design.arms) - 1) * len(self.design.rates))
 
     @property
-    def columns(self) -> dict[str, str]:
-        """Where held-out success stands in the records -> how it was sampled."""
-        first, *others = settings_of(self.run.evaluate.settings, self.run.sample)
-        return {HELDOUT: str(first)} | {f"{HELDOUT}@{other}": str(other) for other in others}
+    def heldout_columns(self) -> dict[str, str]:
+        """Column of held-out success in the records -> the setting it was sampled with."""
+        main_setting, *other_settings = settings_of(
+            self.run_config.evaluate.settings, self.run_config.sample
+        )
+        return {HELDOUT_COLUMN: str(main_setting)} | {
+            f"{HELDOUT_COLUMN}@{setting}": str(setting) for setting in other_settings
+        }
 
-    def start(self) -> str:
-        """Which weights all runs begin with: a digest of the model folder, or the model's name."""
-        folder = Path(self.run.model.name)
+    def start_digest(self) -> str:
+        """The starting weights of all runs: a digest of the model folder, or the model's name."""
+        folder = Path(self.run_config.model.name)
         weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
         if not weights:
-            return self.run.model.name
-        parts = []
+            return self.run_config.model.name
+        # The file names are not part of the digest: the same weights in another folder are the
+        # same start.
+        digests = []
         for path in weights:
             with path.open("rb") as file:
-                parts.append(file_digest(file, "sha256").hexdigest())
-        return sha256("".join(parts).encode()).hexdigest()[:16]
+                digests.append(file_digest(file, "sha256").hexdigest())
+        return sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
-    """`model`: where the start lies on this machine, if not where the file says."""
+    """Read and check an experiment file.
+
+    `model` is the path of the starting weights on this machine, if it differs from the file's.
+    """
     path = find_run(source)
     tables, where = read_tables(path), str(path)
     table = tables.get("experiment")
     if not isinstance(table, Mapping):
-        raise PoiseError(f"{where}: no section [experiment]: this is a run for `poise train`")
-    arms = _arms(table.get("arms"), where)
+        raise PoiseError(f"{where}: no section [experiment]: use `poise train` for a single run")
+    arms = _parse_arms(table.get("arms"), where)
+    # Arms are free-form, so only the other options are read as a section with known names.
     plain = {name: value for name, value in table.items() if name != "arms"}
     options: ExperimentConfig = read_section(ExperimentConfig, "experiment", plain, where, {})
     common = (f"model.name={model}",) if model else ()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     design = Design(path, common, arms, sorted(options.rates), seeds)
-    _check(options, arms, where)
+    _check_options(options, arms, where)
     run = load_config(path, list(common))
     _check_runs(design, options.baseline or next(iter(arms)), where)
-    hypotheses = tuple(_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
-    return Experiment(path.stem, options, run, design, hypotheses, _digest(tables, _pins(design)))
+    hypotheses = tuple(_parse_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
+    return Experiment(
+        path.stem, options, run, design, hypotheses, _digest(tables, _plugin_digests(design))
+    )
 
 
-def _arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
+def _parse_arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
     if not isinstance(table, Mapping) or not table:
         raise PoiseError(f"{where}: [experiment.arms] names no arm")
     for name, options in table.items():
-        if not isinstance(options, list) or any(not isinstance(o, str) for o in options):
+        if not isinstance(options, list) or any(not isinstance(entry, str) for entry in options):
             raise PoiseError(
                 f"{where}: [experiment.arms] {name} must be a list of options such as "
                 '["batch.composer=grouped"]'
             )
-        if not name or any(c in name for c in "/\\ \t\n") or name.startswith("."):
+        # The name of an arm becomes part of the names of run folders.
+        if not name or any(character in name for character in "/\\ \t\n") or name.startswith("."):
             raise PoiseError(f"{where}: [experiment.arms] '{name}' cannot be part of a file name")
     return {name: tuple(options) for name, options in table.items()}
 
 
-def _check(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
+def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
     if options.baseline and options.baseline not in arms:
         raise PoiseError(f"{where}: experiment.baseline: {unknown('arm', options.baseline, arms)}")
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
-    if options.dose and options.dose not in DOSES:
-        raise PoiseError(f"{where}: experiment.dose: {unknown('column', options.dose, DOSES)}")
+    if options.dose and options.dose not in DOSE_COLUMNS:
+        raise PoiseError(
+            f"{where}: experiment.dose: {unknown('column', options.dose, DOSE_COLUMNS)}"
+        )
     if not options.rule:
-        raise PoiseError(f"{where}: experiment.rule is missing: say beforehand what would decide")
+        raise PoiseError(f"{where}: experiment.rule is missing: write down what would decide")
 
 
 def _check_runs(design: Design, baseline: str, where: str) -> None:
-    """Every rate and every arm makes a run, and arms are judged alike; a fault is told with its
-    place in the file."""
+    """Check that every rate and arm gives a valid run, and that all arms are evaluated alike."""
+    # Rates are tried on the base alone first, so that a bad rate is not blamed on the first arm.
     for rate in design.rates:
-        with told_as(f"{where}: experiment.rates"):
+        with prefix_errors(f"{where}: experiment.rates"):
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
     configs = {}
-    for key in design.runs()[: len(design.arms) * len(design.rates)]:
-        with told_as(f"{where}: [experiment.arms] {key.arm}"):
+    for key in design.run_keys()[: len(design.arms) * len(design.rates)]:
+        with prefix_errors(f"{where}: [experiment.arms] {key.arm}"):
             configs[key.arm] = load_config(design.base, list(design.overrides(key)))
     for arm, config in configs.items():
-        with told_as(f"{where}: [experiment.arms] {arm}"):
-            check_judged_alike(config, configs[baseline], baseline)
+        with prefix_errors(f"{where}: [experiment.arms] {arm}"):
+            check_evaluated_alike(config, configs[baseline], baseline)
 
 
 @contextmanager
-def told_as(place: str) -> Iterator[None]:
+def prefix_errors(place: str) -> Iterator[None]:
+    """Name the place in the experiment file in front of any error raised inside."""
     try:
         yield
     except PoiseError as fault:
         raise PoiseError(f"{place}: {str(fault).removeprefix('--set ')}") from fault
 
 
-def _hypothesis(
+def _parse_hypothesis(
     text: str, options: ExperimentConfig, arms: Mapping[str, Any], where: str
 ) -> Hypothesis:
-    parts = text.split()
+    words = text.split()
     baseline = options.baseline or next(iter(arms))
-    if len(parts) != 3 or parts[1] not in ("<", ">") or parts[2] != baseline:
+    if len(words) != 3 or words[1] not in ("<", ">") or words[2] != baseline:
         raise PoiseError(
             f"{where}: experiment.hypotheses: '{text}' must be 'ARM > {baseline}' or "
             f"'ARM < {baseline}'"
         )
-    if parts[0] not in arms:
-        raise PoiseError(f"{where}: experiment.hypotheses: {unknown('arm', parts[0], arms)}")
-    if parts[0] == baseline:
+    if words[0] not in arms:
+        raise PoiseError(f"{where}: experiment.hypotheses: {unknown('arm', words[0], arms)}")
+    if words[0] == baseline:
         raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
-    return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
+    return Hypothesis(words[0], "better" if words[1] == ">" else "worse")
 
 
-def _pins(design: Design) -> dict[str, dict[str, str]]:
-    """{arm: {option: digest of the user's file}}; an arm without such an option is left out."""
-    found = {}
-    for key in design.runs()[: len(design.arms)]:
-        mine = own_functions(load_config(design.base, list(design.overrides(key))))
-        if mine:
-            found[key.arm] = {
+def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
+    """{arm: {option: digest of the plugin file}}; arms without plugins are left out."""
+    pins = {}
+    for key in design.run_keys()[: len(design.arms)]:
+        plugins_by_option = own_functions(load_config(design.base, list(design.overrides(key))))
+        if plugins_by_option:
+            pins[key.arm] = {
                 option: " ".join(plugins.read(name).digest for name in names)
-                for option, names in mine.items()
+                for option, names in plugins_by_option.items()
             }
-    return found
+    return pins
 
 
 def _digest(tables: Mapping[str, Any], pins: Mapping[str, Any]) -> str:
     model = {name: value for name, value in tables.get("model", {}).items() if name != "name"}
-    whole = {**tables, "model": model} | ({"own functions": pins} if pins else {})
-    return sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+    # The key "own functions" is part of the digest of existing results: keep it.
+    content = {**tables, "model": model} | ({"own functions": pins} if pins else {})
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

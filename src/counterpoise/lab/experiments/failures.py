@@ -1,9 +1,9 @@
-"""Runs that failed: how many, why, and what the tables are without them.
+"""Report failed runs: how many, why, and how the tables change without them.
 
-A run has failed if its process ended before its last iteration by a fault of its own, and not
-because it was stopped. It has no end, so it is in no mean and no comparison, and it counts neither
-as collapsed nor as not. A failed run is known by what it said last, here and in pieces, until it
-has been made.
+A run has failed if its process exited with an error before the last iteration; a run that was
+stopped has not failed. It has no final success, so it is in no mean and no comparison, and counts
+neither as collapsed nor as not collapsed. A failure is stored with the last line of its log, in
+the folder and in its pieces, until the run has been finished.
 """
 
 from __future__ import annotations
@@ -12,74 +12,89 @@ from collections.abc import Mapping, Sequence
 
 from counterpoise.errors import counted
 from counterpoise.lab.experiments.curves import Runs
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.results import Result
+from counterpoise.lab.experiments.results import ArmResult
 
-Failures = Mapping[Key, str]  # run -> what it said last
-LONGEST = 200  # characters of a reason on the page
+Failures = Mapping[RunKey, str]  # run -> the last line of its log
+MAX_REASON_CHARACTERS = 200  # longer reasons are cut
 
-BIAS = (
-    "A failed run is in no number here, nor is its seed in its arm's comparison (in none, if the "
-    "baseline failed). If it failed for what has nothing to do with how it trained (a full disk, "
-    "a machine turned off), that costs seeds and biases nothing. If it failed for how it trained "
-    "(a loss that is not finite, responses so long that memory ran out), the seeds that are left "
-    "are those that went well, its arm looks better than it is, and no verdict here knows that. "
+FAILURE_BIAS_NOTE = (
+    "A failed run is not in any number here, and its seed is missing from its arm's comparison "
+    "(from all comparisons, if the baseline failed). If the cause had nothing to do with training "
+    "(a full disk, a machine turned off), this costs seeds but does not bias anything. If training "
+    "caused it (a loss that is not finite, responses so long that memory ran out), only the seeds "
+    "that went well remain, the arm looks better than it is, and no verdict here accounts for it. "
     "The same command tries failed runs again."
 )
-BIAS_OF_A_PILOT = (
-    "A rate is judged by its runs that finished. One at which runs fail for how they train is not "
-    "stable, whatever the rule says of the others."
+PILOT_BIAS_NOTE = (
+    "A rate is judged by its finished runs. If training itself makes runs fail at a rate, that "
+    "rate is not stable, whatever the rule says about the other runs."
 )
 
 
-def failures_told(failures: Failures, found: Sequence[Result], experiment: Experiment) -> list[str]:
-    """A line for every arm and rate with a failed run; none where all is well."""
-    finished = {(one.arm, one.rate): one for one in found}
+def describe_failures(
+    failures: Failures, results: Sequence[ArmResult], experiment: Experiment
+) -> list[str]:
+    """One line for every arm and rate with a failed run."""
+    finished = {(result.arm, result.rate): result for result in results}
     lines = []
     for rate in experiment.design.rates:
         for arm in experiment.design.arms:
-            mine = {key.seed: said for key, said in failures.items() if key[:2] == (arm, rate)}
-            if mine:
-                one = finished.get((arm, rate))
-                told = f"{_head(mine, arm, rate, one.seeds if one else 0)}. "
-                lines.append(told + _without(mine, one, arm, experiment))
+            reasons = {
+                key.seed: reason for key, reason in failures.items() if key[:2] == (arm, rate)
+            }
+            if reasons:
+                result = finished.get((arm, rate))
+                summary = f"{_failure_summary(reasons, arm, rate, result.seeds if result else 0)}. "
+                lines.append(summary + _effect_on_tables(reasons, result, arm, experiment))
     return lines
 
 
-def failures_of_a_pilot(failures: Failures, runs: Runs) -> list[str]:
-    """The same by rate; a pilot compares nothing."""
+def describe_pilot_failures(failures: Failures, runs: Runs) -> list[str]:
+    """One line for every learning rate with a failed run: a pilot has no comparisons."""
     lines = []
     for rate in sorted({key.rate for key in failures}):
-        mine = {key.seed: said for key, said in failures.items() if key.rate == rate}
+        reasons = {key.seed: reason for key, reason in failures.items() if key.rate == rate}
         arm = next(key.arm for key in failures if key.rate == rate)
-        lines.append(_head(mine, arm, rate, sum(key.rate == rate for key in runs)) + ".")
+        lines.append(
+            _failure_summary(reasons, arm, rate, sum(key.rate == rate for key in runs)) + "."
+        )
     return lines
 
 
-def _head(mine: Mapping[int, str], arm: str, rate: float, finished: int) -> str:
+def _failure_summary(reasons: Mapping[int, str], arm: str, rate: float, finished: int) -> str:
     """Example: "RB at lr 0.0004: 2 of 8 runs failed, seeds 3, 5 (out of memory)" """
+    # Seeds with the same reason are listed together. A "|" would break a Markdown table.
     seeds: dict[str, list[int]] = {}
-    for seed, said in sorted(mine.items()):
-        seeds.setdefault(said[:LONGEST].replace("|", "/").rstrip("."), []).append(seed)
-    why = "; ".join(
-        f"{'seed' if len(which) == 1 else 'seeds'} {', '.join(map(str, which))} ({said})"
-        for said, which in seeds.items()
+    for seed, reason in sorted(reasons.items()):
+        cause = reason[:MAX_REASON_CHARACTERS].replace("|", "/").rstrip(".")
+        seeds.setdefault(cause, []).append(seed)
+    causes = "; ".join(
+        f"{'seed' if len(failed) == 1 else 'seeds'} {', '.join(map(str, failed))} ({cause})"
+        for cause, failed in seeds.items()
     )
-    tried = counted(len(mine) + finished, "run")
-    return f"{arm} at lr {rate:g}: {len(mine)} of {tried} failed, {why}"
+    attempted = counted(len(reasons) + finished, "run")
+    return f"{arm} at lr {rate:g}: {len(reasons)} of {attempted} failed, {causes}"
 
 
-def _without(mine: Mapping[int, str], one: Result | None, arm: str, experiment: Experiment) -> str:
-    it, these = ("it", "this seed") if len(mine) == 1 else ("them", "these seeds")
+def _effect_on_tables(
+    reasons: Mapping[int, str], result: ArmResult | None, arm: str, experiment: Experiment
+) -> str:
+    """How the means and comparisons of an arm change without its failed runs."""
+    them, these_seeds = ("it", "this seed") if len(reasons) == 1 else ("them", "these seeds")
     if arm == experiment.baseline:
-        told = f"No arm is compared with it at {these}"
+        sentence = f"No arm is compared with it at {these_seeds}"
     else:
-        pairs = next((c.rollouts.n for c in one.against.values()), 0) if one else 0
-        over = f"over {counted(pairs, 'seed')}, without {it}" if pairs else "at no seed"
-        told = f"It is compared with {experiment.baseline} {over}"
-    fallen, seeds = (one.collapsed, one.seeds) if one else (0, 0)
+        pairs = (
+            next((comparison.rollouts.n for comparison in result.vs_baseline.values()), 0)
+            if result
+            else 0
+        )
+        seeds_used = f"over {counted(pairs, 'seed')}, without {them}" if pairs else "at no seed"
+        sentence = f"It is compared with {experiment.baseline} {seeds_used}"
+    collapsed, seeds = (result.collapsed_runs, result.seeds) if result else (0, 0)
     return (
-        f"{told}; collapsed are {fallen} of {seeds}, and {fallen + len(mine)} of "
-        f"{seeds + len(mine)} if to fail is to collapse."
+        f"{sentence}; {collapsed} of {seeds} collapsed, or {collapsed + len(reasons)} of "
+        f"{seeds + len(reasons)} if a failed run counts as collapsed."
     )

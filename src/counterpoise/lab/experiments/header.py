@@ -1,4 +1,4 @@
-"""What stands above every result of an experiment: what was asked, by which rule, of which file."""
+"""The header of every result: title, claim, decision rule, sizes and digest of the experiment."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from counterpoise import __version__
 from counterpoise.lab.experiments.curves import Runs
-from counterpoise.lab.experiments.decision_rule import executed
+from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.reused_runs import shared_told
+from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 
-AUTHOR = "In the author's words, which decide nothing"
+AUTHOR_RULE_LABEL = "In the author's words, which decide nothing"
 
 
-def about(experiment: Experiment) -> dict[str, Any]:
-    """The head of NAME.json, as a study's, so that `poise report` shows it among them."""
+def result_header(experiment: Experiment) -> dict[str, Any]:
+    """The header of NAME.json, in the form of a study's: `poise report` lists them together."""
     options = experiment.options
     return {
         "study": experiment.name,
@@ -22,14 +22,15 @@ def about(experiment: Experiment) -> dict[str, Any]:
         "shows": options.shows,
         "claim": options.claim,
         "rule": options.rule,
-        "executed": executed(experiment),
-        "model": experiment.run.model.name,
-        "sizes": {**sizes(experiment), "digest": experiment.digest},
+        "executed": describe_rule(experiment),
+        "model": experiment.run_config.model.name,
+        "sizes": {**experiment_sizes(experiment), "digest": experiment.digest},
     }
 
 
-def sizes(experiment: Experiment) -> dict[str, Any]:
-    run = experiment.run
+def experiment_sizes(experiment: Experiment) -> dict[str, Any]:
+    """Arms, rates, seeds, iterations and rollouts, for the header."""
+    run = experiment.run_config
     return {
         "arms": list(experiment.design.arms),
         "rates": list(experiment.design.rates),
@@ -41,18 +42,20 @@ def sizes(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def heading(experiment: Experiment, runs: Runs) -> str:
-    """The head of results.md."""
+def markdown_heading(experiment: Experiment, runs: Runs) -> str:
+    """The header of results.md."""
     options = experiment.options
-    settings = "; ".join(f"{name} {_plain(value)}" for name, value in sizes(experiment).items())
+    settings = "; ".join(
+        f"{name} {_plain(value)}" for name, value in experiment_sizes(experiment).items()
+    )
     lines = [
         f"# {options.title or experiment.name}",
         *([options.claim] if options.claim else []),
         f"{experiment.name}.toml ({experiment.digest}), counterpoise {__version__}; model "
-        f"{experiment.run.model.name}; {settings}.",
-        f"Rule: {executed(experiment)}",
-        f"{AUTHOR}: {options.rule}",
-        *shared_told(runs),
+        f"{experiment.run_config.model.name}; {settings}.",
+        f"Rule: {describe_rule(experiment)}",
+        f"{AUTHOR_RULE_LABEL}: {options.rule}",
+        *describe_reused_runs(runs),
     ]
     return "\n\n".join(lines) + "\n\n"
 

@@ -1,16 +1,16 @@
-"""What is read off one run beside its success: costs, waste, stability, mechanism.
+"""Measures of a single run besides its success: costs, waste, stability, mechanism.
 
-    collapsed             its last held-out success is below a part of its first, or far below its
-                          best; how far is said in the experiment file beforehand
+    collapsed             the last held-out success is below a fraction of the first, or far below
+                          the best; the experiment file fixes both thresholds beforehand
     sampled per update    rollouts / optimizer steps: what an update costs
-    dropped per update    rollouts that RB gave up (surplus, or too old) / optimizer steps
+    dropped per update    rollouts that RB dropped (surplus, or too old) / optimizer steps
     silent per update     rollouts without signal: all of their group right, or all wrong
-    gain per 10,000       held-out success gained for 10,000 sampled rollouts
-    gain per 100          ... for 100 optimizer steps; of a run that spent less, neither: it would
-                          be a guess at what comes next
+    gain per 10,000       held-out success gained per 10,000 sampled rollouts
+    gain per 100          ... per 100 optimizer steps. A run that spent less has neither, because
+                          the number would be an extrapolation
 
-Near collapse the ends of runs lie far apart, and means over seeds say little: collapses are counted
-seed by seed, by the sign test over the seeds where one arm collapsed and the other did not.
+Near collapse the final values of runs lie far apart, and means over seeds say little. Collapses are
+therefore counted seed by seed, with the sign test over the seeds where exactly one arm collapsed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from counterpoise.lab.experiments.curves import AMOUNT, ANY, HELDOUT, SHARE, Range, end, mean
+from counterpoise.lab.experiments.curves import (
+    AMOUNT_RANGE,
+    ANY_RANGE,
+    HELDOUT_COLUMN,
+    SHARE_RANGE,
+    Range,
+    last_value,
+    mean_over_run,
+)
 from counterpoise.statistics import prompt_intervals
 from counterpoise.statistics.finding import Record
 
@@ -27,86 +35,115 @@ Curve = list[Record]
 Measure = Callable[[Curve], float | None]
 
 
-class Measured(NamedTuple):
+class MeasureSpec(NamedTuple):
+    """A measure with its label and the values it can take."""
+
     label: str
-    of: Measure
-    possible: Range = AMOUNT
-    percent: bool = False  # how it is shown
-    of_all: bool = False  # left out of an arm unless all its runs have it: no choice of seeds
+    compute: Measure
+    value_range: Range = AMOUNT_RANGE
+    percent: bool = False  # shown in percent
+    # Left out unless all runs of the arm have it: the seeds that have it may be a biased choice.
+    needs_all_runs: bool = False
 
 
-def heldout(curve: Sequence[Record], column: str = HELDOUT) -> list[float]:
-    """Its evaluations in order."""
-    return [r[column] for r in curve if r.get(column) is not None]
+def heldout_values(curve: Sequence[Record], column: str = HELDOUT_COLUMN) -> list[float]:
+    """The held-out success of every evaluation, in order."""
+    return [record[column] for record in curve if record.get(column) is not None]
 
 
-def collapsed(curve: Sequence[Record], of_start: float, below_best: float) -> bool:
-    """
+def has_collapsed(curve: Sequence[Record], of_start: float, below_best: float) -> bool:
+    """Whether a run ended far below its start or its best.
+
     Example:
         >>> curve = [{"heldout": h} for h in (0.4, 0.7, 0.45)]
-        >>> collapsed(curve, of_start=0.5, below_best=0.2)   # 0.45 is 0.25 below its best
+        >>> has_collapsed(curve, of_start=0.5, below_best=0.2)   # 0.45 is 0.25 below its best
         True
     """
-    found = heldout(curve)
-    return bool(found) and (found[-1] < of_start * found[0] or found[-1] < max(found) - below_best)
+    values = heldout_values(curve)
+    return bool(values) and (
+        values[-1] < of_start * values[0] or values[-1] < max(values) - below_best
+    )
 
 
-def _per(column: str, cost: str) -> Measure:
-    """What had come together by the end, for each unit of cost."""
+def _per_cost(column: str, cost: str) -> Measure:
+    """The total of a column at the end of the run, per unit of cost."""
 
-    def of(curve: Curve) -> float | None:
-        whole = sum(r.get(column) or 0 for r in curve) if column == SILENT else curve[-1][column]
-        return whole / curve[-1][cost] if curve[-1][cost] else None
+    def total_per_cost(curve: Curve) -> float | None:
+        if column == ROWS_WITHOUT_SIGNAL:
+            total = sum(record.get(column) or 0 for record in curve)
+        else:
+            total = curve[-1][column]
+        return total / curve[-1][cost] if curve[-1][cost] else None
 
-    return of
-
-
-def _gain(cost: str, unit: int) -> Measure:
-    def of(curve: Curve) -> float | None:
-        found, spent = heldout(curve), curve[-1][cost]
-        return unit * (found[-1] - found[0]) / spent if found and spent >= unit else None
-
-    return of
+    return total_per_cost
 
 
-SILENT = "rows_without_signal"  # of one iteration; the other columns count from the start
+def _gain_per(cost: str, unit: int) -> Measure:
+    """The held-out success gained per `unit` of cost."""
+
+    def gain(curve: Curve) -> float | None:
+        # A run that spent less than one unit has no gain: it would be an extrapolation.
+        values, spent = heldout_values(curve), curve[-1][cost]
+        return unit * (values[-1] - values[0]) / spent if values and spent >= unit else None
+
+    return gain
+
+
+# Counted per iteration, while the other columns of costs count from the start of the run.
+ROWS_WITHOUT_SIGNAL = "rows_without_signal"
 MEASURES = {
-    "along": Measured("held-out success along the run, mean", mean(HELDOUT), SHARE, True),
-    "updates": Measured("updates", end("updates")),
-    "per_update": Measured("sampled rollouts per update", _per("rollouts", "updates")),
-    "dropped": Measured("rollouts dropped per update", _per("dropped", "updates")),
-    "silent": Measured("rollouts without signal per update", _per(SILENT, "updates")),
-    "gain_rollouts": Measured(
-        "success gained per 10,000 sampled rollouts", _gain("rollouts", 10_000), ANY, True, True
+    "along": MeasureSpec(
+        "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
     ),
-    "gain_updates": Measured(
-        "success gained per 100 updates", _gain("updates", 100), ANY, True, True
+    "updates": MeasureSpec("updates", last_value("updates")),
+    "per_update": MeasureSpec("sampled rollouts per update", _per_cost("rollouts", "updates")),
+    "dropped": MeasureSpec("rollouts dropped per update", _per_cost("dropped", "updates")),
+    "silent": MeasureSpec(
+        "rollouts without signal per update", _per_cost(ROWS_WITHOUT_SIGNAL, "updates")
     ),
-    "cancellation": Measured("cancellation index", mean("cancellation"), SHARE),
-    "flipped": Measured("tokens moved against their advantage", mean("flipped"), SHARE, True),
-    "split": Measured("share of groups split", mean("split"), SHARE, True),
-    "largest_sum": Measured("largest advantage sum of a group's part", mean("largest_sum")),
-    "entropy": Measured("entropy at the end, nats", end("entropy")),
-    "length": Measured("response length at the end", end("response_length")),
-    "cross": Measured("cross-advantage ratio (eq. 14)", mean("cross_advantage_ratio"), ANY),
-    "rarer": Measured("share of the rarer sign", mean("rarer_sign_share"), SHARE, True),
+    "gain_rollouts": MeasureSpec(
+        "success gained per 10,000 sampled rollouts",
+        _gain_per("rollouts", 10_000),
+        ANY_RANGE,
+        True,
+        True,
+    ),
+    "gain_updates": MeasureSpec(
+        "success gained per 100 updates", _gain_per("updates", 100), ANY_RANGE, True, True
+    ),
+    "cancellation": MeasureSpec("cancellation index", mean_over_run("cancellation"), SHARE_RANGE),
+    "flipped": MeasureSpec(
+        "tokens moved against their advantage", mean_over_run("flipped"), SHARE_RANGE, True
+    ),
+    "split": MeasureSpec("share of groups split", mean_over_run("split"), SHARE_RANGE, True),
+    "largest_sum": MeasureSpec(
+        "largest advantage sum of a group's part", mean_over_run("largest_sum")
+    ),
+    "entropy": MeasureSpec("entropy at the end, nats", last_value("entropy")),
+    "length": MeasureSpec("response length at the end", last_value("response_length")),
+    "cross": MeasureSpec(
+        "cross-advantage ratio (eq. 14)", mean_over_run("cross_advantage_ratio"), ANY_RANGE
+    ),
+    "rarer": MeasureSpec(
+        "share of the rarer sign", mean_over_run("rarer_sign_share"), SHARE_RANGE, True
+    ),
 }
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """P(so uneven a split of the pairs that differ, were both sides as likely), both ways.
+    """Two-sided p-value of a split at least this uneven, if both sides were equally likely.
 
     Example:
         >>> sign_test(6, 1), sign_test(3, 3)
         (0.125, 1.0)
     """
-    n = more + fewer
-    tail = sum(math.comb(n, k) for k in range(min(more, fewer) + 1)) / 2**n
+    pairs = more + fewer
+    tail = sum(math.comb(pairs, count) for count in range(min(more, fewer) + 1)) / 2**pairs
     return min(1.0, 2 * tail)
 
 
 def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a share, also at 0 and n of n.
+    """95 % interval of a share of `n`; also valid at 0 and at n.
 
     Example:
         >>> [round(x, 3) for x in wilson(0, 16)]

@@ -1,4 +1,6 @@
-"""Two learning rates from a pilot of the baseline, by a rule that stands in its file beforehand.
+"""Choose a stable learning rate and one at the edge from a pilot of the baseline.
+
+The thresholds are in the experiment file before anything is trained.
 
     falls      a run whose last held-out success is more than `fall` below its best
     learns     a run whose best is at least `learn` above its start
@@ -6,9 +8,9 @@
     stable     the largest rate at which all runs learn and none falls, nor falls at a smaller one
     edge       the smallest larger rate at which some run falls, though all learn
 
-The edge is where the paper's baseline lives: it learns at first and then loses what it learned.
-Where no rate falls, or none of the larger ones learns, there is no edge among those tried. A rate
-without a held-out evaluation is not tried.
+The edge is the regime of the paper's baseline, which learns at first and then loses what it
+learned. If no rate falls, or no larger rate learns, there is no edge among the rates tried. A rate
+without a held-out evaluation does not count as tried.
 """
 
 from __future__ import annotations
@@ -16,31 +18,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.experiments.curves import Runs, rates
+from counterpoise.lab.experiments.curves import Runs, learning_rates
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.failures import BIAS_OF_A_PILOT
-from counterpoise.lab.experiments.measures import heldout
+from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE
+from counterpoise.lab.experiments.measures import heldout_values
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """How the runs of one rate went; a value a seed."""
+class RateOutcome:
+    """How the runs of one rate went; the lists have one value per seed."""
 
     rate: float
-    start: list[float]
-    best: list[float]
-    end: list[float]
-    falls: int
-    learns: int
+    start_success: list[float]
+    best_success: list[float]
+    final_success: list[float]
+    falling_runs: int
+    learning_runs: int
 
     @property
     def runs(self) -> int:
-        return len(self.end)
+        return len(self.final_success)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    tried: list[Rate]
+class RateChoice:
+    """The outcome of a pilot: the rates tried, and the two chosen ones if there are any."""
+
+    outcomes: list[RateOutcome]
     stable: float | None
     edge: float | None
 
@@ -50,51 +54,65 @@ class Choice:
         return f"{stable}, {edge}"
 
 
-def choose(runs: Runs, experiment: Experiment) -> Choice:
-    tried = [one for rate in rates(runs) if (one := _rate(runs, rate, experiment)).runs]
+def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
+    """Apply the rule of the module docstring to all finished runs."""
+    outcomes = [
+        outcome
+        for rate in learning_rates(runs)
+        if (outcome := _rate_outcome(runs, rate, experiment)).runs
+    ]
     stable = None
-    for one in tried:
-        if one.falls:
+    for outcome in outcomes:
+        if outcome.falling_runs:  # a larger rate than one that falls is not called stable
             break
-        if one.learns == one.runs:
-            stable = one.rate
+        if outcome.learning_runs == outcome.runs:
+            stable = outcome.rate
     edge = next(
         (
-            one.rate
-            for one in tried
-            if one.falls and one.learns == one.runs and (stable is None or one.rate > stable)
+            outcome.rate
+            for outcome in outcomes
+            if outcome.falling_runs
+            and outcome.learning_runs == outcome.runs
+            and (stable is None or outcome.rate > stable)
         ),
         None,
     )
-    return Choice(tried, stable, edge)
+    return RateChoice(outcomes, stable, edge)
 
 
-def _rate(runs: Runs, rate: float, experiment: Experiment) -> Rate:
-    curves = [heldout(curve) for key, curve in runs.items() if key.rate == rate]
+def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
+    curves = [heldout_values(curve) for key, curve in runs.items() if key.rate == rate]
     curves = [curve for curve in curves if curve]
     fall, learn = experiment.options.fall, experiment.options.learn
-    return Rate(
+    return RateOutcome(
         rate,
         [curve[0] for curve in curves],
         [max(curve) for curve in curves],
         [curve[-1] for curve in curves],
-        falls=sum(curve[-1] < max(curve) - fall for curve in curves),
-        learns=sum(max(curve) >= curve[0] + learn for curve in curves),
+        falling_runs=sum(curve[-1] < max(curve) - fall for curve in curves),
+        learning_runs=sum(max(curve) >= curve[0] + learn for curve in curves),
     )
 
 
-def markdown(choice: Choice, failed: Sequence[str] = ()) -> str:
-    """results.md of a pilot; `failed`: what is to be said of runs that did."""
+def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
+    """results.md of a pilot; `failed` are the lines about failed runs."""
     lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
-    for one in choice.tried:
-        values = (_values(one.start), _values(one.best), _values(one.end))
-        counts = (f"{one.learns} of {one.runs}", f"{one.falls} of {one.runs}")
-        lines.append("| " + " | ".join((f"{one.rate:g}", *values, *counts)) + " |")
+    for outcome in choice.outcomes:
+        values = (
+            _percentages(outcome.start_success),
+            _percentages(outcome.best_success),
+            _percentages(outcome.final_success),
+        )
+        counts = (
+            f"{outcome.learning_runs} of {outcome.runs}",
+            f"{outcome.falling_runs} of {outcome.runs}",
+        )
+        lines.append("| " + " | ".join((f"{outcome.rate:g}", *values, *counts)) + " |")
     lines += ["", f"By the rule: {choice}."]
     if failed:
-        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", BIAS_OF_A_PILOT]
+        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", PILOT_BIAS_NOTE]
     return "\n".join(lines) + "\n"
 
 
-def _values(values: list[float]) -> str:
+def _percentages(values: list[float]) -> str:
     return ", ".join(f"{100 * value:.1f}" for value in values)

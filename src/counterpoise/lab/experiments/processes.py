@@ -1,15 +1,15 @@
-"""Training runs side by side: one folder and one process a run, several at a time, taken up again.
+"""Train many runs in parallel, each in its own process and folder, and resume what was stopped.
 
 Each process has one CPU thread: two runs on two cores are quicker than one run on two, and a run's
-numbers do not depend on its neighbours. `POISE_JOBS` says how many run at a time where that is not
-one a core: a GPU takes more.
+numbers do not depend on its neighbours. `POISE_JOBS` sets how many run at a time, by default one
+per core; a GPU takes more.
 
-What has ended is marked by finished.json and never trained again; a run that was killed goes on
-from its last checkpoint. With a time limit no run is started that the slowest one so far could not
-have ended in time, and what still runs at the limit is interrupted.
+A finished run has finished.json and is never trained again; a run that was killed continues from
+its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
+finished in time, and whatever still runs at the limit is interrupted.
 
-A run that had too little memory beside its neighbours waits until one of them has ended, and from
-then on fewer run at a time, which is told; it has failed if it had the machine to itself.
+A run that runs out of memory beside others waits until one of them has ended, and from then on
+fewer run at a time, which is reported. It has failed if it had the machine to itself.
 """
 
 from __future__ import annotations
@@ -32,219 +32,242 @@ from counterpoise.store.finished import finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
 from counterpoise.store.resume import config_damage, differences
 
-ALWAYS = ("loop.threads=1",)
-POLL = 0.2  # seconds between looks at the processes
-HOPELESS = 3  # failures before anything has ended
-PATIENCE = 30.0  # seconds an interrupted run has to end
-NO_ROOM = "poise: out of memory"  # how a run that memory ended begins its last line
-OF_MEMORY = ", as the kernel does when memory is short"
+FIXED_OPTIONS = ("loop.threads=1",)
+POLL_SECONDS = 0.2  # between checks of the processes
+MAX_EARLY_FAILURES = 3  # with none finished: stop, the others would fail as well
+GRACE_SECONDS = 30.0  # for an interrupted run to save and exit, before it is killed
+OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # of the last line of a run that ran out of memory
+OUT_OF_MEMORY_HINT = ", as the kernel does when memory is short"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far the runs are.
+class FleetProgress:
+    """How far the runs of a fleet are.
 
     Example:
-        Standing(ended=3, total=8, running={"QB-lr0.0001-seed1": 12}, share=0.46, seconds_left=90.0)
+        FleetProgress(3, total=8, running={"QB-lr0.0001-seed1": 12}, done_share=0.46, ...)
         str(...)                                    # "3 of 8 runs"
     """
 
-    ended: int
+    finished: int
     total: int
-    running: Mapping[str, int]  # name -> iterations behind it
-    share: float  # of all iterations of all runs
-    seconds_left: float | None  # None: too early to say
+    running: Mapping[str, int]  # name -> iterations done
+    done_share: float  # of all iterations of all runs
+    seconds_left: float | None  # None: not known yet
     failed: int = 0
-    postponed: int = 0  # times a run found no memory beside the others
-    jobs: int = 1  # that run at a time now
+    postponed: int = 0  # times a run was put back because memory ran out
+    jobs: int = 1  # runs at a time, now
 
     def __str__(self) -> str:
-        told = f"{self.ended} of {self.total} runs"
-        told += f", {self.failed} failed" if self.failed else ""
+        text = f"{self.finished} of {self.total} runs"
+        text += f", {self.failed} failed" if self.failed else ""
         if self.postponed:
             times = "once" if self.postponed == 1 else f"{self.postponed} times"
-            told += f", memory ran out {times}: {self.jobs} at a time now"
-        return told
+            text += f", memory ran out {times}: {self.jobs} at a time now"
+        return text
 
 
 class Fleet:
-    """Names, the options of each, and where they are.
+    """Named runs with their options, trained in parallel processes.
 
-    Every fault of the options is found here, before anything is trained; a folder that holds
-    another run is refused.
+    All options are checked here, before anything is trained; a folder that holds another run is
+    refused.
 
     Example:
         fleet = Fleet({"a": ["loop.seed=0"], "b": ["loop.seed=1"]}, Path("out"), base="demo")
         fleet.train(jobs=2, minutes=10)
-        fleet.failures                              # {"b": "what it said last"}
+        fleet.failures                              # {"b": "the last line of its log"}
     """
 
     def __init__(
         self, runs: Mapping[str, Sequence[str]], folder: Path, *, base: str | Path = "demo"
     ) -> None:
         self.folder, self.base = folder, base
-        self.options = {name: (*ALWAYS, *options) for name, options in runs.items()}
+        self.options = {name: (*FIXED_OPTIONS, *options) for name, options in runs.items()}
         self.failures: dict[str, str] = {}
         self._configs = {name: self._checked(name) for name in runs}
-        self._behind = {name: self._iterations(name) for name in runs}
+        self._iterations_done = {name: self._count_iterations(name) for name in runs}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._waiting: list[str] = []
-        self._jobs = 1  # that run at a time
+        self._jobs = 1  # runs at a time
         self._postponed = 0
         self._started: dict[str, float] = {}
-        self._slowest = 0.0  # seconds of a whole run
-        self._any_ended = self._stopping = False
+        self._slowest = 0.0  # seconds of the slowest run from start to end
+        self._any_finished = self._stopping = False
 
     def train(
         self,
         jobs: int,
-        tell: Callable[[Standing], None] = lambda standing: None,
-        ended: Callable[[str], None] = lambda name: None,
+        on_progress: Callable[[FleetProgress], None] = lambda progress: None,
+        on_finish: Callable[[str], None] = lambda name: None,
         minutes: float | None = None,
     ) -> None:
-        """Until all have ended or failed, or the time is up; `ended` hears of each that ends."""
+        """Train until all runs have finished or failed, or the time is up.
+
+        `on_finish` is called with the name of every run that finishes.
+        """
         start = time.monotonic()
-        until = start + 60 * minutes if minutes is not None else None
+        deadline = start + 60 * minutes if minutes is not None else None
         self._waiting = [name for name in self.options if not self.finished(name)]
         self._jobs = jobs
-        before = sum(self._behind.values())
+        iterations_before = sum(self._iterations_done.values())
         self.folder.mkdir(parents=True, exist_ok=True)
-        # The runs hold the lock too: those of a command that was killed are not started twice.
+        # The runs inherit the lock: if this command is killed, a second one cannot start them again
+        # while they are still running.
         with alone(self.folder) as lock, terminated_is_interrupted():
             try:
                 while self._waiting or self._processes:
-                    while self._room() and self._in_time(until):
+                    while self._has_room() and self._in_time(deadline):
                         self._start(self._waiting.pop(0), lock)
-                    late = until is not None and time.monotonic() > until
-                    if not self._processes or late or self._hopeless():
+                    late = deadline is not None and time.monotonic() > deadline
+                    # No process here means that nothing more can finish before the deadline.
+                    if not self._processes or late or self._all_fail():
                         break
-                    time.sleep(POLL)
-                    self._gather(ended)
-                    tell(self._standing(start, before))
+                    time.sleep(POLL_SECONDS)
+                    self._collect_exited(on_finish)
+                    on_progress(self._progress(start, iterations_before))
             finally:
                 self._stopping = True
-                self._interrupt()
-                self._gather(ended)
+                self._interrupt_runs()
+                self._collect_exited(on_finish)
 
     def finished(self, name: str) -> bool:
+        """Whether the run has made all its iterations."""
         return finished(self.folder / name, self._configs[name].loop.iterations)
 
     # -- one run -------------------------------------------------------------------------------
 
     def _checked(self, name: str) -> RunConfig:
-        wanted, out = load_config(self.base, list(self.options[name])), self.folder / name
+        """The options of a run; raises an error if its folder holds a run with other options."""
+        config, out = load_config(self.base, list(self.options[name])), self.folder / name
         if is_run(out):
             if damage := config_damage(out / CONFIG):
                 raise PoiseError(f"{out / CONFIG} {damage}: remove {out}, and it is trained again")
-            for option, before, after in differences(RunFolder.open(out).config(), wanted):
+            for option, stored, requested in differences(RunFolder.open(out).config(), config):
                 raise PoiseError(
-                    f"{out} was made with {option}={before!r}, not {after!r}: remove it, or choose "
-                    "another --out"
+                    f"{out} was made with {option}={stored!r}, not {requested!r}: remove it, or "
+                    "choose another --out"
                 )
-        return wanted
+        return config
 
     def _start(self, name: str, lock: int) -> None:
-        """Through the command line, so that it is the run a user would make."""
+        """Start a run through the command line: exactly the run that a user would start."""
         out = self.folder / name
         command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(out)]
+        # A resumed run takes its options from its folder, so they are not passed again.
         if is_run(out):
             command.append("--resume")
         else:
-            mine = pins(self._configs[name])  # an edit does not reach later runs
-            options = (*self.options[name], *mine)
-            command += [str(self.base), *(f"--set={each}" for each in options)]
+            # Plugin files are pinned, so that editing one does not change runs that start later.
+            plugin_pins = pins(self._configs[name])
+            options = (*self.options[name], *plugin_pins)
+            command += [str(self.base), *(f"--set={option}" for option in options)]
             self._started[name] = time.monotonic()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with self._log(name).open("wb") as log:
+        with self._log_path(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for us to pass on
+                start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
                 pass_fds=(lock,),
             )
 
-    def _log(self, name: str) -> Path:
+    def _log_path(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def _gather(self, ended: Callable[[str], None]) -> None:
-        """Take note of the processes that are over."""
+    def _collect_exited(self, on_finish: Callable[[str], None]) -> None:
+        """Collect the processes that have exited."""
         for name, process in list(self._processes.items()):
-            code = process.poll()
-            if code is None:
+            exit_code = process.poll()
+            if exit_code is None:
                 continue
             del self._processes[name]
-            self._behind[name] = self._iterations(name)
+            self._iterations_done[name] = self._count_iterations(name)
+            # finished.json decides, not the exit code: a run may be stopped after its last step.
             if self.finished(name):
-                self._any_ended = True
+                self._any_finished = True
                 if name in self._started:
                     self._slowest = max(self._slowest, time.monotonic() - self._started[name])
-                self._log(name).unlink(missing_ok=True)
-                ended(name)
+                self._log_path(name).unlink(missing_ok=True)
+                on_finish(name)
             elif not self._stopping:
-                self._failed(name, code)
+                self._handle_failure(name, exit_code)
 
-    def _failed(self, name: str, code: int) -> None:
-        said = self._log(name).read_text(errors="replace").strip() or "it said nothing"
-        last = said.splitlines()[-1]
-        if code < 0:  # its last line is of something else
-            last = f"killed by {signal.Signals(-code).name}" + OF_MEMORY * (code == -signal.SIGKILL)
-        if last.startswith(NO_ROOM) and self._processes:
+    def _handle_failure(self, name: str, exit_code: int) -> None:
+        log = self._log_path(name).read_text(errors="replace").strip() or "no output"
+        reason = log.splitlines()[-1]
+        if exit_code < 0:  # killed by a signal: the last line of the log does not say why
+            reason = f"killed by {signal.Signals(-exit_code).name}" + OUT_OF_MEMORY_HINT * (
+                exit_code == -signal.SIGKILL
+            )
+        # Out of memory beside other runs: try again later, with one run fewer at a time.
+        if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._processes:
             self._jobs = len(self._processes)
             self._postponed += 1
             self._waiting.insert(0, name)
             self._started.pop(name, None)
         else:
-            self.failures[name] = last.removeprefix("poise: ")
+            self.failures[name] = reason.removeprefix("poise: ")
 
-    def _interrupt(self) -> None:
-        """As Ctrl-C does: a run keeps its last checkpoint, and its verifier ends with it.
+    def _interrupt_runs(self) -> None:
+        """Stop all runs as Ctrl-C does: a run keeps its last checkpoint and closes its verifier.
 
-        Not by SIGINT: started in the background, the runs would not hear it.
+        SIGTERM, not SIGINT: processes started in the background ignore SIGINT.
         """
         for process in self._processes.values():
             process.terminate()
-        until = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + GRACE_SECONDS
         for process in self._processes.values():
             try:
-                process.wait(max(0.1, until - time.monotonic()))
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    # -- all of them ---------------------------------------------------------------------------
+    # -- the fleet -----------------------------------------------------------------------------
 
-    def _hopeless(self) -> bool:
-        """The first few failed: it is not the run, it is the machine or the model."""
-        return not self._any_ended and len(self.failures) >= HOPELESS
+    def _all_fail(self) -> bool:
+        """Whether the first few runs all failed: the cause is the machine or the model."""
+        return not self._any_finished and len(self.failures) >= MAX_EARLY_FAILURES
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         return bool(self._waiting) and len(self._processes) < self._jobs
 
-    def _in_time(self, until: float | None) -> bool:
-        return until is None or time.monotonic() + self._slowest < until
+    def _in_time(self, deadline: float | None) -> bool:
+        return deadline is None or time.monotonic() + self._slowest < deadline
 
-    def _iterations(self, name: str) -> int:
+    def _count_iterations(self, name: str) -> int:
         log = self.folder / name / "metrics.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    def _standing(self, start: float, before: int) -> Standing:
-        running = {name: self._iterations(name) for name in self._processes}
-        self._behind |= running
-        behind = sum(self._behind.values())
-        wanted = {name: config.loop.iterations for name, config in self._configs.items()}
-        total = sum(wanted.values())
-        seconds, made = time.monotonic() - start, behind - before
-        left = [n for n in self.options if n in running or self._behind[n] < wanted[n]]
-        to_make = sum(wanted[n] - self._behind[n] for n in left if n not in self.failures)
-        return Standing(
-            ended=len(wanted) - len(left),
+    def _progress(self, start: float, iterations_before: int) -> FleetProgress:
+        running = {name: self._count_iterations(name) for name in self._processes}
+        # The estimate counts only iterations made since this call: resumed runs would make it
+        # too optimistic.
+        self._iterations_done |= running
+        iterations_done = sum(self._iterations_done.values())
+        iterations = {name: config.loop.iterations for name, config in self._configs.items()}
+        total = sum(iterations.values())
+        seconds, new_iterations = time.monotonic() - start, iterations_done - iterations_before
+        unfinished = [
+            name
+            for name in self.options
+            if name in running or self._iterations_done[name] < iterations[name]
+        ]
+        iterations_left = sum(
+            iterations[name] - self._iterations_done[name]
+            for name in unfinished
+            if name not in self.failures
+        )
+        return FleetProgress(
+            finished=len(iterations) - len(unfinished),
             total=len(self.options),
             running=running,
-            share=behind / total,
-            seconds_left=seconds * to_make / made if made > 0 else None,
+            done_share=iterations_done / total,
+            seconds_left=seconds * iterations_left / new_iterations if new_iterations > 0 else None,
             failed=len(self.failures),
             postponed=self._postponed,
             jobs=self._jobs,
@@ -254,27 +277,28 @@ class Fleet:
 def train_runs(
     runs: Mapping[str, Sequence[str]], folder: Path, progress: Callable[[str, float], None]
 ) -> dict[str, RunFolder]:
-    """Train every run (name -> --set overrides of the demo) to its end; a failure ends them all."""
+    """Train all runs (name -> --set overrides of the demo); the first failure stops the others."""
     fleet = Fleet(runs, folder)
 
-    def tell(standing: Standing) -> None:
-        _raise(fleet)
-        progress(str(standing), standing.share)
+    def report(fleet_progress: FleetProgress) -> None:
+        _raise_failure(fleet)
+        progress(str(fleet_progress), fleet_progress.done_share)
 
-    fleet.train(number_of_jobs(), tell)
-    _raise(fleet)
+    fleet.train(number_of_jobs(), report)
+    _raise_failure(fleet)
     return {name: RunFolder.open(folder / name) for name in runs}
 
 
-def _raise(fleet: Fleet) -> None:
-    for name, said in fleet.failures.items():
-        raise PoiseError(f"the run in {fleet.folder / name} failed: {said}")
+def _raise_failure(fleet: Fleet) -> None:
+    for name, reason in fleet.failures.items():
+        raise PoiseError(f"the run in {fleet.folder / name} failed: {reason}")
 
 
 def number_of_jobs() -> int:
-    given = os.environ.get("POISE_JOBS", "")
-    if not given:
+    """How many runs to train at a time: $POISE_JOBS, or one per core."""
+    jobs = os.environ.get("POISE_JOBS", "")
+    if not jobs:
         return os.cpu_count() or 1
-    if not given.isdigit() or int(given) < 1:
-        raise PoiseError(f"POISE_JOBS={given}: the number of runs at a time, 1 or more")
-    return int(given)
+    if not jobs.isdigit() or int(jobs) < 1:
+        raise PoiseError(f"POISE_JOBS={jobs}: set it to the number of parallel runs, 1 or more")
+    return int(jobs)

@@ -1,4 +1,4 @@
-"""An experiment's arms in numbers: success, differences, collapse, costs, mechanism.
+"""The results of every arm and rate: success, differences, collapses, costs, mechanism.
 
 For every arm and rate: held-out success at the end at every setting, with an interval cut to [0, 1]
 (seed_means.py); the difference to the baseline paired by seed at equal rollouts and at equal
@@ -12,94 +12,113 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from counterpoise.lab.experiments.compare import Comparison, as_number, bounded, compare
-from counterpoise.lab.experiments.curves import HELDOUT, SHARE, Runs, end, of_seeds
+from counterpoise.lab.experiments.compare import Comparison, as_number, compare, has_interval
+from counterpoise.lab.experiments.curves import (
+    HELDOUT_COLUMN,
+    SHARE_RANGE,
+    Runs,
+    last_value,
+    values_by_seed,
+)
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.measures import MEASURES, collapsed, sign_test, wilson
+from counterpoise.lab.experiments.measures import MEASURES, has_collapsed, sign_test, wilson
 from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.statistics.finding import Number
 from counterpoise.statistics.student import SeedMean, holm_adjust
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One arm at one rate."""
+class ArmResult:
+    """The result of one arm at one learning rate."""
 
     arm: str
     rate: float
     seeds: int
-    success: dict[str, SeedMean]  # column of held-out success -> at the end, cut to [0, 1]
-    against: dict[str, Comparison]  # the same -> against the baseline; empty for the baseline
-    p: float  # by Holm; nan for the baseline
-    collapsed: int  # of `seeds`
-    collapse_p: float  # sign test against the baseline, not adjusted; nan without a pair
-    measures: dict[str, SeedMean]  # those that were measured
+    success: dict[str, SeedMean]  # column of held-out success -> final success, cut to [0, 1]
+    vs_baseline: dict[str, Comparison]  # by the same columns; empty for the baseline itself
+    p_value: float  # adjusted by Holm; nan for the baseline
+    collapsed_runs: int  # of `seeds`
+    collapse_p_value: float  # sign test against the baseline, not adjusted; nan without a pair
+    measures: dict[str, SeedMean]  # name of a measure -> its mean, where it was measured
 
 
-def results(runs: Runs, experiment: Experiment) -> list[Result]:
-    """Arm after arm, rate after rate; only what has been run."""
-    found = [
+def arm_results(runs: Runs, experiment: Experiment) -> list[ArmResult]:
+    """The results of all arms at all rates that have finished runs."""
+    results = [
         result
         for rate in experiment.design.rates
         for arm in experiment.design.arms
-        if (result := _result(runs, experiment, arm, rate))
+        if (result := _arm_result(runs, experiment, arm, rate))
     ]
-    compared = [i for i, one in enumerate(found) if not math.isnan(one.p)]
-    adjusted = holm_adjust([found[i].p for i in compared])
-    ps = dict(zip(compared, adjusted, strict=True))
-    return [replace(one, p=ps[i]) if i in ps else one for i, one in enumerate(found)]
+    # Holm adjusts over all arms and rates that were compared; the baseline has no p-value.
+    compared_indices = [
+        index for index, result in enumerate(results) if not math.isnan(result.p_value)
+    ]
+    adjusted = holm_adjust([results[index].p_value for index in compared_indices])
+    adjusted_by_index = dict(zip(compared_indices, adjusted, strict=True))
+    return [
+        replace(result, p_value=adjusted_by_index[index]) if index in adjusted_by_index else result
+        for index, result in enumerate(results)
+    ]
 
 
-def _result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Result | None:
-    mine = [c for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)]
-    if not mine:
+def _arm_result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> ArmResult | None:
+    curves = [curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)]
+    if not curves:
         return None
-    success, against = {}, {}
-    for column in experiment.columns:
-        if ends := list(of_seeds(runs, arm, rate, end(column)).values()):
-            success[column] = mean_over_seeds(ends, SHARE)
-        for one in comparisons(runs, experiment, arm, column):
-            if one.rate == rate:
-                against[column] = one
-    main = against.get(HELDOUT)
+    success, vs_baseline = {}, {}
+    for column in experiment.heldout_columns:
+        if ends := list(values_by_seed(runs, arm, rate, last_value(column)).values()):
+            success[column] = mean_over_seeds(ends, SHARE_RANGE)
+        for comparison in compare_with_baseline(runs, experiment, arm, column):
+            if comparison.rate == rate:
+                vs_baseline[column] = comparison
+    main_comparison = vs_baseline.get(HELDOUT_COLUMN)
     measured = {
-        name: mean_over_seeds(list(values.values()), measure.possible)
+        name: mean_over_seeds(list(values.values()), measure.value_range)
         for name, measure in MEASURES.items()
-        if (values := of_seeds(runs, arm, rate, measure.of))
-        and (len(values) == len(mine) or not measure.of_all)
+        if (values := values_by_seed(runs, arm, rate, measure.compute))
+        and (len(values) == len(curves) or not measure.needs_all_runs)
     }
-    p = max(main.rollouts.p, main.updates.p) if main and main.rollouts.n > 1 else math.nan
-    fallen = _collapses(runs, experiment, arm, rate)
-    theirs = _collapses(runs, experiment, experiment.baseline, rate)
-    both = fallen.keys() & theirs.keys()
-    more = sum(fallen[s] > theirs[s] for s in both)
-    fewer = sum(fallen[s] < theirs[s] for s in both)
-    return Result(
+    # A hypothesis must hold at both costs, so the larger p-value counts.
+    p_value = (
+        max(main_comparison.rollouts.p, main_comparison.updates.p)
+        if main_comparison and main_comparison.rollouts.n > 1
+        else math.nan
+    )
+    collapses = _collapses_by_seed(runs, experiment, arm, rate)
+    baseline_collapses = _collapses_by_seed(runs, experiment, experiment.baseline, rate)
+    # The sign test pairs runs by seed and start, as the comparisons do.
+    shared_seeds = collapses.keys() & baseline_collapses.keys()
+    more = sum(collapses[seed] > baseline_collapses[seed] for seed in shared_seeds)
+    fewer = sum(collapses[seed] < baseline_collapses[seed] for seed in shared_seeds)
+    return ArmResult(
         arm,
         rate,
-        len(mine),
+        len(curves),
         success,
-        against,
-        p,
-        sum(fallen.values()),
-        math.nan if arm == experiment.baseline or not both else sign_test(more, fewer),
+        vs_baseline,
+        p_value,
+        sum(collapses.values()),
+        math.nan if arm == experiment.baseline or not shared_seeds else sign_test(more, fewer),
         measured,
     )
 
 
-def _collapses(
+def _collapses_by_seed(
     runs: Runs, experiment: Experiment, arm: str, rate: float
 ) -> dict[tuple[int, str | None], bool]:
-    """(seed, start) -> whether its run collapsed."""
+    """(seed, start) -> whether that run collapsed."""
     bounds = experiment.options.collapse_of_start, experiment.options.collapse_below_best
-    mine = {key.seed: c for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)}
+    curves = {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)}
     return {
-        (seed, curve[0].get("start")): collapsed(curve, *bounds) for seed, curve in mine.items()
+        (seed, curve[0].get("start")): has_collapsed(curve, *bounds)
+        for seed, curve in curves.items()
     }
 
 
-def comparisons(
-    runs: Runs, experiment: Experiment, arm: str, column: str = HELDOUT
+def compare_with_baseline(
+    runs: Runs, experiment: Experiment, arm: str, column: str = HELDOUT_COLUMN
 ) -> list[Comparison]:
     """`arm` against the baseline at every rate; intervals hold for all arms and rates together."""
     if arm == experiment.baseline:
@@ -108,35 +127,44 @@ def comparisons(
     return compare(runs, arm, experiment.baseline, column=column, level=level, family=family)
 
 
-def numbers(found: list[Result], experiment: Experiment) -> tuple[Number, ...]:
-    """Those that decide come first."""
-    named: list[Number] = []
-    asked = [hypothesis.arm for hypothesis in experiment.hypotheses]
-    first = sorted(found, key=lambda o: asked.index(o.arm) if o.arm in asked else len(asked))
-    for one in first:
-        for column, setting in experiment.columns.items():
-            if column in one.against:
-                named += _differences(one, one.against[column], setting)
-    for one in found:
-        at = f"{one.arm}, lr {one.rate:g}"
-        for column, mean in one.success.items():
-            named.append(as_number(f"{at}: success at {experiment.columns[column]}", mean))
-        low, high = wilson(one.collapsed, one.seeds)
-        share = one.collapsed / one.seeds
-        named.append(Number(f"{at}: runs that collapsed", share, low, high, unit="share"))
-        for name, mean in one.measures.items():
+def named_numbers(results: list[ArmResult], experiment: Experiment) -> tuple[Number, ...]:
+    """All numbers of the experiment by name, those that decide a hypothesis first."""
+    numbers: list[Number] = []
+    hypothesis_arms = [hypothesis.arm for hypothesis in experiment.hypotheses]
+    deciding_first = sorted(
+        results,
+        key=lambda result: (
+            hypothesis_arms.index(result.arm)
+            if result.arm in hypothesis_arms
+            else len(hypothesis_arms)
+        ),
+    )
+    for result in deciding_first:
+        for column, setting in experiment.heldout_columns.items():
+            if column in result.vs_baseline:
+                numbers += _difference_numbers(result, result.vs_baseline[column], setting)
+    for result in results:
+        prefix = f"{result.arm}, lr {result.rate:g}"
+        for column, mean in result.success.items():
+            numbers.append(
+                as_number(f"{prefix}: success at {experiment.heldout_columns[column]}", mean)
+            )
+        low, high = wilson(result.collapsed_runs, result.seeds)
+        share = result.collapsed_runs / result.seeds
+        numbers.append(Number(f"{prefix}: runs that collapsed", share, low, high, unit="share"))
+        for name, mean in result.measures.items():
             unit = "share" if MEASURES[name].percent else ""
-            named.append(as_number(f"{at}: {MEASURES[name].label}", mean, unit))
-    return tuple(named)
+            numbers.append(as_number(f"{prefix}: {MEASURES[name].label}", mean, unit))
+    return tuple(numbers)
 
 
-def _differences(one: Result, against: Comparison, setting: str) -> list[Number]:
-    name = f"{one.arm} minus {against.against}, lr {one.rate:g}, at {setting}"
-    found = [
-        as_number(f"{name}, equal rollouts", against.rollouts),
-        as_number(f"{name}, equal updates", against.updates),
+def _difference_numbers(result: ArmResult, comparison: Comparison, setting: str) -> list[Number]:
+    name = f"{result.arm} minus {comparison.baseline}, lr {result.rate:g}, at {setting}"
+    numbers = [
+        as_number(f"{name}, equal rollouts", comparison.rollouts),
+        as_number(f"{name}, equal updates", comparison.updates),
     ]
-    if bounded(against.rollouts):
+    if has_interval(comparison.rollouts):
         name += ": smallest difference these seeds would show"
-        found.append(Number(name, against.rollouts.detectable, unit="share"))
-    return found
+        numbers.append(Number(name, comparison.rollouts.detectable, unit="share"))
+    return numbers

@@ -1,15 +1,15 @@
-"""Runs of another experiment that are the very runs of this one.
+"""Reuse runs of another experiment that have exactly the options of runs of this one.
 
     [experiment]
     shares = ["smollm2-interventions"]
 
-A baseline that was trained once need not be trained again. A piece of that experiment counts here,
-arm by arm: a run is taken if all its options are those of a run of this experiment, whatever the
-two files call its arm, and however they judge it. Where the model lies does not count; its weights
+A baseline that was trained once need not be trained again. A piece of the other experiment is used
+arm by arm: a run is taken if all its options equal those of a run of this experiment, whatever the
+two files call the arm and however they judge it. The path of the model does not count; its weights
 have their own digest, and only runs with the same start are paired.
 
-A shared run keeps the name and digest of the experiment that it was trained for (`origin`), and
-every result says so.
+A reused run keeps the name and digest of the experiment that it was trained for (`origin`), and
+every result mentions it.
 """
 
 from __future__ import annotations
@@ -20,65 +20,74 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import counted
 from counterpoise.lab.experiments.curves import Runs
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 
-ORIGIN = "origin"  # column of curves.parquet; none for runs of the experiment itself
+ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the experiment itself
 
 
-def shared_with(experiment: Experiment, digest: str) -> Experiment | None:
-    """The experiment of this digest, if `experiment` shares its runs."""
-    others = (read_experiment(name) for name in experiment.options.shares)
-    return next((other for other in others if other.digest == digest), None)
+def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
+    """The experiment with this digest among those in `experiment.shares`, if there is one."""
+    candidates = (read_experiment(name) for name in experiment.options.shares)
+    return next((candidate for candidate in candidates if candidate.digest == digest), None)
 
 
-def same_runs(theirs: Runs, other: Experiment, experiment: Experiment) -> Runs:
-    """`theirs` that are runs of `experiment` too, under its names."""
-    twins = _twins(other, experiment)
-    taken: Runs = {}
-    for key in experiment.design.runs():
-        twin = twins.get((key.arm, key.rate))
-        if twin and (curve := theirs.get(key._replace(arm=twin))):
-            origin = curve[0].get(ORIGIN) or f"{other.name} {other.digest}"
-            taken[key] = [{**r, "arm": key.arm, ORIGIN: origin} for r in curve]
-    return taken
+def matching_runs(their_runs: Runs, other: Experiment, experiment: Experiment) -> Runs:
+    """The runs of `other` that are also runs of `experiment`, under its arm names."""
+    # Arms are matched by their options: the two files may use different names.
+    their_arms = _matching_arms(other, experiment)
+    matching: Runs = {}
+    for key in experiment.design.run_keys():
+        their_arm = their_arms.get((key.arm, key.rate))
+        if their_arm and (curve := their_runs.get(key._replace(arm=their_arm))):
+            origin = curve[0].get(ORIGIN_COLUMN) or f"{other.name} {other.digest}"
+            matching[key] = [{**record, "arm": key.arm, ORIGIN_COLUMN: origin} for record in curve]
+    return matching
 
 
-def origins(runs: Runs) -> dict[str, dict[str, int]]:
-    """Experiment that runs were trained for, if not for this one -> arm -> how many."""
-    found: dict[str, dict[str, int]] = {}
+def run_origins(runs: Runs) -> dict[str, dict[str, int]]:
+    """Origin of reused runs (another experiment) -> arm -> number of runs."""
+    counts: dict[str, dict[str, int]] = {}
     for key, curve in runs.items():
-        if origin := curve[0].get(ORIGIN):
-            of_arms = found.setdefault(origin, {})
-            of_arms[key.arm] = of_arms.get(key.arm, 0) + 1
-    return found
+        if origin := curve[0].get(ORIGIN_COLUMN):
+            runs_by_arm = counts.setdefault(origin, {})
+            runs_by_arm[key.arm] = runs_by_arm.get(key.arm, 0) + 1
+    return counts
 
 
-def shared_told(runs: Runs) -> list[str]:
-    """A sentence for every other experiment; none where all runs are its own."""
+def describe_reused_runs(runs: Runs) -> list[str]:
+    """One sentence for every other experiment whose runs are reused."""
     return [
-        f"{counted(sum(of_arms.values()), 'run')} shared with another experiment and trained for "
-        f"it, {origin}: {', '.join(f'{arm} {n}' for arm, n in of_arms.items())}."
-        for origin, of_arms in origins(runs).items()
+        f"{counted(sum(runs_by_arm.values()), 'run')} reused from another experiment, "
+        f"{origin}: {', '.join(f'{arm} {count}' for arm, count in runs_by_arm.items())}."
+        for origin, runs_by_arm in run_origins(runs).items()
     ]
 
 
-def _twins(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:
+def _matching_arms(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:
     """(arm, rate) of `experiment` -> the arm of `other` with the same options."""
     rates = [rate for rate in experiment.design.rates if rate in other.design.rates]
-    known = {(arm, rate): _options(other, arm, rate) for arm in other.design.arms for rate in rates}
-    twins = {}
+    their_options = {
+        (arm, rate): _comparable_options(other, arm, rate)
+        for arm in other.design.arms
+        for rate in rates
+    }
+    matching_arms = {}
     for arm in experiment.design.arms:
         for rate in rates:
-            options = _options(experiment, arm, rate)
-            found = [a for (a, r), theirs in known.items() if r == rate and theirs == options]
-            if found:
-                twins[arm, rate] = found[0]
-    return twins
+            options = _comparable_options(experiment, arm, rate)
+            matches = [
+                their_arm
+                for (their_arm, their_rate), candidate_options in their_options.items()
+                if their_rate == rate and candidate_options == options
+            ]
+            if matches:
+                matching_arms[arm, rate] = matches[0]
+    return matching_arms
 
 
-def _options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
-    """Of this arm's runs, seeds and the place of the model aside."""
-    plan = experiment.design
-    config = load_config(plan.base, list(plan.overrides(Key(arm, rate, seed=0))))
+def _comparable_options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
+    """The options of an arm's runs, without the seed and the path of the model."""
+    design = experiment.design
+    config = load_config(design.base, list(design.overrides(RunKey(arm, rate, seed=0))))
     return replace(config, model=replace(config.model, name=""))

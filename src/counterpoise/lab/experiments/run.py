@@ -1,15 +1,15 @@
-"""`poise experiment`: train every arm, rate and seed of a file, then judge and draw what is there.
+"""Run an experiment: train all arms, rates and seeds, then write tables, verdict and figures.
 
-    DIR/NAME.toml         the experiment file, as it was
-    DIR/runs/             one folder a run, small: no rollouts, no model
-    DIR/curves.parquet    all finished runs, a row an iteration, and which failed; written anew
-                          whenever one ends
+    DIR/NAME.toml         a copy of the experiment file
+    DIR/runs/             a small folder for each run: no rollouts, no model
+    DIR/curves.parquet    all finished runs, one row per iteration, and the failures; rewritten
+                          whenever a run ends
     DIR/pieces/           curves.parquet of other folders: their runs count as finished here
     DIR/NAME.json         numbers and verdict        DIR/results.md     the same as tables
     DIR/NAME-*.svg .png   figures                    DIR/report.html    one page
 
-Runs that are in the table or in a piece are not trained again, whether or not their folder is
-there. Nothing is judged on half a run: one that is not finished does not count.
+Runs in the table or in a piece are not trained again, even if their folder is gone. Only finished
+runs count in tables and verdicts.
 """
 
 from __future__ import annotations
@@ -22,140 +22,150 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import replacing
 from counterpoise.lab.experiments import pilot
 from counterpoise.lab.experiments import verdicts as findings
-from counterpoise.lab.experiments.curves import Runs, read_run, seconds_of
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.failures import failures_of_a_pilot
-from counterpoise.lab.experiments.header import about, heading
+from counterpoise.lab.experiments.failures import describe_pilot_failures
+from counterpoise.lab.experiments.header import markdown_heading, result_header
 from counterpoise.lab.experiments.pieces import (
-    NAME,
+    CURVES_FILE,
     Piece,
     check_starts,
-    in_order,
+    order_runs,
     read_pieces,
-    starts,
+    start_digests,
     write_piece,
 )
-from counterpoise.lab.experiments.processes import Fleet, Standing
-from counterpoise.lab.experiments.reused_runs import origins
+from counterpoise.lab.experiments.processes import Fleet, FleetProgress
+from counterpoise.lab.experiments.reused_runs import run_origins
 from counterpoise.statistics.finding import Finding, finding_to_json
 from counterpoise.store.folder import RunFolder, check_no_run
 
 
 @dataclass
-class Bench:
-    """An experiment and where it is made."""
+class ExperimentRunner:
+    """An experiment, its output folder, and the runs that are known so far."""
 
     experiment: Experiment
     out: Path
     runs: Runs  # finished
-    failures: dict[Key, str]  # here and in pieces, now and before
-    failed_now: list[Key] = field(default_factory=list)
+    failures: dict[RunKey, str]  # in this folder and in pieces, from this call and earlier ones
+    new_failures: list[RunKey] = field(default_factory=list)
 
     @classmethod
-    def open(cls, experiment: Experiment, source: Path, out: Path) -> Bench:
-        """Read what is known; the file is copied, so that the folder explains itself."""
+    def open(cls, experiment: Experiment, source: Path, out: Path) -> ExperimentRunner:
+        """Open or create the output folder, and read the runs it already has."""
+        # The experiment file is copied into the folder, so that its results can be understood and
+        # drawn again without the original.
         check_no_run(out, "an experiment")
-        copy, text = out / f"{experiment.name}.toml", source.read_bytes()
-        edited = copy.is_file() and copy.read_bytes() != text
-        if edited and read_experiment(copy).digest != experiment.digest:
+        stored_copy, text = out / f"{experiment.name}.toml", source.read_bytes()
+        # A file that differs only in comments has the same digest and may replace the copy.
+        edited = stored_copy.is_file() and stored_copy.read_bytes() != text
+        if edited and read_experiment(stored_copy).digest != experiment.digest:
             raise PoiseError(
-                f"{out} holds the experiment of another {copy.name}: choose another --out; to keep "
-                f'its runs (more seeds, say) write shares = ["{copy}"] into the file and put '
-                f"{out / NAME} into pieces/ of the new folder"
+                f"{out} holds the experiment of another {stored_copy.name}: choose another --out; "
+                f'to keep its runs (more seeds, say) write shares = ["{stored_copy}"] into the '
+                f"file and put {out / CURVES_FILE} into pieces/ of the new folder"
             )
         try:
             (out / "pieces").mkdir(parents=True, exist_ok=True)
-            with replacing(copy) as temporary:
+            with replacing(stored_copy) as temporary:
                 temporary.write_bytes(text)
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
-        known = read_pieces(out, experiment)
-        return cls(experiment, out, known.runs, dict(known.failures))
+        pieces = read_pieces(out, experiment)
+        return cls(experiment, out, pieces.runs, dict(pieces.failures))
 
     def train(
         self,
-        keys: Sequence[Key],
+        keys: Sequence[RunKey],
         jobs: int,
-        tell: Callable[[Standing], None],
+        on_progress: Callable[[FleetProgress], None],
         minutes: float | None = None,
     ) -> None:
-        """The runs of `keys` that are not known yet; in no time none, and no model is asked for."""
-        wanted = {key.name: key for key in keys if key not in self.runs}
-        if not wanted or minutes == 0:
+        """Train the runs of `keys` that are not finished yet; `minutes=0` trains none."""
+        keys_by_name = {key.name: key for key in keys if key not in self.runs}
+        if not keys_by_name or minutes == 0:
             return
-        start = self.experiment.start()
-        check_starts(starts(self.runs) | {start}, self.experiment, self.experiment.run.model.name)
-        plan = self.experiment.design
-        options = {name: plan.overrides(key) for name, key in wanted.items()}
-        fleet = Fleet(options, self.out / "runs", base=plan.base)
-        for name, key in wanted.items():
+        # Hashing the weights takes a while for a large model, so it is done once.
+        start = self.experiment.start_digest()
+        check_starts(
+            start_digests(self.runs) | {start},
+            self.experiment,
+            self.experiment.run_config.model.name,
+        )
+        design = self.experiment.design
+        options = {name: design.overrides(key) for name, key in keys_by_name.items()}
+        fleet = Fleet(options, self.out / "runs", base=design.base)
+        # Runs that finished in an earlier call, but are not in the table yet.
+        for name, key in keys_by_name.items():
             if fleet.finished(name):
-                self._take(key, start)
-        self.save()
+                self._add_finished(key, start)
+        self.save_curves()
 
-        def ended(name: str) -> None:
-            self._take(wanted[name], start)
-            self.save()
+        def store_finished(name: str) -> None:
+            self._add_finished(keys_by_name[name], start)
+            self.save_curves()
 
         try:
-            fleet.train(jobs, tell, ended, minutes)
-        finally:
-            self.failed_now = [wanted[name] for name in fleet.failures]
-            self.failures |= {wanted[name]: said for name, said in fleet.failures.items()}
+            fleet.train(jobs, on_progress, store_finished, minutes)
+        finally:  # also after Ctrl-C: failures so far belong in the table
+            self.new_failures = [keys_by_name[name] for name in fleet.failures]
+            self.failures |= {keys_by_name[name]: reason for name, reason in fleet.failures.items()}
 
-    def _take(self, key: Key, start: str) -> None:
-        curve = read_run(RunFolder.open(self.out / "runs" / key.name))
-        self.runs[key] = [{"start": start, **r} for r in curve]
+    def _add_finished(self, key: RunKey, start: str) -> None:
+        curve = read_curve(RunFolder.open(self.out / "runs" / key.name))
+        self.runs[key] = [{"start": start, **record} for record in curve]
 
-    def save(self) -> None:
-        """curves.parquet, whole."""
-        known = in_order(Piece(self.runs, self.failures), self.experiment)
-        self.runs, self.failures = known.runs, dict(known.failures)
+    def save_curves(self) -> None:
+        """Rewrite curves.parquet with everything that is known."""
+        ordered = order_runs(Piece(self.runs, self.failures), self.experiment)
+        self.runs, self.failures = ordered.runs, dict(ordered.failures)
         if self.runs or self.failures:
-            write_piece(self.out / NAME, known, self.experiment)
+            write_piece(self.out / CURVES_FILE, ordered, self.experiment)
 
-    # -- what it came to -----------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------
 
     def conclude(self) -> str:
-        """Judge, write tables, and return what is to be said in the end."""
+        """Judge the finished runs, write the tables, and return the verdict in one line."""
         if self.experiment.options.pilot:
-            choice = pilot.choose(self.runs, self.experiment)
-            failed = failures_of_a_pilot(self.failures, self.runs)
-            tables = pilot.markdown(choice, failed)
-            self._write("results.md", heading(self.experiment, self.runs) + tables)
+            choice = pilot.choose_rates(self.runs, self.experiment)
+            failed = describe_pilot_failures(self.failures, self.runs)
+            tables = pilot.pilot_markdown(choice, failed)
+            self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
-        finding = findings.judge(self.runs, self.experiment, self.failures)
-        tables = findings.markdown(self.runs, self.experiment, self.failures)
-        self._write("results.md", heading(self.experiment, self.runs) + tables)
-        self._write(f"{self.experiment.name}.json", self._found(finding))
+        finding = findings.judge_experiment(self.runs, self.experiment, self.failures)
+        tables = findings.results_markdown(self.runs, self.experiment, self.failures)
+        self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
+        self._write(f"{self.experiment.name}.json", self._result_json(finding))
         return f"{finding.verdict}. {finding.because}"
 
-    def _found(self, finding: Finding) -> str:
-        """NAME.json."""
-        seconds = sum(seconds_of(curve) for curve in self.runs.values())
-        found = {
-            "hypotheses": findings.verdicts(self.runs, self.experiment),
-            "shared": origins(self.runs),
+    def _result_json(self, finding: Finding) -> str:
+        """The content of NAME.json."""
+        seconds = sum(run_seconds(curve) for curve in self.runs.values())
+        extra = {
+            "hypotheses": findings.hypothesis_verdicts(self.runs, self.experiment),
+            "shared": run_origins(self.runs),
         }
-        return finding_to_json(about(self.experiment) | found, finding, seconds)
+        return finding_to_json(result_header(self.experiment) | extra, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
-    def draw(self) -> list[Path]:
-        """Figures and the page; needs altair, which a machine that only trains may not have."""
-        from counterpoise.lab.experiments.charts import figures
+    def draw_figures(self) -> list[Path]:
+        """Write the figures and the page; returns their paths."""
+        # Imported here: a machine that only trains may not have altair.
+        from counterpoise.lab.experiments.charts import experiment_figures
         from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
         written = []
-        for part, drawn in figures(self.runs, self.experiment).items():
-            if not drawn:  # nothing to compare yet
+        for group, figures in experiment_figures(self.runs, self.experiment).items():
+            if not figures:  # no arm can be compared with the baseline yet
                 continue
-            write_figures(drawn, self.out, f"{self.experiment.name}-{part}")
-            written.append(self.out / f"{self.experiment.name}-{part}.png")
+            write_figures(figures, self.out, f"{self.experiment.name}-{group}")
+            written.append(self.out / f"{self.experiment.name}-{group}.png")
         if not self.experiment.options.pilot:
             written.append(write_studies_page(self.out, self.out / "report.html"))
         return written

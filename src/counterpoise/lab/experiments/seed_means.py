@@ -1,15 +1,15 @@
-"""Many seeds as one: the mean of a number, or of a curve at every iteration, and its interval.
+"""Means over seeds with intervals: of a single number, or of a curve at every iteration.
 
     value, low, high    mean over seeds with its 95 % interval (Student's t), cut to the values that
                         the quantity can take; one seed has no interval
     at                  what the seeds had spent by then, on average: rollouts or updates
 
-The mean over all seeds there could be lies where single values lie: that of a share in [0, 1]. What
-of an interval is outside covers nothing, so cutting it off costs no coverage. With two or three
-seeds it matters: from 40 and 60 % Student's t makes -77 to 177 %, which says that all is possible.
-Differences between arms (compare.py) are left whole: verdicts and p-values are made of them.
+The true mean of a share lies in [0, 1]. The part of an interval outside that range covers nothing,
+so cutting it off costs no coverage. With two or three seeds it matters: 40 and 60 % give -77 to
+177 % by Student's t. Differences between arms (compare.py) are not cut, because verdicts and
+p-values are computed from them.
 
-An iteration counts only where all seeds have it, so that no curve bends when one of them ends.
+An iteration counts only if all seeds have it, so that no curve bends where one of them ends.
 """
 
 from __future__ import annotations
@@ -19,42 +19,46 @@ from dataclasses import replace
 from itertools import pairwise
 
 from counterpoise.lab.experiments.compare import Cost
-from counterpoise.lab.experiments.curves import Range, Runs, possible
+from counterpoise.lab.experiments.curves import Range, Runs, value_range
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean, student_mean
 
-WINDOW = 5  # iterations that noisy curves are averaged over, before seeds are
+SMOOTHING_WINDOW = 5  # iterations; noisy curves are smoothed before the mean over seeds
 
 
-def mean_over_seeds(values: Sequence[float], possible: Range) -> SeedMean:
-    """
+def mean_over_seeds(values: Sequence[float], value_range: Range) -> SeedMean:
+    """The mean with its interval, cut to the values that the quantity can take.
+
     Example:
-        >>> found = mean_over_seeds([0.4, 0.6], (0.0, 1.0))
-        >>> found.value, found.low, found.high
+        >>> mean = mean_over_seeds([0.4, 0.6], (0.0, 1.0))
+        >>> mean.value, mean.low, mean.high
         (0.5, 0.0, 1.0)
     """
     mean = student_mean(values)
     if mean.n < 2:
         return mean
-    least, most = min(possible[0], mean.value), max(possible[1], mean.value)  # but for rounding
-    return replace(mean, low=max(mean.low, least), high=min(mean.high, most))
+    # Rounding may put the mean itself just outside the range: widen the range to include it.
+    lower_bound, upper_bound = min(value_range[0], mean.value), max(value_range[1], mean.value)
+    return replace(mean, low=max(mean.low, lower_bound), high=min(mean.high, upper_bound))
 
 
-def over_seeds(
+def mean_curve(
     runs: Runs, arm: str, rate: float, column: str, cost: Cost = "rollouts", *, window: int = 1
 ) -> list[Record]:
-    """A point for every iteration where the column is known for all seeds that got there."""
-    curves = [c for key, c in runs.items() if (key.arm, key.rate) == (arm, rate)]
-    known: dict[int, list[tuple[float, float]]] = {}  # iteration -> (spent, value) of every seed
+    """The mean curve of an arm: a point for every iteration that all seeds have measured."""
+    curves = [curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)]
+    # iteration -> (spent, value) of every seed
+    seed_points: dict[int, list[tuple[float, float]]] = {}
     for curve in curves:
-        for r, value in _averaged(curve, column, window):
-            known.setdefault(r["iteration"], []).append((r[cost], value))
+        for record, value in _smoothed(curve, column, window):
+            seed_points.setdefault(record["iteration"], []).append((record[cost], value))
     points = []
-    for iteration, found in sorted(known.items()):
-        if len(found) < len(curves):
+    for iteration, points_of_seeds in sorted(seed_points.items()):
+        # Some seed ended earlier, or did not measure the column here.
+        if len(points_of_seeds) < len(curves):
             continue
-        mean = mean_over_seeds([value for _, value in found], possible(column))
-        spent = sum(at for at, _ in found) / len(found)
+        mean = mean_over_seeds([value for _, value in points_of_seeds], value_range(column))
+        spent = sum(cost_at for cost_at, _ in points_of_seeds) / len(points_of_seeds)
         low, high = (mean.low, mean.high) if mean.n > 1 else (mean.value, mean.value)
         points.append(
             {"at": spent, "iteration": iteration, "value": mean.value, "low": low, "high": high}
@@ -62,14 +66,14 @@ def over_seeds(
     return points
 
 
-def _averaged(curve: list[Record], column: str, window: int) -> list[tuple[Record, float]]:
-    """Means over `window` known values in a row, each at the last of them; as is for a window of 1.
+def _smoothed(curve: list[Record], column: str, window: int) -> list[tuple[Record, float]]:
+    """Block means over `window` consecutive values, each placed at the last of them.
 
-    A curve too short for two windows is left as it is.
+    A window of 1, or a curve too short for two windows, is left unchanged.
     """
-    known = [(r, float(r[column])) for r in curve if r.get(column) is not None]
-    if window == 1 or len(known) < 2 * window:
-        return known
-    edges = range(0, len(known) + 1, window)
-    blocks = [known[a:b] for a, b in pairwise(edges)]
-    return [(block[-1][0], sum(v for _, v in block) / window) for block in blocks]
+    values = [(record, float(record[column])) for record in curve if record.get(column) is not None]
+    if window == 1 or len(values) < 2 * window:
+        return values
+    edges = range(0, len(values) + 1, window)
+    blocks = [values[start:stop] for start, stop in pairwise(edges)]
+    return [(block[-1][0], sum(value for _, value in block) / window) for block in blocks]

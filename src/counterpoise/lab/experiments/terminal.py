@@ -1,4 +1,4 @@
-"""`poise experiment` at the terminal: progress of all runs, then the verdict."""
+"""`poise experiment` on the terminal: live progress of all runs, then the verdict."""
 
 from __future__ import annotations
 
@@ -13,105 +13,109 @@ from rich.table import Table
 
 from counterpoise.config.load import find_run
 from counterpoise.errors import PoiseError, counted, unknown
-from counterpoise.lab.experiments.design import Key
-from counterpoise.lab.experiments.dry_run import described
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.processes import Standing, number_of_jobs
-from counterpoise.lab.experiments.run import Bench
+from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
+from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.terminal import TerminalConsole, one_line
 
-EVERY = 20.0  # seconds between lines where nothing can be drawn in place
+LINE_INTERVAL_SECONDS = 20.0  # between progress lines, where the output is not a terminal
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Which runs of the experiment to train now; None: all."""
+class RunSelection:
+    """The runs of the experiment to train now, as given on the command line; None: all."""
 
     seeds: str | None = None  # "0:4": the first four
     rates: str | None = None  # "1e-5,4e-5"
     arms: str | None = None  # "shuffled,QB"
 
-    def of(self, experiment: Experiment) -> list[Key]:
+    def select(self, experiment: Experiment) -> list[RunKey]:
+        """The selected runs in the order of the experiment."""
         design = experiment.design
-        seeds = _slice(self.seeds, list(design.seeds))
-        rates = [_rate(text, design.rates) for text in _listed(self.rates)] or list(design.rates)
-        arms = _listed(self.arms) or list(design.arms)
+        seeds = set(_slice_seeds(self.seeds, list(design.seeds)))
+        rates = {_parse_rate(text, design.rates) for text in _split_list(self.rates)}
+        arms = _split_list(self.arms) or list(design.arms)
         for arm in arms:
             if arm not in design.arms:
                 raise unknown("arm", arm, design.arms)
-        chosen = set(seeds), set(rates), set(arms)
         return [
             key
-            for key in design.runs()
-            if key.seed in chosen[0] and key.rate in chosen[1] and key.arm in chosen[2]
+            for key in design.run_keys()
+            if key.seed in seeds and (not rates or key.rate in rates) and key.arm in arms
         ]
 
 
 def run_experiment(
     file: str,
     out: Path | None,
-    part: Part,
+    selection: RunSelection,
     *,
     jobs: int | None,
     minutes: float | None,
     model: str | None,
     dry_run: bool,
 ) -> None:
+    """Run `poise experiment`: train the selected runs, or describe the plan with `dry_run`."""
     experiment = read_experiment(file, model)
-    keys = part.of(experiment)
+    keys = selection.select(experiment)
     console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs
     if dry_run:
-        told = described(experiment, keys, out, jobs, minutes)
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+        plan_text = describe_plan(experiment, keys, out, jobs, minutes)
+        console.print(plan_text, highlight=False, markup=False, soft_wrap=True)
         return
     if out is None:
-        raise PoiseError("--out is missing: the folder to make the experiment in")
-    bench = Bench.open(experiment, find_run(file), out)
-    known = sum(key in bench.runs for key in keys)
-    console.print(f"{experiment.name}: {counted(len(keys), 'run')}, {known} known", highlight=False)
+        raise PoiseError("--out is missing: name the folder for the experiment")
+    runner = ExperimentRunner.open(experiment, find_run(file), out)
+    already_finished = sum(key in runner.runs for key in keys)
+    console.print(
+        f"{experiment.name}: {counted(len(keys), 'run')}, {already_finished} known", highlight=False
+    )
     try:
         with _Display(console) as display:
-            bench.train(keys, jobs, display.tell, minutes)
-    except KeyboardInterrupt:
+            runner.train(keys, jobs, display.show, minutes)
+    except KeyboardInterrupt:  # what has finished is still worth a table
         console.print("stopped; the same command goes on", highlight=False)
-        _conclude(bench, keys, console)
+        _conclude(runner, keys, console)
         raise
-    _conclude(bench, keys, console)
-    if bench.failed_now:
-        failed = f"{counted(len(bench.failed_now), 'run')} failed"
-        untried = sum(key not in bench.runs and key not in bench.failures for key in keys)
+    _conclude(runner, keys, console)
+    if runner.new_failures:
+        message = f"{counted(len(runner.new_failures), 'run')} failed"
+        untried = sum(key not in runner.runs and key not in runner.failures for key in keys)
         if untried and minutes is None:
-            failed += f" before any ended, {untried} left untried"
-        raise PoiseError(f"{failed}; the same command tries again")
+            message += f" before any finished, {untried} not tried"
+        raise PoiseError(f"{message}; the same command tries again")
 
 
-def _conclude(bench: Bench, keys: Sequence[Key], console: Console) -> None:
-    for key in bench.failed_now:
-        said = f"{key.name} failed: {bench.failures[key]}"
-        console.print(one_line(said), style="red", markup=False, highlight=False, soft_wrap=True)
-    bench.save()
-    ended = sum(key in bench.runs for key in keys)
-    console.print(f"{ended} of {len(keys)} runs are finished", highlight=False)
-    if bench.runs or bench.failures:
-        console.print(bench.conclude(), markup=False, highlight=False, soft_wrap=True)
+def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console) -> None:
+    """Print failures and the verdict, and write tables and figures."""
+    for key in runner.new_failures:
+        message = f"{key.name} failed: {runner.failures[key]}"
+        console.print(one_line(message), style="red", markup=False, highlight=False, soft_wrap=True)
+    runner.save_curves()
+    finished = sum(key in runner.runs for key in keys)
+    console.print(f"{finished} of {len(keys)} runs are finished", highlight=False)
+    if runner.runs or runner.failures:
+        console.print(runner.conclude(), markup=False, highlight=False, soft_wrap=True)
         try:
-            for path in bench.draw() if bench.runs else ():
+            for path in runner.draw_figures() if runner.runs else ():
                 console.print(str(path), markup=False, highlight=False, soft_wrap=True)
         except ModuleNotFoundError as fault:
             console.print(
-                f"no figures: {fault.name} is not installed here; give this command "
-                f"{bench.out / 'curves.parquet'} as a piece where it is",
+                f"no figures: {fault.name} is not installed here; install it, or use "
+                f"{runner.out / 'curves.parquet'} as a piece on a machine that has it",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
-        console.print(f"tables {bench.out / 'results.md'}", markup=False, highlight=False)
+        console.print(f"tables {runner.out / 'results.md'}", markup=False, highlight=False)
 
 
 class _Display:
-    """A table in place on a terminal; elsewhere a line now and then."""
+    """A live table on a terminal; elsewhere a progress line from time to time."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.last = console, -EVERY
+        self.console, self.last_line_time = console, -LINE_INTERVAL_SECONDS
         self.live = Live(console=console, transient=True, refresh_per_second=2)
 
     def __enter__(self) -> _Display:
@@ -123,44 +127,46 @@ class _Display:
         if self.console.is_terminal:
             self.live.stop()
 
-    def tell(self, standing: Standing) -> None:
-        left = standing.seconds_left
-        head = f"{standing}, {100 * standing.share:.0f} %"
-        head += f", {left / 60:.0f} min left" if left is not None else ""
+    def show(self, progress: FleetProgress) -> None:
+        seconds_left = progress.seconds_left
+        head = f"{progress}, {100 * progress.done_share:.0f} %"
+        head += f", {seconds_left / 60:.0f} min left" if seconds_left is not None else ""
         if self.console.is_terminal:
             table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
-            for name, behind in standing.running.items():
-                table.add_row(name, str(behind))
+            for name, iterations in progress.running.items():
+                table.add_row(name, str(iterations))
             self.live.update(table)
-        elif time.monotonic() - self.last > EVERY:
-            self.last = time.monotonic()
-            running = ", ".join(f"{name} {behind}" for name, behind in standing.running.items())
+        elif time.monotonic() - self.last_line_time > LINE_INTERVAL_SECONDS:
+            self.last_line_time = time.monotonic()
+            running = ", ".join(
+                f"{name} {iterations}" for name, iterations in progress.running.items()
+            )
             line = f"{head}  [{running}]"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+def _split_list(text: str | None) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()] if text else []
 
 
-def _rate(text: str, rates: Sequence[float]) -> float:
+def _parse_rate(text: str, rates: Sequence[float]) -> float:
     try:
         rate = float(text)
     except ValueError:
-        rate = -1.0
+        rate = -1.0  # not a rate of any experiment, so the error below is raised
     if rate not in rates:
-        known = ", ".join(f"{each:g}" for each in rates)
-        raise PoiseError(f"--rates {text} is not a rate of the experiment: {known}")
+        known_rates = ", ".join(f"{known_rate:g}" for known_rate in rates)
+        raise PoiseError(f"--rates {text} is not a rate of the experiment: {known_rates}")
     return rate
 
 
-def _slice(text: str | None, seeds: list[int]) -> list[int]:
+def _slice_seeds(text: str | None, seeds: list[int]) -> list[int]:
     if text is None:
         return seeds
-    first, colon, last = text.partition(":")
-    if not colon or not all(part.isdigit() or not part for part in (first, last)):
+    start, colon, stop = text.partition(":")
+    if not colon or not all(bound.isdigit() or not bound for bound in (start, stop)):
         raise PoiseError(f"--seeds {text}: write A:B, such as 0:4 for the first four")
-    chosen = seeds[int(first or 0) : int(last) if last else None]
-    if not chosen:
+    selected = seeds[int(start or 0) : int(stop) if stop else None]
+    if not selected:
         raise PoiseError(f"--seeds {text} names none of the experiment's {len(seeds)} seeds")
-    return chosen
+    return selected

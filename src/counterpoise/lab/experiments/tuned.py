@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.experiments.compare import Comparison, Cost, points, read_at
-from counterpoise.lab.experiments.curves import HELDOUT, Runs, end
-from counterpoise.lab.experiments.design import Key
+from counterpoise.lab.experiments.compare import Comparison, Cost, format_points, interpolate_at
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number
 from counterpoise.statistics.student import bonferroni_level, student_mean
@@ -35,19 +35,19 @@ class TunedComparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.arm} at {_rates(self.rates)} against {self.comparison.against} at "
-            f"{_rates(self.baseline_rates)}: {points(self.comparison.rollouts)} at equal rollouts "
-            f"and {points(self.comparison.updates)} at equal updates over "
+            f"{self.arm} at {_rates(self.rates)} against {self.comparison.baseline} at "
+            f"{_rates(self.baseline_rates)}: {format_points(self.comparison.rollouts)} at equal "
+            f"rollouts and {format_points(self.comparison.updates)} at equal updates over "
             f"{self.comparison.rollouts.n} seeds"
         )
 
 
 def compare_tuned(
-    runs: Runs, experiment: Experiment, column: str = HELDOUT
+    runs: Runs, experiment: Experiment, column: str = HELDOUT_COLUMN
 ) -> list[TunedComparison]:
     """Every other arm against the baseline; empty unless `tuned` is set and all runs are there."""
     design = experiment.design
-    if not experiment.options.tuned or any(key not in runs for key in design.runs()):
+    if not experiment.options.tuned or any(key not in runs for key in design.run_keys()):
         return []
     halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
     chosen = {
@@ -62,11 +62,12 @@ def compare_tuned(
         for half, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
             for seed in judged_seeds:
                 pair = [
-                    runs[Key(name, chosen[name][half], seed)] for name in (arm, experiment.baseline)
+                    runs[RunKey(name, chosen[name][half], seed)]
+                    for name in (arm, experiment.baseline)
                 ]
                 for cost, values in differences.items():
                     least = min(curve[-1][cost] for curve in pair)
-                    success = [read_at(curve, cost, least, column) for curve in pair]
+                    success = [interpolate_at(curve, cost, least, column) for curve in pair]
                     if success[0] is not None and success[1] is not None:
                         values.append(success[0] - success[1])
         if not differences["rollouts"]:  # held-out success was not measured at this setting
@@ -92,7 +93,7 @@ def compare_tuned(
 def tuned_numbers(comparisons: Sequence[TunedComparison]) -> list[Number]:
     numbers = []
     for tuned in comparisons:
-        name = f"{tuned.arm} minus {tuned.comparison.against}, each at its tuned rate"
+        name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
         for cost in ("rollouts", "updates"):
             mean = getattr(tuned.comparison, cost)
             numbers.append(
@@ -118,7 +119,7 @@ def _best_rate(
     """The smaller rate wins a tie."""
 
     def mean_success(rate: float) -> float:
-        finals = [end(column)(runs[Key(arm, rate, seed)]) for seed in seeds]
+        finals = [last_value(column)(runs[RunKey(arm, rate, seed)]) for seed in seeds]
         return sum(value for value in finals if value is not None) / len(seeds)
 
     return max(sorted(experiment.design.rates), key=mean_success)

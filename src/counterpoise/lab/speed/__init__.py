@@ -1,1 +1,1 @@
-"""`poise bench`: how fast, how large and how exact, against a peer and against a floor."""
+"""`poise bench` and further timings: speed, memory and precision, against peers and floors."""

@@ -1,13 +1,13 @@
-"""How exact half precision is: sampler against trainer, and a gradient against float32.
+"""Measure half precision: sampler against trainer, and the gradient against float32.
 
-    log-probabilities  |sampler - trainer| of every drawn token, before any update
+    log-probabilities  |sampler - trainer| of every sampled token, before any update
     gradient           |g - g32| / |g32| over all parameters, and the cosine of each parameter's
 
 g32 is the gradient of the same loss on the same rows by transformers' own forward, padded, with the
-same weights in float32. Rounding is no fault of ours or theirs: the yardstick is the same
-transformers forward in the model's dtype, and ours must not be further off than 1.5 times that.
+same weights in float32. Some rounding is unavoidable: the yardstick is the same transformers
+forward in the model's dtype, and our error must be at most 1.5 times as large.
 
-Random weights give flat logits, and flat logits agree too easily: name a real model by --model.
+Random weights give flat logits, and flat logits agree too easily: use a real model (--model).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 from counterpoise.config import SampleConfig, UpdateConfig
 from counterpoise.lab.speed import update, workload
 from counterpoise.lab.speed.clock import release
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable
 from counterpoise.model.load import Policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
@@ -35,39 +35,60 @@ from counterpoise.update.step import StepSettings, accumulate_gradient
 LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
 ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
 GRADIENT_GROUPS = 4
-EDGES = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, float("inf"))  # of the histogram
+HISTOGRAM_EDGES = (
+    0.0,
+    1e-4,
+    1e-3,
+    3e-3,
+    1e-2,
+    3e-2,
+    0.1,
+    0.3,
+    1.0,
+    float("inf"),
+)  # of the histogram
 Gradient = dict[str, Tensor]
 
 
-def measure(setup: Setup) -> Part:
-    job = setup.plan.agreement
-    policy = workload.load(job.model)
-    prompts = workload.encode(policy.tokenizer, workload.make_texts(policy.tokenizer, job.prompts))
-    seeds_PG = workload.seeds(job.prompts, job.group_size)
-    drawn = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=job.length))
-    rows = _rows(prompts, drawn)
-    config = UpdateConfig(lr=workload.LR, **setup.update)
-    gaps, data = _logprobs(policy, rows, config)
-    setup.say(f"agreement, log-probabilities: {gaps[0]} on average")
-    errors = _gradients(policy, rows[: GRADIENT_GROUPS * job.group_size], config)
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Sample rollouts, score them by the trainer, and compare gradients with float32."""
+    workload_size = setup.plan.agreement
+    policy = workload.load_endless_policy(workload_size.model)
+    prompts = workload.encode_texts(
+        policy.tokenizer, workload.make_texts(policy.tokenizer, workload_size.prompts)
+    )
+    seeds_PG = workload.make_seeds(workload_size.prompts, workload_size.group_size)
+    responses = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=workload_size.length))
+    rows = _rows(prompts, responses)
+    config = UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
+    gaps, data = _logprob_gaps(policy, rows, config)
+    setup.log(f"agreement, log-probabilities: {gaps[0]} on average")
+    errors = _gradient_comparison(
+        policy, rows[: GRADIENT_GROUPS * workload_size.group_size], config
+    )
     release(setup.device)
-    ours, peer = errors["ours"]["relative"], errors["transformers"]["relative"]
+    our_error, peer_error = errors["ours"]["relative"], errors["transformers"]["relative"]
     bars = []
-    if setup.cuda:
+    if setup.cuda:  # the limits were set on a GPU in bfloat16
         bars.append(Bar("mean |sampler - trainer|", data["mean"], LOGPROB_BAR))
-        bars.append(Bar("gradient error, transformers' being 1", ours / peer, ROUNDING_BAR, "x"))
-    return Part(
-        title=f"agreement: {job.model} in {setup.rates.dtype}, {job} tokens",
+        bars.append(
+            Bar("gradient error, transformers' being 1", our_error / peer_error, ROUNDING_BAR, "x")
+        )
+    return MeasurementTable(
+        title=f"agreement: {workload_size.model} in {setup.rates.dtype}, {workload_size} tokens",
         columns=("", "mean", "median", "99 %", "largest"),
         rows=[
             ["|sampler - trainer|, log-probability", *gaps],
             *(
-                [f"gradient by {name}, relative error", f"{e['relative']:.2e}", "", "", ""]
-                for name, e in errors.items()
+                [f"gradient by {name}, relative error", f"{error['relative']:.2e}", "", "", ""]
+                for name, error in errors.items()
             ),
             *(
-                [f"gradient by {name}, 1 - cosine of a parameter", *_spread(1 - e["cosines"])]
-                for name, e in errors.items()
+                [
+                    f"gradient by {name}, 1 - cosine of a parameter",
+                    *_format_spread(1 - error["cosines"]),
+                ]
+                for name, error in errors.items()
             ),
         ],
         bars=bars,
@@ -75,53 +96,72 @@ def measure(setup: Setup) -> Part:
         data={
             "agreement": {
                 "logprobs": data,
-                "gradient": {k: e | {"cosines": e["cosines"].tolist()} for k, e in errors.items()},
+                "gradient": {
+                    name: error | {"cosines": error["cosines"].tolist()}
+                    for name, error in errors.items()
+                },
             }
         },
     )
 
 
-def _rows(prompts: Sequence[Ints], drawn: Sequence[Sequence[Response]]) -> list[Row]:
+def _rows(prompts: Sequence[Ints], responses_PG: Sequence[Sequence[Response]]) -> list[Row]:
     rows = []
-    for p, (prompt, responses) in enumerate(zip(prompts, drawn, strict=True)):
-        rewards = workload.alternate(len(responses))
-        for i, (response, reward) in enumerate(zip(responses, rewards, strict=True)):
-            made = Rollout(f"p{p}", "", "", "", reward, prompt, response.tokens, response.logprobs)
-            rows.append(Row(f"p{p}", 2 * reward - 1, len(response.tokens), index=i, rollout=made))
+    for prompt_index, (prompt, responses) in enumerate(zip(prompts, responses_PG, strict=True)):
+        rewards = workload.alternating_rewards(len(responses))
+        for response_index, (response, reward) in enumerate(zip(responses, rewards, strict=True)):
+            rollout = Rollout(
+                f"p{prompt_index}", "", "", "", reward, prompt, response.tokens, response.logprobs
+            )
+            rows.append(
+                Row(
+                    f"p{prompt_index}",
+                    2 * reward - 1,
+                    len(response.tokens),
+                    index=response_index,
+                    rollout=rollout,
+                )
+            )
     return rows
 
 
-def _logprobs(
+def _logprob_gaps(
     policy: Policy, rows: Sequence[Row], config: UpdateConfig
 ) -> tuple[list[str], dict[str, Any]]:
     by_trainer = np.concatenate(score_logprobs(policy, rows, 1.0, config.micro_tokens))
     by_sampler = np.concatenate([row.content.sampled_logprobs for row in rows])
     gaps = np.abs(by_trainer.astype(np.float64) - by_sampler)
-    counts, _ = np.histogram(gaps, bins=EDGES)
-    quantiles = {str(q): float(np.quantile(gaps, q)) for q in (0.5, 0.9, 0.99, 0.999, 1.0)}
+    counts, _ = np.histogram(gaps, bins=HISTOGRAM_EDGES)
+    quantiles = {
+        str(quantile): float(np.quantile(gaps, quantile))
+        for quantile in (0.5, 0.9, 0.99, 0.999, 1.0)
+    }
     data = {
         "tokens": len(gaps), "mean": float(gaps.mean()), "quantiles": quantiles,
         "bias": float((by_trainer - by_sampler).mean()), "entropy": float(-by_trainer.mean()),
-        "histogram": {"edges": [str(e) for e in EDGES], "counts": counts.tolist()},
+        "histogram": {"edges": [str(edge) for edge in HISTOGRAM_EDGES], "counts": counts.tolist()},
     }  # fmt: skip
-    return _spread(gaps), data
+    return _format_spread(gaps), data
 
 
-def _gradients(
+def _gradient_comparison(
     policy: Policy, rows: Sequence[Row], config: UpdateConfig
 ) -> dict[str, dict[str, Any]]:
-    """Errors of ours and of transformers' own, both in the model's dtype, against float32."""
+    """Errors of our gradient and of transformers', both in the model's dtype, against float32."""
     exact = wrap_model(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
-    update.plain(exact, None, rows, config)
-    reference = _taken(exact)
-    del exact
-    ours = _ours(policy, rows, config)
-    update.plain(policy, None, rows, config)
-    return {"ours": errors(ours, reference), "transformers": errors(_taken(policy), reference)}
+    update.padded_step(exact, None, rows, config)
+    reference = _take_gradient(exact)
+    del exact  # the float32 copy is large: free it before the next backward pass
+    ours = _native_gradient(policy, rows, config)
+    update.padded_step(policy, None, rows, config)
+    return {
+        "ours": gradient_errors(ours, reference),
+        "transformers": gradient_errors(_take_gradient(policy), reference),
+    }
 
 
-def _ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient:
-    """As a step takes it: passes add up in the optimizer's float32 masters."""
+def _native_gradient(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient:
+    """The gradient as a step computes it: summed over passes in the optimizer's float32 masters."""
     optimizer = Optimizer(policy.model, config)
     accumulate_gradient(
         policy,
@@ -131,36 +171,48 @@ def _ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Gradient
     )
     optimizer.collect_gradients()
     masters = zip(policy.model.named_parameters(), optimizer.masters, strict=True)
-    grads = {name: master.grad.clone() for (name, _), master in masters if master.grad is not None}
+    gradient = {
+        name: master.grad.clone() for (name, _), master in masters if master.grad is not None
+    }
     optimizer.zero_grad()
-    return grads
+    return gradient
 
 
-def _taken(policy: Policy) -> Gradient:
-    """The gradients, in float32; the weights are left without."""
-    grads = {}
+def _take_gradient(policy: Policy) -> Gradient:
+    """Take the gradients in float32, and clear them from the weights."""
+    gradient = {}
     for name, weight in policy.model.named_parameters():
         if weight.grad is not None:
-            grads[name] = weight.grad.float()
+            gradient[name] = weight.grad.float()
             weight.grad = None
-    return grads
+    return gradient
 
 
-def errors(gradient: Gradient, reference: Gradient) -> dict[str, Any]:
-    """{relative error of the whole gradient, cosine of every parameter's [names]}."""
+def gradient_errors(gradient: Gradient, reference: Gradient) -> dict[str, Any]:
+    """The relative error of the whole gradient, and the cosine for every parameter."""
     if gradient.keys() != reference.keys():
-        raise AssertionError("the two gradients are of different parameters")
-    square = sum(float((gradient[n] - reference[n]).double().square().sum()) for n in reference)
-    norm = sum(float(reference[n].double().square().sum()) for n in reference)
+        raise AssertionError("the two gradients have different parameters")
+    squared_error = sum(
+        float((gradient[name] - reference[name]).double().square().sum()) for name in reference
+    )
+    squared_norm = sum(float(reference[name].double().square().sum()) for name in reference)
     cosines = [
-        float(torch.cosine_similarity(gradient[n].double().flatten(), of.double().flatten(), dim=0))
-        for n, of in reference.items()
+        float(
+            torch.cosine_similarity(
+                gradient[name].double().flatten(), reference_gradient.double().flatten(), dim=0
+            )
+        )
+        for name, reference_gradient in reference.items()
     ]
     worst = min(zip(cosines, reference, strict=True))
-    return {"relative": (square / norm) ** 0.5, "cosines": np.array(cosines), "worst": worst[1]}
+    return {
+        "relative": (squared_error / squared_norm) ** 0.5,
+        "cosines": np.array(cosines),
+        "worst": worst[1],
+    }
 
 
-def _spread(values: np.ndarray) -> list[str]:
+def _format_spread(values: np.ndarray) -> list[str]:
     """Mean, median, 99 % quantile and maximum."""
     numbers = (values.mean(), *np.quantile(values, (0.5, 0.99, 1.0)))
     return [f"{number:.2e}" for number in numbers]

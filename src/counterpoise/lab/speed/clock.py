@@ -1,9 +1,9 @@
-"""Time and memory of device work: warm up, synchronize, repeat, take the median.
+"""Measure time and memory of work on a device: warm up, synchronize, repeat, take the median.
 
 seconds   host clock between two synchronizations, so queued kernels count
 spread    (slowest - fastest) / median of the repeats: differences below it are noise
-peak      most memory beyond what was held before: allocated (tensors) and reserved (tensors,
-          the allocator's gaps, and the pools of CUDA graphs, which only this one sees)
+peak      largest memory beyond what was held before: allocated (tensors) and reserved (tensors,
+          the allocator's gaps, and the pools of CUDA graphs, which appear only here)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The repeats of one measurement.
+    """The seconds of all repeats of one measurement.
 
     Example:
         Timing((0.31, 0.30, 0.32)).median == 0.31
@@ -45,8 +45,8 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def once(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, everything it queued included."""
+def time_once(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, including everything it queued on the device."""
     synchronize(device)
     start = time.perf_counter()
     work()
@@ -54,45 +54,48 @@ def once(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def repeat(
+def time_repeats(
     work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 1
 ) -> Timing:
-    """The first calls load, compile and capture: they do not count."""
+    """Time a call several times."""
+    # The first calls load libraries, compile kernels and capture graphs: they do not count.
     for _ in range(warm_up):
         work()
-    return Timing(tuple(once(work, device) for _ in range(repeats)))
+    return Timing(tuple(time_once(work, device) for _ in range(repeats)))
 
 
-def take_turns(
+def time_in_turns(
     works: Mapping[str, Callable[[], object]],
     device: torch.device,
     repeats: int,
     warm_up: int = 1,
 ) -> dict[str, Timing]:
-    """Like `repeat` for several at once, in turns: what the machine does meanwhile hits all."""
+    """Time several calls in alternation."""
+    # In turns, because whatever else the machine does then slows all of them alike.
     for work in works.values():
         for _ in range(warm_up):
             work()
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
-            seconds[name].append(once(work, device))
+            seconds[name].append(time_once(work, device))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
 def device_seconds(
     works: Sequence[Callable[[], object]], device: torch.device, rounds: int
 ) -> float:
-    """Median seconds of one short kernel by device events; the works differ in their inputs, so
-    that no call finds its own in the cache."""
+    """Median seconds of one short kernel, measured by device events."""
+    # Callers pass several calls with different inputs, so that none finds its input in the cache.
     for work in works:
         work()
     if device.type != "cuda":
-        return statistics.median(once(work, device) for _ in range(rounds) for work in works)
+        return statistics.median(time_once(work, device) for _ in range(rounds) for work in works)
     spent = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
+        # One pair of events around all calls: events themselves take a few microseconds.
         for work in works:
             work()
         end.record()
@@ -101,10 +104,10 @@ def device_seconds(
     return statistics.median(spent)
 
 
-class Peak:
+class PeakMemory:
     """with Peak(device) as peak: ...        bytes beyond what was held at its start.
 
-    On the CPU both stay 0: a process cannot tell its parts apart.
+    On the CPU both stay 0: memory cannot be attributed to a part of a process.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -114,7 +117,7 @@ class Peak:
 
     def start(self) -> None:
         if self.device.type == "cuda":
-            release(self.device)
+            release(self.device)  # else cached blocks would hide what this work reserves
             self._held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats(self.device)
 
@@ -135,7 +138,7 @@ class Peak:
 
 
 def release(device: torch.device) -> None:
-    """Give back what no one refers to any more."""
+    """Collect garbage, and return cached memory to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -143,7 +146,7 @@ def release(device: torch.device) -> None:
 
 
 class Deadline:
-    """How long a run may still take; None never passes."""
+    """A time limit in minutes; None never passes."""
 
     def __init__(self, minutes: float | None) -> None:
         self.minutes = minutes

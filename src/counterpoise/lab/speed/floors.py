@@ -1,13 +1,13 @@
-"""What no implementation can beat: bytes over the copy rate, FLOP over the matrix rate.
+"""Lower bounds on time: bytes over the measured copy rate, FLOP over the matrix rate.
 
     decode one token for R rows
-        bytes  w W  +  k (sum_p S_p + R t)      each weight once, each key and value once
+        bytes  w W  +  k (sum_p S_p + R t)      every weight, key and value is read once
         FLOP   2 W_m R  +  4 H d L sum_r (S_r + t)
         floor  max(bytes / copy rate, FLOP / matrix rate), summed over the tokens t; prefill on top
 
     one optimizer step over packed rows
         FLOP   6 (W_b N + V D M)  +  12 H d L pairs            forward 2, backward 4
-        bytes  b W                                             of the optimizer
+        bytes  b W                                             by the optimizer
         floor  FLOP / matrix rate + bytes / copy rate
 
     W weights, w bytes of one; W_b those in the matrix products of the body, W_m = W_b + V D;
@@ -15,9 +15,9 @@
     N tokens of the pass (every prompt once), M response tokens; H heads of size d, L layers;
     pairs (query, key) that causal attention may look at.
 
-The lookup of the embedding is no product and counts nothing. Recomputation (gradient
-checkpointing, probabilities of the head) is work, but not the model's: it does not count either.
-Logits are not counted as traffic: a fused sampler never writes them.
+The embedding lookup is not a product and counts nothing. Recomputation (gradient checkpointing,
+probabilities of the head) does not count either: it is not work of the model. Logits do not count
+as traffic, because a fused sampler never writes them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OPTIMIZER_BYTES = {2: 2 + 2 + 3 * 8, 4: 4 + 3 * 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What this device reaches on the two plainest operations there are."""
+class DeviceRates:
+    """The rates that this device reaches on a plain copy and a plain matrix product."""
 
     copy: float  # bytes read plus bytes written, a second
     matrix: float  # FLOP a second of a large product in the model's dtype
@@ -50,8 +50,8 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Of a model, as far as floors depend on them.
+class ModelSizes:
+    """The sizes of a model that floors depend on.
 
     Example (SmolLM2-135M, bfloat16):
         Sizes(weights=134_515_008, body=106_168_320, head=28_311_552, layers=30, heads=9,
@@ -59,35 +59,41 @@ class Sizes:
     """
 
     weights: int  # all parameters
-    body: int  # of them, in matrix products outside the unembedding
+    body: int  # parameters in matrix products, without the unembedding
     head: int  # V D
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
-    width: int  # bytes of a weight
+    weight_bytes: int  # bytes of a weight
 
     @property
-    def cache(self) -> int:
+    def cache_bytes_per_token(self) -> int:
         """Bytes of one token's keys and values."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.width
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class WorkCost:
+    """Memory traffic and arithmetic of some work."""
+
     bytes: float
     flop: float
 
-    def seconds(self, rates: Rates) -> float:
-        """The larger of the two: the two units work at the same time."""
+    def seconds(self, rates: DeviceRates) -> float:
+        """The larger of the two times: memory and arithmetic units work in parallel."""
         return max(self.bytes / rates.copy, self.flop / rates.matrix)
 
 
-def sizes_of(policy: Policy) -> Sizes:
+def sizes_of(policy: Policy) -> ModelSizes:
+    """Read the sizes from a loaded model."""
     decoder = policy.decoder
-    linear = sum(m.weight.numel() for m in policy.model.modules() if isinstance(m, nn.Linear))
+    # The unembedding is a Linear of its own, even if its weight is tied to the embedding.
+    linear = sum(
+        module.weight.numel() for module in policy.model.modules() if isinstance(module, nn.Linear)
+    )
     head = decoder.unembedding.numel()
-    return Sizes(
+    return ModelSizes(
         weights=policy.num_parameters,
         body=linear - head,
         head=head,
@@ -95,40 +101,49 @@ def sizes_of(policy: Policy) -> Sizes:
         heads=decoder.heads,
         kv_heads=decoder.kv_heads,
         head_dim=decoder.head_dim,
-        width=decoder.unembedding.element_size(),
+        weight_bytes=decoder.unembedding.element_size(),
     )
 
 
-def prefill_cost(sizes: Sizes, prompts_P: Sequence[int]) -> Cost:
-    """Every prompt once; the unembedding only for its last token."""
+def prefill_cost(sizes: ModelSizes, prompts_P: Sequence[int]) -> WorkCost:
+    """The cost of every prompt once; only its last token goes through the unembedding."""
     pairs = sum(S * (S + 1) // 2 for S in prompts_P)
     flop = 2 * (sizes.body * sum(prompts_P) + sizes.head * len(prompts_P))
-    written = sizes.cache * sum(prompts_P)
-    return Cost(sizes.width * sizes.weights + written, flop + _attention(sizes, 4) * pairs)
+    cache_bytes = sizes.cache_bytes_per_token * sum(prompts_P)
+    return WorkCost(
+        sizes.weight_bytes * sizes.weights + cache_bytes, flop + _attention_flop(sizes, 4) * pairs
+    )
 
 
-def decode_cost(sizes: Sizes, prompts_P: Sequence[int], copies: int, drawn: int) -> Cost:
+def decode_cost(
+    sizes: ModelSizes, prompts_P: Sequence[int], copies: int, tokens_so_far: int
+) -> WorkCost:
     """One token for `copies` rows of every prompt, of which `drawn` are there already."""
     R = copies * len(prompts_P)
-    own = R * drawn  # the new token's own keys and values are written, and that counts as a read
-    pairs = copies * sum(prompts_P) + own
-    return Cost(
-        sizes.width * sizes.weights + sizes.cache * (sum(prompts_P) + own),
-        2 * (sizes.body + sizes.head) * R + _attention(sizes, 4) * pairs,
+    response_tokens = (
+        R * tokens_so_far
+    )  # the new token's own keys and values are written, and that counts as a read
+    pairs = copies * sum(prompts_P) + response_tokens
+    return WorkCost(
+        sizes.weight_bytes * sizes.weights
+        + sizes.cache_bytes_per_token * (sum(prompts_P) + response_tokens),
+        2 * (sizes.body + sizes.head) * R + _attention_flop(sizes, 4) * pairs,
     )
 
 
 def sampling_floor(
-    sizes: Sizes, prompts_P: Sequence[int], copies: int, length: int, rates: Rates
+    sizes: ModelSizes, prompts_P: Sequence[int], copies: int, length: int, rates: DeviceRates
 ) -> float:
-    """Seconds; the prefill draws the first token, so `length` - 1 decoding passes follow."""
-    passes = [decode_cost(sizes, prompts_P, copies, drawn) for drawn in range(1, length)]
-    return sum(c.seconds(rates) for c in [prefill_cost(sizes, prompts_P), *passes])
+    """Seconds for sampling; prefill gives the first token, so `length` - 1 passes follow."""
+    passes = [
+        decode_cost(sizes, prompts_P, copies, tokens_so_far) for tokens_so_far in range(1, length)
+    ]
+    return sum(cost.seconds(rates) for cost in [prefill_cost(sizes, prompts_P), *passes])
 
 
 def update_cost(
-    sizes: Sizes, groups: Sequence[tuple[int, Sequence[int]]], steps: int = 1
-) -> tuple[Cost, int]:
+    sizes: ModelSizes, groups: Sequence[tuple[int, Sequence[int]]], steps: int = 1
+) -> tuple[WorkCost, int]:
     """(cost of the optimizer steps over all rows, tokens of the passes).
 
     A group is (tokens of its prompt, tokens of each response); a response's last token predicts
@@ -140,35 +155,36 @@ def update_cost(
         S * (S + 1) // 2 + sum((T - 1) * S + (T - 1) * T // 2 for T in responses)
         for S, responses in groups
     )
-    flop = 6 * (sizes.body * N + sizes.head * M) + _attention(sizes, 12) * pairs
-    return Cost(steps * OPTIMIZER_BYTES[sizes.width] * sizes.weights, flop), N
+    flop = 6 * (sizes.body * N + sizes.head * M) + _attention_flop(sizes, 12) * pairs
+    return WorkCost(steps * OPTIMIZER_BYTES[sizes.weight_bytes] * sizes.weights, flop), N
 
 
-def update_floor(cost: Cost, rates: Rates) -> float:
-    """Gradient, then optimizer: one waits for the other, so the two times add up."""
+def update_floor(cost: WorkCost, rates: DeviceRates) -> float:
+    """Seconds of an update; the optimizer waits for the gradient, so the two times add up."""
     return cost.flop / rates.matrix + cost.bytes / rates.copy
 
 
-def _attention(sizes: Sizes, factor: int) -> int:
-    """FLOP of one (query, key) pair: 2 for the score and 2 for the mix, per head and channel."""
+def _attention_flop(sizes: ModelSizes, factor: int) -> int:
+    """FLOP of one (query, key) pair; forward: 2 for the score, 2 for the sum, per channel."""
     return factor * sizes.heads * sizes.head_dim * sizes.layers
 
 
-def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    """A large copy and a large matrix product, on random numbers."""
+def measure_rates(device: torch.device, dtype: torch.dtype) -> DeviceRates:
+    """Time a large copy and a large matrix product on random numbers."""
     cuda = device.type == "cuda"
     generator = torch.Generator(device).manual_seed(0)
     count = 1 << (30 if cuda else 26)  # bytes of one buffer: many times the cache
     sources = [torch.randint(0, 255, (count,), dtype=torch.uint8, device=device) for _ in range(2)]
     target = torch.empty_like(sources[0])
+    # Two sources in turn, so that none of the reads comes from the cache.
     copies = [partial(target.copy_, source) for source in sources]
     copy = 2 * count / device_seconds(copies, device, 10 if cuda else 3)
-    n = 8192 if cuda else 1024
+    size = 8192 if cuda else 1024
     pairs = [
-        [torch.randn(n, n, generator=generator, device=device).to(dtype) for _ in range(2)]
+        [torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2)]
         for _ in range(3)
     ]
-    out = torch.empty(n, n, dtype=dtype, device=device)
-    products = [partial(torch.mm, a, b, out=out) for a, b in pairs]
-    matrix = 2 * n**3 / device_seconds(products, device, 10 if cuda else 3)
-    return Rates(copy, matrix, str(dtype).removeprefix("torch."))
+    out = torch.empty(size, size, dtype=dtype, device=device)
+    products = [partial(torch.mm, left, right, out=out) for left, right in pairs]
+    matrix = 2 * size**3 / device_seconds(products, device, 10 if cuda else 3)
+    return DeviceRates(copy, matrix, str(dtype).removeprefix("torch."))

@@ -13,85 +13,98 @@ import torch
 
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, release
-from counterpoise.lab.speed.iteration import Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Plan, Setup
-from counterpoise.lab.speed.tables import Part, gigabytes, seconds
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.clock import PeakMemory, release
+from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedPlan, SpeedSetup
+from counterpoise.lab.speed.tables import MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.workload import Workload
 
 
-def measure(setup: Setup) -> Part:
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Time an iteration at every requested point."""
     rows: list[list[str]] = []
-    found: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     skipped: list[str] = []
     failed: list[str] = []
-    for job in chosen(setup.plan, setup.growth):
-        release(setup.device)
+    for workload_size in select_points(setup.plan, setup.growth_points):
+        release(setup.device)  # of the previous point, which may have failed half-way
         if setup.deadline.passed:
-            skipped.append(f"{job.model} {job}")
+            skipped.append(f"{workload_size.model} {workload_size}")
             continue
         try:
-            row, data = _point(setup, job)
-        except (torch.OutOfMemoryError, PoiseError) as fault:
-            failed.append(f"{job.model} {job}: {str(fault).splitlines()[0]}")
+            row, data = _measure_point(setup, workload_size)
+        except (torch.OutOfMemoryError, PoiseError) as fault:  # the next point may be smaller
+            failed.append(f"{workload_size.model} {workload_size}: {str(fault).splitlines()[0]}")
             continue
         rows.append(row)
-        found.append(data)
-        setup.say(f"growth, {job.model} {job}: {row[4]}")
-    over = f"skipped, {setup.deadline.minutes} minutes are over: {', '.join(skipped)}"
-    return Part(
+        points.append(data)
+        setup.log(f"growth, {workload_size.model} {workload_size}: {row[4]}")
+    skipped_note = f"skipped, {setup.deadline.minutes} minutes are over: {', '.join(skipped)}"
+    return MeasurementTable(
         title="growth of an iteration",
         columns=(
             "model", "rollouts", "tokens each", "peak", "iteration", "spread", "sampling", "update",
             "tokens/s", "ms a rollout",
         ),
         rows=rows,
-        notes=[*failed, *([over] if skipped else [])],
-        data={"growth": found, "skipped": skipped, "failed": failed},
+        notes=[*failed, *([skipped_note] if skipped else [])],
+        data={"growth": points, "skipped": skipped, "failed": failed},
     )  # fmt: skip
 
 
-def chosen(plan: Plan, wanted: Sequence[str]) -> list[Work]:
-    """The points that are asked for, in that order; without a wish all of them.
+def select_points(plan: SpeedPlan, requested: Sequence[str]) -> list[Workload]:
+    """The requested points in that order; all points if none is requested.
 
     Example:
-        chosen(plan, ["length=2048", "size"])      # one point of the one axis, all of the other
+        select_points(plan, ["length=2048", "size"])      # one point of length, all of size
     """
-    points: list[Work] = []
-    for text in wanted or plan.growth:
+    points: list[Workload] = []
+    for text in requested or plan.growth:
         axis, equals, value = text.partition("=")
         if axis not in plan.growth:
             raise unknown("axis of growth", axis, plan.growth)
-        by_value = {_value(axis, job): job for job in plan.growth[axis]}
+        by_value = {
+            _axis_value(axis, workload_size): workload_size for workload_size in plan.growth[axis]
+        }
         if equals and value not in by_value:
             raise unknown(f"point of {axis}", value, by_value)
         points += [by_value[value]] if equals else by_value.values()
     return points
 
 
-def _value(axis: str, job: Work) -> str:
-    values = {"rollouts": job.rollouts, "length": job.length, "size": job.model}
+def _axis_value(axis: str, workload_size: Workload) -> str:
+    values = {
+        "rollouts": workload_size.rollouts,
+        "length": workload_size.length,
+        "size": workload_size.model,
+    }
     return str(values[axis]).removeprefix("shape:")
 
 
-def _point(setup: Setup, job: Work) -> tuple[list[str], dict[str, Any]]:
-    with Peak(setup.device) as peak, run_folders() as folder:
-        policy = workload.load(job.model)
-        ours = Ours(policy, workload.run_config(job, **setup.update), folder / "run")
-        ours()
-        ours.timed(setup.plan.growth_repeats)
-    it = ours.found(job, peak)
+def _measure_point(setup: SpeedSetup, workload_size: Workload) -> tuple[list[str], dict[str, Any]]:
+    with PeakMemory(setup.device) as peak, temporary_run_folders() as folder:
+        policy = workload.load_endless_policy(workload_size.model)
+        engine = TimedEngine(
+            policy, workload.run_config(workload_size, **setup.update_options), folder / "run"
+        )
+        engine()  # warms up
+        engine.run_timed(setup.plan.growth_repeats)
+    timings = engine.summarize(workload_size, peak)
     row = [
-        job.model,
-        f"{job.rollouts:,}",
-        f"{job.length:,}",
-        gigabytes(it.reserved),
-        seconds(it.whole.median),
-        f"{100 * it.whole.spread:.0f} %",
-        seconds(it.sampling.median),
-        seconds(it.update.median),
-        f"{it.tokens / it.whole.median:,.0f}",
-        f"{1e3 * it.whole.median / job.rollouts:.2f}",
+        workload_size.model,
+        f"{workload_size.rollouts:,}",
+        f"{workload_size.length:,}",
+        format_gigabytes(timings.reserved),
+        format_seconds(timings.total.median),
+        f"{100 * timings.total.spread:.0f} %",
+        format_seconds(timings.sampling.median),
+        format_seconds(timings.update.median),
+        f"{timings.tokens / timings.total.median:,.0f}",
+        f"{1e3 * timings.total.median / workload_size.rollouts:.2f}",
     ]
-    data = {"model": job.model, "rollouts": job.rollouts, "length": job.length}
-    return row, data | it.data()
+    data = {
+        "model": workload_size.model,
+        "rollouts": workload_size.rollouts,
+        "length": workload_size.length,
+    }
+    return row, data | timings.data()

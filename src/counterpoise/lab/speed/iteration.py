@@ -1,4 +1,4 @@
-"""Our side of an iteration: `loop.iterate` as a run calls it, with a real run folder."""
+"""Time whole iterations of our engine: `loop.iterate` as a run calls it, with a real folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, Timing, once
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.clock import PeakMemory, Timing, time_once
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.loop import iterate
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
@@ -20,65 +20,77 @@ from counterpoise.store.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
-    """Repeated iterations of one engine. `tokens` and `steps` are what each of them did."""
+class IterationTimings:
+    """Timings of repeated iterations of one engine."""
 
-    whole: Timing
+    total: Timing
     sampling: Timing
     update: Timing
-    tokens: int  # drawn
-    steps: int  # optimizer steps
-    allocated: int = 0  # bytes at the peak; 0: not watched
+    tokens: int  # sampled in each iteration
+    steps: int  # optimizer steps of each iteration
+    allocated: int = 0  # bytes at the peak; 0: not measured
     reserved: int = 0
     stages: dict[str, float] = field(default_factory=dict)  # median seconds of each, if known
 
     def data(self) -> dict[str, Any]:
         return {
-            "iteration": self.whole.data(), "sampling": self.sampling.data(),
+            "iteration": self.total.data(), "sampling": self.sampling.data(),
             "update": self.update.data(), "tokens": self.tokens, "optimizer_steps": self.steps,
             "allocated_gb": self.allocated / 1e9, "reserved_gb": self.reserved / 1e9,
             "stages": self.stages,
         }  # fmt: skip
 
 
-class Ours:
-    """An engine that is ready to iterate. Iterations that are not `timed` warm it up."""
+class TimedEngine:
+    """Our engine, ready to iterate. A plain call warms it up; `run_timed` records the time."""
 
     def __init__(self, policy: Policy, config: RunConfig, path: Path) -> None:
         self.config = config
         self.state = new_state(policy, config)
-        self.prompts = workload.train_set(policy.tokenizer, config.sample.prompts)
+        self.prompts = workload.make_train_set(policy.tokenizer, config.sample.prompts)
         self.folder = RunFolder.create(path, config)
-        self.verifier = workload.Alternating()
+        self.verifier = workload.AlternatingVerifier()
         self.seconds: list[float] = []
         self.records: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
     def __call__(self) -> dict[str, Any]:
         return iterate(self.state, self.prompts, self.config, self.verifier, self.folder)
 
-    def timed(self, times: int = 1) -> None:
+    def run_timed(self, times: int = 1) -> None:
         for _ in range(times):
-            self.seconds.append(once(lambda: self.records.append(self()), self.state.policy.device))
+            self.seconds.append(
+                time_once(lambda: self.records.append(self()), self.state.policy.device)
+            )
 
-    def stage(self, name: str) -> Timing:
+    def stage_timing(self, name: str) -> Timing:
         return Timing(tuple(record[f"{name}_seconds"] for record in self.records))
 
-    def found(self, job: Work, peak: Peak | None = None) -> Iterations:
-        """What was measured, once it is sure that the work was what it claims to be."""
+    def summarize(
+        self, workload_size: Workload, peak: PeakMemory | None = None
+    ) -> IterationTimings:
+        """All timings, after checking that the engine did the work it should have done."""
+        # Stopping early or dropping rows would look like speed.
         record = self.records[-1]
-        drawn, trained = record["rollout_tokens"], record["batch_rows"]
-        if (drawn, trained) != (job.rollouts * job.length, job.rollouts):
-            raise AssertionError(f"{drawn} tokens drawn, {trained} rows trained: not {job}")
-        return Iterations(
-            whole=Timing(tuple(self.seconds)),
-            sampling=self.stage("sample"),
-            update=self.stage("update"),
-            tokens=drawn,
+        sampled_tokens, trained_rows = record["rollout_tokens"], record["batch_rows"]
+        if (sampled_tokens, trained_rows) != (
+            workload_size.rollouts * workload_size.length,
+            workload_size.rollouts,
+        ):
+            raise AssertionError(
+                f"{sampled_tokens} tokens sampled, {trained_rows} rows trained: not {workload_size}"
+            )
+        return IterationTimings(
+            total=Timing(tuple(self.seconds)),
+            sampling=self.stage_timing("sample"),
+            update=self.stage_timing("update"),
+            tokens=sampled_tokens,
             steps=record["steps"],
             allocated=peak.allocated if peak else 0,
             reserved=peak.reserved if peak else 0,
             stages={
-                name.removesuffix("_seconds"): self.stage(name.removesuffix("_seconds")).median
+                name.removesuffix("_seconds"): self.stage_timing(
+                    name.removesuffix("_seconds")
+                ).median
                 for name in record
                 if name.endswith("_seconds")
             },
@@ -86,7 +98,7 @@ class Ours:
 
 
 @contextmanager
-def run_folders() -> Iterator[Path]:
-    """A place for the run folders of a measurement; gone afterwards."""
+def temporary_run_folders() -> Iterator[Path]:
+    """A temporary folder for the run folders of a measurement."""
     with tempfile.TemporaryDirectory(prefix="poise-bench-") as path:
         yield Path(path)

@@ -1,4 +1,4 @@
-"""The sizes of every part, by machine; what all parts of one run share."""
+"""The sizes of all measurements on a GPU and on a CPU, and the setup that they share."""
 
 from __future__ import annotations
 
@@ -12,98 +12,104 @@ import torch
 
 from counterpoise import __version__
 from counterpoise.lab.speed.clock import Deadline
-from counterpoise.lab.speed.floors import Rates
-from counterpoise.lab.speed.workload import Work
+from counterpoise.lab.speed.floors import DeviceRates
+from counterpoise.lab.speed.workload import Workload
 
-SMALL, MIDDLE, LARGE = "shape:smollm2-135m", "shape:qwen3-0.6b", "shape:qwen3-1.7b"
+SMALL_MODEL, MIDDLE_MODEL, LARGE_MODEL = (
+    "shape:smollm2-135m",
+    "shape:qwen3-0.6b",
+    "shape:qwen3-1.7b",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateCase:
-    """Rows of made-up tokens in one optimizer step, and how many of them the peer is given."""
+    """Rows of random tokens in one optimizer step, and how many of them the peer gets."""
 
     model: str
     groups: int
-    size: int
-    prompt: int
-    response: int
+    group_size: int
+    prompt_tokens: int
+    response_tokens: int
     repeats: int
     peer_groups: int
     bar: str = ""  # "seconds" | "utilization"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SpeedPlan:
     """What is measured on one kind of machine. `peer` is the iteration that all engines take."""
 
-    peer: Work
-    peer_repeats: int  # iterations of the other framework; ours takes twice as many
-    warm_up: int  # iterations of each that do not count
-    sampler: tuple[int, ...]  # rollouts, in groups of the peer's size
+    iteration: Workload
+    peer_repeats: int  # iterations of TRL; ours takes twice as many
+    warm_up: int  # iterations of each engine that do not count
+    sampler: tuple[int, ...]  # rollouts, in groups of the iteration's group size
     sampler_repeats: int
     update: tuple[UpdateCase, ...]
-    agreement: Work
-    growth: Mapping[str, tuple[Work, ...]]  # by what grows: rollouts, length, size
+    agreement: Workload
+    growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
 
 
-def gpu_plan(model: str) -> Plan:
-    return Plan(
-        peer=Work(model, 64, 8, 128),
+def gpu_plan(model: str) -> SpeedPlan:
+    return SpeedPlan(
+        iteration=Workload(model, 64, 8, 128),
         peer_repeats=6,
         warm_up=2,
         sampler=(64, 512, 2048),
         sampler_repeats=4,
         update=(
             UpdateCase(model, 64, 8, 90, 128, 5, 64, "seconds"),
-            UpdateCase(LARGE, 32, 8, 100, 900, 3, 4, "utilization"),
+            UpdateCase(LARGE_MODEL, 32, 8, 100, 900, 3, 4, "utilization"),
         ),
-        agreement=Work(model, 8, 8, 128),
+        agreement=Workload(model, 8, 8, 128),
         growth={
-            "rollouts": tuple(Work(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
-            "length": tuple(Work(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
-            "size": tuple(Work(name, 32, 8, 256) for name in (MIDDLE, LARGE)),
+            "rollouts": tuple(Workload(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
+            "length": tuple(Workload(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
+            "size": tuple(Workload(name, 32, 8, 256) for name in (MIDDLE_MODEL, LARGE_MODEL)),
         },
         growth_repeats=3,
     )
 
 
-def cpu_plan(model: str) -> Plan:
-    return Plan(
-        peer=Work(model, 8, 8, 48),
+def cpu_plan(model: str) -> SpeedPlan:
+    return SpeedPlan(
+        iteration=Workload(model, 8, 8, 48),
         peer_repeats=4,
         warm_up=1,
         sampler=(8, 64, 128),
         sampler_repeats=3,
         update=(UpdateCase(model, 8, 8, 90, 48, 3, 8),),
-        agreement=Work(model, 4, 8, 48),
+        agreement=Workload(model, 4, 8, 48),
         growth={
-            "rollouts": tuple(Work(model, prompts, 8, 48) for prompts in (4, 8, 16)),
-            "length": tuple(Work(model, 4, 8, length) for length in (96, 192)),
+            "rollouts": tuple(Workload(model, prompts, 8, 48) for prompts in (4, 8, 16)),
+            "length": tuple(Workload(model, 4, 8, length) for length in (96, 192)),
         },
         growth_repeats=2,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """Shared by the parts of one run."""
+class SpeedSetup:
+    """What all measurements of one run share."""
 
     device: torch.device
-    rates: Rates
-    plan: Plan
+    rates: DeviceRates
+    plan: SpeedPlan
     deadline: Deadline
-    update: dict[str, Any]  # options of the update that were asked for
-    say: Callable[[str], None]
-    growth: Sequence[str] = ()  # which points of it, as `growth.chosen` reads them; none: all
+    update_options: dict[str, Any]  # of [update], as given by --set
+    log: Callable[[str], None]
+    growth_points: Sequence[
+        str
+    ] = ()  # which points of it, as `growth.chosen` reads them; none: all
 
     @property
     def cuda(self) -> bool:
         return self.device.type == "cuda"
 
 
-def machine() -> dict[str, Any]:
-    """Where the numbers were taken, and with which versions."""
+def describe_machine() -> dict[str, Any]:
+    """The device and the package versions behind the numbers."""
     cuda = torch.cuda.is_available()
     packages = ("torch", "triton", "transformers", "accelerate", "trl")
     return {
@@ -113,11 +119,11 @@ def machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "counterpoise": __version__,
-        **{name: version(name) for name in packages},
+        **{name: package_version(name) for name in packages},
     }
 
 
-def version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

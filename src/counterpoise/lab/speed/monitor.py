@@ -1,9 +1,9 @@
-"""The online monitor: iterations with it and without, in turns.
+"""Measure what the online monitor costs: iterations with and without it, in turns.
 
-on top = on / off - 1         of the iteration without; what the bar is held against
+on top = on / off - 1         the bar is a limit on this
 share  = the monitor's own clock / on
 
-It looks at as many tokens of an iteration as it does by default, which the bar is for, or at all.
+The monitor looks at its default number of tokens, which the bar is about, or at all of them.
 """
 
 from __future__ import annotations
@@ -14,56 +14,67 @@ from pathlib import Path
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import workload as work
 from counterpoise.lab.speed.clock import release
-from counterpoise.lab.speed.iteration import Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part, seconds
+from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
 
 MONITOR_BAR = 20.0  # percent of an iteration
-LOOKS = {"off": work.OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
+MONITORS = {"off": work.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
-    """One iteration of ours with the monitor on: what `--profile` looks at."""
-    one = setup.plan.peer
-    config = work.run_config(one, monitor=LOOKS["default"], **setup.update)
-    return Ours(work.load(one.model), config, folder / "monitor")
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
+    """One iteration of ours with the monitor on, for `--profile`."""
+    iteration = setup.plan.iteration
+    config = work.run_config(iteration, monitor=MONITORS["default"], **setup.update_options)
+    return TimedEngine(work.load_endless_policy(iteration.model), config, folder / "monitor")
 
 
-def measure(setup: Setup) -> Part:
-    plan, one = setup.plan, setup.plan.peer
-    policy = work.load(one.model)
-    rows, bars, found = [], [], []
-    with run_folders() as folder:
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Time iterations with the monitor off, at its default, and on all tokens."""
+    plan, iteration = setup.plan, setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    rows, bars, comparisons = [], [], []
+    with temporary_run_folders() as folder:
         for steps in (1, 4):
-            sides = {
-                name: Ours(
+            engines = {
+                name: TimedEngine(
                     policy,
-                    work.run_config(one, steps=steps, monitor=look, **setup.update),
+                    work.run_config(
+                        iteration, steps=steps, monitor=monitor, **setup.update_options
+                    ),
                     folder / f"{steps}-{name}",
                 )
-                for name, look in LOOKS.items()
+                for name, monitor in MONITORS.items()
             }
+            # In turns: drift of the machine then affects all variants alike.
             for turn in range(plan.warm_up + plan.peer_repeats):
-                for side in sides.values():
-                    side() if turn < plan.warm_up else side.timed()
-            off = sides.pop("off").found(one)
-            for name, side in sides.items():
-                on, own = side.found(one), side.stage("monitor").median
-                on_top = 100 * (on.whole.median / off.whole.median - 1)
-                tokens = LOOKS[name].tokens or one.rollouts * one.length
-                cells = [seconds(off.whole.median), seconds(on.whole.median), seconds(own)]
-                share = f"{100 * own / on.whole.median:.1f} %"
+                for engine in engines.values():
+                    engine() if turn < plan.warm_up else engine.run_timed()
+            off = engines.pop("off").summarize(iteration)
+            for name, engine in engines.items():
+                on, monitor_seconds = (
+                    engine.summarize(iteration),
+                    engine.stage_timing("monitor").median,
+                )
+                on_top = 100 * (on.total.median / off.total.median - 1)
+                tokens = MONITORS[name].tokens or iteration.rollouts * iteration.length
+                cells = [
+                    format_seconds(off.total.median),
+                    format_seconds(on.total.median),
+                    format_seconds(monitor_seconds),
+                ]
+                share = f"{100 * monitor_seconds / on.total.median:.1f} %"
                 rows.append([f"{steps}", f"{tokens:,}", *cells, share, f"{on_top:.1f} %"])
-                found.append({
+                comparisons.append({
                     "steps": steps, "looks": name, "off": off.data(), "on": on.data(),
-                    "own_seconds": own,
+                    "own_seconds": monitor_seconds,
                 })  # fmt: skip
                 if setup.cuda and name == "default":
                     bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
-            del sides, side
+            del engines, engine  # engines hold optimizer states: free them before the next ones
             release(setup.device)
-    return Part(
-        title=f"the monitor in an iteration: {one.model}, {one} tokens",
+    return MeasurementTable(
+        title=f"the monitor in an iteration: {iteration.model}, {iteration} tokens",
         columns=(
             "optimizer steps",
             "tokens looked at",
@@ -75,5 +86,5 @@ def measure(setup: Setup) -> Part:
         ),
         rows=rows,
         bars=bars,
-        data={"monitor": found},
+        data={"monitor": comparisons},
     )

@@ -1,4 +1,4 @@
-"""`--profile PART`: the kernels that a part's own work spends its time in, by torch.profiler."""
+"""`poise bench --profile PART`: the kernels that a part spends its time in, by torch.profiler."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from torch.profiler import ProfilerActivity, profile
 from counterpoise.errors import unknown
 from counterpoise.lab.speed import monitor, sampler, update, whole_iteration
 from counterpoise.lab.speed.clock import synchronize
-from counterpoise.lab.speed.iteration import run_folders
-from counterpoise.lab.speed.machine_sizes import Setup
+from counterpoise.lab.speed.iteration import temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
 
-WORKLOADS = {
-    "peer": whole_iteration.workload,
-    "sampler": sampler.workload,
-    "update": update.workload,
-    "monitor": monitor.workload,
+PROFILE_WORKLOADS = {
+    "peer": whole_iteration.profile_workload,
+    "sampler": sampler.profile_workload,
+    "update": update.profile_workload,
+    "monitor": monitor.profile_workload,
 }
-TOP = 25
+MAX_KERNELS = 25
 
 
-def profiled(name: str, setup: Setup, trace: Path | None = None) -> str:
-    """A table of the kernels of one warm call; the whole trace goes to `trace`."""
-    if name not in WORKLOADS:
-        raise unknown("profile", name, WORKLOADS)
-    with run_folders() as folder:
-        work = WORKLOADS[name](setup, folder)
-        for _ in range(2):
+def profile_kernels(name: str, setup: SpeedSetup, trace: Path | None = None) -> str:
+    """A table of the kernels of one call after warming up; the full trace goes to `trace`."""
+    if name not in PROFILE_WORKLOADS:
+        raise unknown("profile", name, PROFILE_WORKLOADS)
+    with temporary_run_folders() as folder:
+        work = PROFILE_WORKLOADS[name](setup, folder)
+        for _ in range(2):  # load and compile, then capture: neither should be profiled
             work()
-        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * setup.cuda
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * setup.cuda
         synchronize(setup.device)
-        with profile(activities=kinds) as found:
+        with profile(activities=activities) as profiler:
             work()
             synchronize(setup.device)
     if trace:
-        found.export_chrome_trace(str(trace))
+        profiler.export_chrome_trace(str(trace))
     order = "self_cuda_time_total" if setup.cuda else "self_cpu_time_total"
-    table: str = found.key_averages().table(sort_by=order, row_limit=TOP, max_name_column_width=70)
+    table: str = profiler.key_averages().table(
+        sort_by=order, row_limit=MAX_KERNELS, max_name_column_width=70
+    )
     return table

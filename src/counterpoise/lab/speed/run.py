@@ -1,4 +1,4 @@
-"""Run the parts one after another, print their tables, and write one JSON file."""
+"""Run the measurements of `poise bench`, print their tables, and write one JSON file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError, unknown
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
-from counterpoise.lab.speed.growth import chosen
-from counterpoise.lab.speed.machine_sizes import SMALL, Setup, cpu_plan, gpu_plan, machine
-from counterpoise.lab.speed.tables import Part, show
+from counterpoise.lab.speed.growth import select_points
+from counterpoise.lab.speed.machine_sizes import (
+    SMALL_MODEL,
+    SpeedSetup,
+    cpu_plan,
+    describe_machine,
+    gpu_plan,
+)
+from counterpoise.lab.speed.tables import MeasurementTable, print_table
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.variants import SPEED_MEASUREMENTS
 
-DEFAULT = ("peer", "sampler", "update", "agreement", "monitor")
+DEFAULT_PARTS = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
-ABOUT = {
+EXPECTED_SECONDS = {
     "peer": (125, 60),
     "sampler": (40, 40),
     "update": (42, 15),
@@ -35,60 +41,69 @@ ABOUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What `poise bench` and benchmarks/gpu.py take."""
+class BenchOptions:
+    """The options of `poise bench`."""
 
-    parts: Sequence[str] = DEFAULT
-    model: str = ""  # empty: what fits the machine
+    parts: Sequence[str] = DEFAULT_PARTS
+    model: str = ""  # empty: the default of the machine
     minutes: float | None = None
     out: Path | None = None  # the JSON file
     profile: str = ""  # a part whose kernels are listed instead
-    sets: Sequence[str] = ()  # options of the update: update.capture=true
-    growth: Sequence[str] = ()  # its axes, or points of them: size, length=2048; none: all
+    sets: Sequence[str] = ()  # options of [update]: update.capture=true
+    growth: Sequence[str] = ()  # axes or points of growth: size, length=2048; none: all
 
 
-def run(options: Options, console: Console) -> dict[str, Any]:
-    """Everything that was measured, as written to `options.out`."""
+def run(options: BenchOptions, console: Console) -> dict[str, Any]:
+    """Run all parts; returns what was measured, as written to `options.out`."""
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
             raise unknown("part", name, SPEED_MEASUREMENTS)
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
-    chosen(setup.plan, options.growth)  # a wrong name is found before anything is measured
+    select_points(
+        setup.plan, options.growth
+    )  # raises for an unknown point, before anything is measured
     if options.profile:
-        from counterpoise.lab.speed.profile import profiled
+        from counterpoise.lab.speed.profile import profile_kernels
 
         trace = options.out.with_suffix(".trace.json") if options.out else None
-        console.print(profiled(options.profile, setup, trace), markup=False, highlight=False)
+        console.print(profile_kernels(options.profile, setup, trace), markup=False, highlight=False)
         return {}
-    about = sum(ABOUT[name][0 if setup.cuda else 1] for name in options.parts)
-    some = "at most" if options.growth else "about"
-    console.print(f"{', '.join(options.parts)}: {some} {about / 60:.1f} minutes", highlight=False)
-    found: dict[str, Any] = {"machine": machine(), "rates": setup.rates.data(), "parts": {}}
-    parts, failed = [], []
+    expected_seconds = sum(EXPECTED_SECONDS[name][0 if setup.cuda else 1] for name in options.parts)
+    qualifier = "at most" if options.growth else "about"
+    console.print(
+        f"{', '.join(options.parts)}: {qualifier} {expected_seconds / 60:.1f} minutes",
+        highlight=False,
+    )
+    results: dict[str, Any] = {
+        "machine": describe_machine(),
+        "rates": setup.rates.data(),
+        "parts": {},
+    }
+    tables, failed = [], []
     for name in options.parts:
         try:
-            part = run_part(name, setup)
-        except Exception as fault:  # of one part: it must not cost the others their numbers
+            table = run_part(name, setup)
+        except Exception as fault:  # one part must not cost the others their numbers
             console.print_exception()
             failed.append(name)
-            part = Part(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
-        parts.append(part)
-        found["parts"][name] = part.as_json()
-        if options.out:  # after every part: what was measured is kept whatever happens next
-            options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    for part in parts:
-        show(part, console)
+            table = MeasurementTable(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])
+        tables.append(table)
+        results["parts"][name] = table.as_json()
+        if options.out:  # after every part, so that a later crash loses nothing
+            options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    for table in tables:
+        print_table(table, console)
     if options.out:
         console.print(f"\n{options.out}", highlight=False, markup=False)
     if failed:
-        raise PoiseError(f"{', '.join(failed)} failed: the traceback is above the tables")
-    return found
+        raise PoiseError(f"{', '.join(failed)} failed: see the traceback above the tables")
+    return results
 
 
 def check_writable(out: Path) -> None:
-    """Before anything is measured; a file that is there is left as it is."""
+    """Raise an error if `out` cannot be written; an existing file is not changed."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("a", encoding="utf-8"):
@@ -101,28 +116,31 @@ def check_writable(out: Path) -> None:
         out.unlink()
 
 
-def run_part(name: str, setup: Setup) -> Part:
-    """One part, or a table that says why there is none."""
+def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:
+    """Run one part, or return an empty table that says why it was skipped."""
     if setup.deadline.passed:
         note = f"skipped: {setup.deadline.minutes:g} minutes are over"
-        return Part(title=name, columns=(), rows=(), notes=[note])
+        return MeasurementTable(title=name, columns=(), rows=(), notes=[note])
     start = time.perf_counter()
-    part: Part = SPEED_MEASUREMENTS.load(name)(setup)
+    table: MeasurementTable = SPEED_MEASUREMENTS.load(name)(setup)
     release(setup.device)
-    return replace(part, seconds=time.perf_counter() - start)
+    return replace(table, seconds=time.perf_counter() - start)
 
 
-def of_the_update(sets: Sequence[str]) -> dict[str, Any]:
+def parse_update_options(sets: Sequence[str]) -> dict[str, Any]:
     """["update.capture=true"] -> {"capture": True}, checked."""
     config = from_tables({}, sets)
     names = [text.partition("=")[0].strip().split(".") for text in sets]
     for section, name in names:
         if section != "update":
-            raise PoiseError(f"--set {section}.{name}: a bench takes options of [update] only")
+            raise PoiseError(
+                f"--set {section}.{name}: `poise bench` takes options of [update] only"
+            )
     return {name: getattr(config.update, name) for _, name in names}
 
 
-def make_setup(options: Options, console: Console) -> Setup:
+def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
+    """Measure the rates of the device, and choose the sizes that fit it."""
     silence_libraries()
     device = choose_device("auto")
     cuda = device.type == "cuda"
@@ -134,12 +152,14 @@ def make_setup(options: Options, console: Console) -> Setup:
         f"{rates.dtype} products {rates.matrix / 1e12:.3g} TFLOP/s",
         highlight=False,
     )
-    return Setup(
+    return SpeedSetup(
         device=device,
         rates=rates,
-        plan=gpu_plan(options.model or SMALL) if cuda else cpu_plan(options.model or "embedded"),
+        plan=gpu_plan(options.model or SMALL_MODEL)
+        if cuda
+        else cpu_plan(options.model or "embedded"),
         deadline=Deadline(options.minutes),
-        update=of_the_update(options.sets),
-        say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
-        growth=options.growth,
+        update_options=parse_update_options(options.sets),
+        log=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+        growth_points=options.growth,
     )

@@ -1,6 +1,6 @@
-"""The sampler alone: ours, transformers' `generate`, and the floor of bytes and FLOP.
+"""Measure the sampler: ours, transformers' `generate`, and the floor of bytes and FLOP.
 
-All three for the same prompts, the same number of rows and exactly the same number of tokens.
+All three have the same prompts, the same number of rows and exactly the same number of tokens.
 """
 
 from __future__ import annotations
@@ -15,112 +15,129 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.lab.speed import workload as work
-from counterpoise.lab.speed.clock import Peak, take_turns
+from counterpoise.lab.speed.clock import PeakMemory, time_in_turns
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints
 
 SAMPLING_BAR = 0.30  # seconds, 64 x 8 x 128 on an H200
-PEER_ROWS = 512  # `generate` is not asked for more: it pads and repeats every prompt
+PEER_ROWS = 512  # most rows for `generate`, which pads and repeats every prompt
 
 
-def native(policy: Policy, prompts: Sequence[Ints], copies: int, length: int) -> int:
-    """Sample; returns the tokens drawn."""
-    seeds_PG = work.seeds(len(prompts), copies)
+def sample_native(policy: Policy, prompts: Sequence[Ints], copies: int, length: int) -> int:
+    """Sample with our sampler; returns the number of tokens."""
+    seeds_PG = work.make_seeds(len(prompts), copies)
     responses = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=length))
-    return sum(len(r.tokens) for group in responses for r in group)
+    return sum(len(response.tokens) for group in responses for response in group)
 
 
-def generate(
-    policy: Policy, prompts: Sequence[Ints], copies: int, length: int, *, equal: bool = True
+def sample_transformers(
+    policy: Policy, prompts: Sequence[Ints], copies: int, length: int, *, full_length: bool = True
 ) -> int:
     """The same by transformers: left-padded prompts, dynamic cache, pure sampling.
 
     `equal` decodes every row to its full length; else a row's tokens count up to its end token.
     """
-    pad, end = policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id
+    pad_token, end_token = policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id
     longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), pad)
-    mask = torch.zeros_like(ids)
+    input_ids = torch.full((len(prompts), longest), pad_token)
+    attention_mask = torch.zeros_like(input_ids)
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
-        mask[row, longest - len(prompt) :] = 1
+        input_ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+        attention_mask[row, longest - len(prompt) :] = 1
     model: Any = policy.model
-    out = model.generate(
-        input_ids=ids.to(policy.device), attention_mask=mask.to(policy.device), do_sample=True,
-        temperature=1.0, top_k=0, top_p=1.0, num_return_sequences=copies, max_new_tokens=length,
-        min_new_tokens=length if equal else 1, pad_token_id=pad,
-    )  # fmt: skip
-    drawn = out[:, longest:].cpu()
-    if equal:
-        return drawn.numel()
-    ended = (drawn == end).int().cumsum(dim=1)
-    return int(((ended == 0) | ((drawn == end) & (ended == 1))).sum())
+    output = model.generate(
+        input_ids=input_ids.to(policy.device),
+        attention_mask=attention_mask.to(policy.device),
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        num_return_sequences=copies,
+        max_new_tokens=length,
+        min_new_tokens=length if full_length else 1,
+        pad_token_id=pad_token,
+    )
+    sampled = output[:, longest:].cpu()
+    if full_length:
+        return sampled.numel()
+    # Count the tokens before the first end token, and that token itself.
+    end_count = (sampled == end_token).int().cumsum(dim=1)
+    return int(((end_count == 0) | ((sampled == end_token) & (end_count == 1))).sum())
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
-    """One call of the sampler on the iteration that is compared: what `--profile` looks at."""
-    one = setup.plan.peer
-    policy = work.load(one.model)
-    prompts = work.encode(policy.tokenizer, work.make_texts(policy.tokenizer, one.prompts))
-    return partial(native, policy, prompts, one.group_size, one.length)
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
+    """One call of our sampler at the size of the compared iteration, for `--profile`."""
+    iteration = setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    prompts = work.encode_texts(
+        policy.tokenizer, work.make_texts(policy.tokenizer, iteration.prompts)
+    )
+    return partial(sample_native, policy, prompts, iteration.group_size, iteration.length)
 
 
-def measure(setup: Setup) -> Part:
-    one = setup.plan.peer
-    policy = work.load(one.model)
-    points = [_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
-    main = [data for _, data in points if data["rollouts"] == one.rollouts]
-    return Part(
-        title=f"sampler: {one.model}, {one.length} tokens a rollout, groups of {one.group_size}",
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Time sampling at every number of rollouts of the plan."""
+    iteration = setup.plan.iteration
+    policy = work.load_endless_policy(iteration.model)
+    points = [_measure_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
+    main_points = [data for _, data in points if data["rollouts"] == iteration.rollouts]
+    return MeasurementTable(
+        title=f"sampler: {iteration.model}, {iteration.length} tokens a rollout, "
+        f"groups of {iteration.group_size}",
         columns=(
             "rollouts", "ours", "spread", "a token", "floor", "over floor", "tokens/s", "peak",
             "generate", "ours is",
         ),
         rows=[row for row, _ in points],
         bars=[
-            Bar(f"sampling of {one}", data["ours"]["median"], SAMPLING_BAR, "s")
-            for data in main
+            Bar(f"sampling of {iteration}", data["ours"]["median"], SAMPLING_BAR, "s")
+            for data in main_points
             if setup.cuda
         ],
-        notes=["'a token': one token of every row; the sampler's own peak, weights not counted"],
+        notes=["'a token': one token of every row; peak: of the sampler alone, without weights"],
         data={"sampler": [data for _, data in points]},
     )  # fmt: skip
 
 
-def _point(setup: Setup, policy: Policy, rollouts: int) -> tuple[list[str], dict[str, Any]]:
-    G, T = setup.plan.peer.group_size, setup.plan.peer.length
+def _measure_point(
+    setup: SpeedSetup, policy: Policy, rollouts: int
+) -> tuple[list[str], dict[str, Any]]:
+    G, T = setup.plan.iteration.group_size, setup.plan.iteration.length
     texts = work.make_texts(policy.tokenizer, rollouts // G)
-    prompts = work.encode(policy.tokenizer, texts)
-    works = {"ours": partial(native, policy, prompts, G, T)}
-    with Peak(setup.device) as peak:  # of the first call, which warms up
-        _check(works["ours"](), rollouts * T)
+    prompts = work.encode_texts(policy.tokenizer, texts)
+    works = {"ours": partial(sample_native, policy, prompts, G, T)}
+    with PeakMemory(setup.device) as peak:  # the first call also warms up
+        _check_token_count(works["ours"](), rollouts * T)
+    # The peer warms up on 8 tokens only: a full call takes seconds.
     if rollouts <= PEER_ROWS:
-        works["generate"] = partial(generate, policy, prompts, G, T)
-        _check(generate(policy, prompts, G, 8), rollouts * 8)  # a whole call takes seconds
-    timings = take_turns(works, setup.device, setup.plan.sampler_repeats, warm_up=0)
+        works["generate"] = partial(sample_transformers, policy, prompts, G, T)
+        _check_token_count(
+            sample_transformers(policy, prompts, G, 8), rollouts * 8
+        )  # a whole call takes seconds
+    timings = time_in_turns(works, setup.device, setup.plan.sampler_repeats, warm_up=0)
     ours, peer = timings["ours"], timings.get("generate")
-    floor = sampling_floor(sizes_of(policy), [len(p) for p in prompts], G, T, setup.rates)
-    setup.say(f"sampler, {rollouts:,} rollouts: {ours.median:.3f} s")
+    floor = sampling_floor(sizes_of(policy), [len(prompt) for prompt in prompts], G, T, setup.rates)
+    setup.log(f"sampler, {rollouts:,} rollouts: {ours.median:.3f} s")
     row = [
         f"{rollouts:,}",
-        seconds(ours.median),
+        format_seconds(ours.median),
         f"{100 * ours.spread:.0f} %",
         f"{1e3 * ours.median / T:.2f} ms",
         f"{1e3 * floor / T:.2f} ms",
         f"{ours.median / floor:.1f}x",
         f"{rollouts * T / ours.median:,.0f}",
-        gigabytes(peak.reserved),
-        seconds(peer.median) if peer else "-",
+        format_gigabytes(peak.reserved),
+        format_seconds(peer.median) if peer else "-",
         f"{peer.median / ours.median:.1f}x" if peer else "-",
     ]
     data = {"rollouts": rollouts, "length": T, "ours": ours.data(), "floor": floor}
     return row, data | {"generate": peer.data() if peer else None, **peak.data()}
 
 
-def _check(drawn: int, wanted: int) -> None:
-    if drawn != wanted:
-        raise AssertionError(f"{drawn} tokens were drawn, not {wanted}")
+def _check_token_count(sampled: int, expected: int) -> None:
+    if sampled != expected:
+        raise AssertionError(f"{sampled} tokens were sampled, not {expected}")

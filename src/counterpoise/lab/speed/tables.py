@@ -1,4 +1,4 @@
-"""What a part found: rows for the terminal, bars with a verdict, and everything as JSON."""
+"""The table of a measurement: rows for the terminal, bars that pass or miss, and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from counterpoise.terminal import TerminalConsole
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A number with the limit it is held to.
+    """A measured number with the limit that it must meet.
 
     Example:
         Bar("sampling", 0.28, 0.30, "s").passed
@@ -25,7 +25,7 @@ class Bar:
     value: float
     limit: float
     unit: str = ""
-    at_least: bool = False  # else at most
+    at_least: bool = False  # the limit is a minimum; else a maximum
 
     @property
     def passed(self) -> bool:
@@ -44,8 +44,8 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One table. `data` holds every repeat behind its numbers."""
+class MeasurementTable:
+    """One measurement as a table; `data` holds every repeat behind its numbers."""
 
     title: str
     columns: Sequence[str]
@@ -53,7 +53,7 @@ class Part:
     bars: Sequence[Bar] = ()
     notes: Sequence[str] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0  # it took
+    seconds: float = 0.0  # that the measurement took
 
     def as_json(self) -> dict[str, Any]:
         bars = [asdict(bar) | {"passed": bar.passed} for bar in self.bars]
@@ -63,36 +63,40 @@ class Part:
         }  # fmt: skip
 
 
-def show(part: Part, console: Console) -> None:
-    """The table, its notes, and its bars last."""
+def print_table(measurement: MeasurementTable, console: Console) -> None:
+    """Print the table, then its notes and its bars."""
     table = Table(
-        title=part.title, title_justify="left", title_style="bold", box=None, header_style="bold",
+        title=measurement.title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="bold",
         pad_edge=False,
-    )  # fmt: skip
-    for i, column in enumerate(part.columns):
-        table.add_column(column, justify="right" if i else "left", overflow="fold")
-    for row in part.rows:
+    )
+    for index, column in enumerate(measurement.columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
+    for row in measurement.rows:
         table.add_row(*row)
     console.print()
     console.print(table)
-    for note in part.notes:
+    for note in measurement.notes:
         console.print(note, style="dim", highlight=False, markup=False)
-    for bar in part.bars:
+    for bar in measurement.bars:
         style = "green" if bar.passed else "bold red"
         console.print(str(bar), style=style, highlight=False, markup=False)
 
 
 def make_console() -> Console:
-    """Wide enough for the tables where no terminal says how wide it is."""
+    """A console that is wide enough for the tables if the output is not a terminal."""
     return TerminalConsole(width=None if sys.stdout.isatty() else 170)
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
 
 
-def gigabytes(count: float) -> str:
-    """Of a peak that was watched; the CPU has none."""
+def format_gigabytes(count: float) -> str:
+    """A memory peak in GB; "-" on a CPU, where it is not measured."""
     return f"{count / 1e9:.1f} GB" if count else "-"
 
 

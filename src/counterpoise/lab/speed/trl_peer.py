@@ -1,13 +1,13 @@
-"""TRL's GRPOTrainer on the same work: the one file that knows it.
+"""Time TRL's GRPOTrainer on the same workload.
 
-Settings are the fastest sensible ones of its transformers backend: SDPA, no dropout, nothing logged
-or saved, the loss in as few micro-batches as memory allows. One optimizer step per generation,
-which is also its default. The update is ours: token mean (`dapo`), clip 0.2 and 0.28, no KL, AdamW,
-gradients clipped to 1, a constant learning rate. Weights are bfloat16 on both sides; ours keeps
-float32 masters on top, TRL does not.
+The settings are the fastest sensible ones of its transformers backend: SDPA, no dropout, nothing
+logged or saved, the loss in as few micro-batches as memory allows. One optimizer step per
+generation, which is also its default. The update equals ours: token mean (`dapo`), clip 0.2 and
+0.28, no KL, AdamW, gradients clipped to 1, a constant learning rate. Weights are bfloat16 on both
+sides; ours keeps float32 masters on top, TRL does not.
 
-TRL comes with gradient checkpointing on, which is leaner and slower: both are measured. It steps
-inside `train`, so ours takes its turns in a callback between the steps.
+TRL enables gradient checkpointing by default, which is leaner and slower: both are measured. TRL
+steps inside `train`, so our engine takes its turns in a callback between the steps.
 """
 
 from __future__ import annotations
@@ -23,60 +23,70 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Peak, Timing, release, synchronize
-from counterpoise.lab.speed.iteration import Iterations
-from counterpoise.lab.speed.machine_sizes import version
-from counterpoise.lab.speed.workload import LR, Work
+from counterpoise.lab.speed.clock import PeakMemory, Timing, release, synchronize
+from counterpoise.lab.speed.iteration import IterationTimings
+from counterpoise.lab.speed.machine_sizes import package_version
+from counterpoise.lab.speed.workload import LEARNING_RATE, Workload
 from counterpoise.model.load import Policy
 
-MISSING = "not installed: pip install trl==1.16.0"
-ROOM = 0.5  # of the device's memory that the activations of one micro-batch may take
+NOT_INSTALLED = "not installed: pip install trl==1.16.0"
+ACTIVATION_MEMORY_SHARE = (
+    0.5  # of the device's memory that the activations of one micro-batch may take
+)
 
 
 @dataclass(slots=True)
-class Meter:
-    """Fills up while TRL trains. `between` is called after every `block` measured steps."""
+class TrlMeter:
+    """Records times while TRL trains. `between` is called after every `block` measured steps."""
 
     device: torch.device
-    peak: Peak  # of the steps before the first interruption: afterwards memory is not TRL's alone
+    peak: PeakMemory  # before the first interruption; later, memory is not TRL's alone
     warm_up: int
     repeats: int
     block: int
     between: Callable[[], None] | None
-    whole: list[float] = field(default_factory=list)
-    sampling: list[float] = field(default_factory=list)
-    prepare: list[float] = field(default_factory=list)  # sampling, rewards and advantages
+    step_seconds: list[float] = field(default_factory=list)
+    sampling_seconds: list[float] = field(default_factory=list)
+    prepare_seconds: list[float] = field(default_factory=list)  # sampling, rewards and advantages
     tokens: int = 0
-    start: float = 0.0  # the clock runs from the end of one step to the end of the next
+    step_start: float = 0.0  # a step lasts from the end of the one before to its own end
 
     def now(self) -> float:
         synchronize(self.device)
         return time.perf_counter()
 
-    def stepped(self) -> None:
-        self.whole.append(self.now() - self.start)
-        measured = len(self.whole) - self.warm_up
+    def end_step(self) -> None:
+        self.step_seconds.append(self.now() - self.step_start)
+        measured = len(self.step_seconds) - self.warm_up
+        # Later blocks share the device with our engine, so their peak is not TRL's.
         if measured <= self.block:
             self.peak.read()
         if self.between and measured % self.block == 0 and 0 < measured < self.repeats:
             self.between()
-        self.start = self.now()
+        self.step_start = self.now()
 
-    def found(self, steps: int) -> Iterations:
-        update = [whole - ready for whole, ready in zip(self.whole, self.prepare, strict=True)]
-        parts = (self.whole, self.sampling, update)
-        whole, sampling, updates = (Timing(tuple(values[self.warm_up :])) for values in parts)
-        each = steps // len(self.whole)
+    def summarize(self, steps: int) -> IterationTimings:
+        update = [
+            total - prepared
+            for total, prepared in zip(self.step_seconds, self.prepare_seconds, strict=True)
+        ]
+        stage_seconds = (self.step_seconds, self.sampling_seconds, update)
+        total, sampling, updates = (
+            Timing(tuple(values[self.warm_up :])) for values in stage_seconds
+        )
+        steps_each = steps // len(self.step_seconds)
         allocated, reserved = self.peak.allocated, self.peak.reserved
-        return Iterations(whole, sampling, updates, self.tokens, each, allocated, reserved)
+        return IterationTimings(
+            total, sampling, updates, self.tokens, steps_each, allocated, reserved
+        )
 
 
-def installed() -> bool:
-    return version("trl") is not None
+def trl_installed() -> bool:
+    return package_version("trl") is not None
 
 
-def run(
-    job: Work,
+def train_with_trl(
+    workload_size: Workload,
     policy: Policy,
     *,
     repeats: int,
@@ -85,104 +95,135 @@ def run(
     between: Callable[[], None] | None = None,
     checkpointing: bool = False,
     **options: Any,
-) -> Iterations:
-    """Train `policy.model` by TRL for `warm_up + repeats` steps.
+) -> IterationTimings:
+    """Train `policy.model` with TRL for `warm_up + repeats` steps.
 
     A micro-batch that does not fit is halved, and the run starts again.
     """
-    micro_batches = 1 if checkpointing else _micro_batches(job, policy)
+    # Checkpointing keeps few activations, so the whole batch is tried first.
+    micro_batches = 1 if checkpointing else _micro_batches(workload_size, policy)
     while True:
-        meter = Meter(policy.device, Peak(policy.device), warm_up, repeats, block, between)
-        settings = _settings(job, policy, micro_batches, warm_up + repeats)
+        meter = TrlMeter(policy.device, PeakMemory(policy.device), warm_up, repeats, block, between)
+        settings = _settings(workload_size, policy, micro_batches, warm_up + repeats)
         settings |= {"gradient_checkpointing": checkpointing} | options
         try:
-            return _train(job, policy, meter, settings)
+            return _train(workload_size, policy, meter, settings)
         except torch.OutOfMemoryError:
-            if micro_batches >= job.prompts:
+            if micro_batches >= workload_size.prompts:
                 raise
             micro_batches *= 2
         release(policy.device)
 
 
-def _train(job: Work, policy: Policy, meter: Meter, settings: dict[str, Any]) -> Iterations:
+def _train(
+    workload_size: Workload, policy: Policy, meter: TrlMeter, settings: dict[str, Any]
+) -> IterationTimings:
     from transformers import PrinterCallback
     from trl import GRPOConfig
 
-    texts = workload.make_texts(policy.tokenizer, job.prompts) * settings["max_steps"]
+    texts = workload.make_texts(policy.tokenizer, workload_size.prompts) * settings["max_steps"]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
         meter.peak.start()
         trainer = _trainer(policy, GRPOConfig(output_dir=folder, **settings), texts, meter)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(_callback(meter))
         trainer.train()
-    return meter.found(trainer.state.global_step)
+    return meter.summarize(trainer.state.global_step)
 
 
-def _settings(job: Work, policy: Policy, micro_batches: int, steps: int) -> dict[str, Any]:
-    ours = UpdateConfig()
+def _settings(
+    workload_size: Workload, policy: Policy, micro_batches: int, steps: int
+) -> dict[str, Any]:
+    update = UpdateConfig()
     return {
-        "max_steps": steps, "use_cpu": policy.device.type == "cpu",
-        "bf16": policy.decoder.dtype == torch.bfloat16, "disable_dropout": True,
-        "per_device_train_batch_size": job.rollouts // micro_batches,
-        "gradient_accumulation_steps": micro_batches, "num_generations": job.group_size,
-        "max_completion_length": job.length, "generation_kwargs": {"min_new_tokens": job.length},
-        "temperature": 1.0, "beta": 0.0, "loss_type": "dapo", "scale_rewards": "group",
-        "epsilon": ours.clip_low, "epsilon_high": ours.clip_high, "learning_rate": LR,
-        "lr_scheduler_type": "constant", "weight_decay": ours.weight_decay,
-        "max_grad_norm": ours.max_grad_norm, "adam_beta2": ours.beta2,
-        "shuffle_dataset": False, "report_to": "none", "logging_strategy": "no",
-        "save_strategy": "no", "disable_tqdm": True, "seed": 0,
-    }  # fmt: skip
+        "max_steps": steps,
+        "use_cpu": policy.device.type == "cpu",
+        "bf16": policy.decoder.dtype == torch.bfloat16,
+        "disable_dropout": True,
+        "per_device_train_batch_size": workload_size.rollouts // micro_batches,
+        "gradient_accumulation_steps": micro_batches,
+        "num_generations": workload_size.group_size,
+        "max_completion_length": workload_size.length,
+        "generation_kwargs": {"min_new_tokens": workload_size.length},
+        "temperature": 1.0,
+        "beta": 0.0,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+        "epsilon": update.clip_low,
+        "epsilon_high": update.clip_high,
+        "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant",
+        "weight_decay": update.weight_decay,
+        "max_grad_norm": update.max_grad_norm,
+        "adam_beta2": update.beta2,
+        "shuffle_dataset": False,
+        "report_to": "none",
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 0,
+    }
 
 
-def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: Meter) -> Any:
-    """A GRPOTrainer that times its own sampling; the reward is `work.alternate`."""
+def _trainer(policy: Policy, config: Any, texts: Sequence[str], meter: TrlMeter) -> Any:
+    """A GRPOTrainer that times its own sampling; rewards alternate within each group."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
+    # These two methods are private to TRL 1.16; the version is pinned in NOT_INSTALLED.
     class Timed(GRPOTrainer):
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
             start = meter.now()
-            drawn = super()._generate_single_turn(*args, **kwargs)
-            meter.sampling.append(meter.now() - start)
-            meter.tokens = sum(map(len, drawn[0]))
-            return drawn
+            outputs = super()._generate_single_turn(*args, **kwargs)
+            meter.sampling_seconds.append(meter.now() - start)
+            meter.tokens = sum(map(len, outputs[0]))
+            return outputs
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             start = meter.now()
-            made = super()._generate_and_score_completions(inputs)
-            meter.prepare.append(meter.now() - start)
-            return made
+            outputs = super()._generate_and_score_completions(inputs)
+            meter.prepare_seconds.append(meter.now() - start)
+            return outputs
 
     def reward(completions: Sequence[str], **_: Any) -> list[float]:
-        return workload.alternate(len(completions))
+        return workload.alternating_rewards(len(completions))
 
     return Timed(
-        model=policy.model, reward_funcs=reward, args=config, processing_class=policy.tokenizer,
+        model=policy.model,
+        reward_funcs=reward,
+        args=config,
+        processing_class=policy.tokenizer,
         train_dataset=Dataset.from_dict({"prompt": list(texts)}),
-    )  # fmt: skip
+    )
 
 
-def _callback(meter: Meter) -> Any:
+def _callback(meter: TrlMeter) -> Any:
     from transformers import TrainerCallback
 
     class Turns(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            meter.start = meter.now()
+            meter.step_start = meter.now()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            meter.stepped()
+            meter.end_step()
 
     return Turns()
 
 
-def _micro_batches(job: Work, policy: Policy) -> int:
-    """So few that their activations should fit: about 14 D + 5 F numbers a token and layer."""
+def _micro_batches(workload_size: Workload, policy: Policy) -> int:
+    """The fewest micro-batches that should fit in memory."""
     if policy.device.type == "cpu":
         return 1
     config = policy.decoder.config
+    # Activations kept for the backward pass: about 14 D + 5 F numbers per token and layer.
     width = 14 * config.hidden_size + 5 * config.intermediate_size
-    tokens = job.rollouts * (workload.LONGEST + job.length)
-    needed = tokens * config.num_hidden_layers * width * policy.decoder.unembedding.element_size()
-    room = ROOM * torch.cuda.get_device_properties(policy.device).total_memory
-    return min(job.prompts, 1 << max(0, math.ceil(math.log2(needed / room))))
+    tokens = workload_size.rollouts * (workload.MAX_PROMPT_TOKENS + workload_size.length)
+    needed_bytes = (
+        tokens * config.num_hidden_layers * width * policy.decoder.unembedding.element_size()
+    )
+    available_bytes = (
+        ACTIVATION_MEMORY_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
+    )
+    return min(
+        workload_size.prompts, 1 << max(0, math.ceil(math.log2(needed_bytes / available_bytes)))
+    )

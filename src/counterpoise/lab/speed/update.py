@@ -1,10 +1,10 @@
-"""The update alone: ours, a plain padded one over transformers' own forward, and the floor.
+"""Measure the update: ours, a padded one with transformers' forward, and the floor.
 
     share of the matrix rate = model FLOP / (seconds * measured matrix rate)
 
-Model FLOP are those of `floors.update_cost`: of the tokens in our pass (every prompt once), without
-recomputation. The peer computes a prompt for each of its rows; its own share counts that, and not
-its padding.
+Model FLOP are those of `floors.update_cost`: for the tokens of our pass (every prompt once),
+without recomputation. The peer computes the prompt again for each row; its share counts that work,
+but not its padding.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import workload as work
-from counterpoise.lab.speed.clock import Peak, release, take_turns
+from counterpoise.lab.speed.clock import PeakMemory, release, time_in_turns
 from counterpoise.lab.speed.floors import sizes_of, update_cost, update_floor
-from counterpoise.lab.speed.machine_sizes import Setup, UpdateCase
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
+from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.graphs.passes import choose_passes
@@ -33,11 +33,11 @@ from counterpoise.update.step import StepSettings, take_step
 
 UPDATE_BAR = 0.25  # seconds, 512 rows of 128 tokens of SmolLM2-135M on an H200
 SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,000 tokens
-PEER_TOKENS = 32768  # of one forward of the peer, padding included; halved where it does not fit
+PEER_TOKENS = 32768  # of one forward of the peer, with padding; halved if it does not fit
 
 
-def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
-    """A step, ready to be taken again and again."""
+def native_step(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
+    """Our optimizer step as a function that can be called repeatedly."""
     optimizer, passes = Optimizer(policy.model, config), choose_passes(config)
     longest = max(row.num_tokens for row in rows)
 
@@ -49,31 +49,32 @@ def ours(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[
             StepSettings(config, temperature=1.0, max_new_tokens=longest, passes=passes),
         )
         if result.skipped:
-            raise AssertionError(f"no update was made: {result.skipped}")
+            raise AssertionError(f"the update was skipped: {result.skipped}")
 
     return step
 
 
-def plain(
+def padded_step(
     policy: Policy,
     optimizer: Optimizer | None,
     rows: Sequence[Row],
     config: UpdateConfig,
     tokens: int = PEER_TOKENS,
 ) -> None:
-    """The same step by transformers' forward: rows padded to the longest, prompts repeated.
+    """The same step with transformers' forward: rows padded to the longest, prompts repeated.
 
-    Without an optimizer the gradient stays in the weights.
+    Without an optimizer the gradient is left in `weight.grad`.
     """
-    longest = max(len(r.content.prompt_tokens) + r.num_tokens for r in rows)
-    at_once = max(1, tokens // longest)
+    longest = max(len(row.content.prompt_tokens) + row.num_tokens for row in rows)
+    rows_per_batch = max(1, tokens // longest)
+    # Divide by the tokens of the whole step, so that the split into batches does not matter.
     total = sum(row.num_tokens for row in rows)
     if optimizer:
         optimizer.zero_grad()
-    for start in range(0, len(rows), at_once):
-        part = rows[start : start + at_once]
-        logprobs, old, advantages = _padded(policy, part)
-        ratio = torch.exp(logprobs - old)
+    for start in range(0, len(rows), rows_per_batch):
+        micro_batch = rows[start : start + rows_per_batch]
+        logprobs, old_logprobs, advantages = _padded_logprobs(policy, micro_batch)
+        ratio = torch.exp(logprobs - old_logprobs)
         clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
         (-torch.minimum(ratio * advantages, clipped * advantages).sum() / total).backward()
     if optimizer:
@@ -81,24 +82,26 @@ def plain(
         optimizer.zero_grad()
 
 
-def _padded(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities, old ones and advantages [R, T]; a padded place has advantage 0."""
+def _padded_logprobs(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, old ones and advantages [R, T]; padding has advantage 0."""
     S = max(len(row.content.prompt_tokens) for row in rows)
     T = max(row.num_tokens for row in rows)
-    ids = np.zeros((len(rows), S + T), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    old, advantages = (np.zeros((len(rows), T), dtype=np.float32) for _ in range(2))
-    for i, row in enumerate(rows):
+    tokens_RL = np.zeros((len(rows), S + T), dtype=np.int64)
+    attention_RL = np.zeros_like(tokens_RL)
+    old_RT_array, advantages = (np.zeros((len(rows), T), dtype=np.float32) for _ in range(2))
+    for index, row in enumerate(rows):
         prompt, response = row.content.prompt_tokens, row.content.response_tokens
-        first, last = S - len(prompt), S + len(response)
-        ids[i, first:last] = np.concatenate((prompt, response))
-        mask[i, first:last] = 1
-        old[i, : len(response)] = row.old_logprobs
-        advantages[i, : len(response)] = row.advantages_T
+        start, end = S - len(prompt), S + len(response)
+        tokens_RL[index, start:end] = np.concatenate((prompt, response))
+        attention_RL[index, start:end] = 1
+        old_RT_array[index, : len(response)] = row.old_logprobs
+        advantages[index, : len(response)] = row.advantages_T
     tokens, attention, old_RT, advantages_RT = (
-        torch.from_numpy(x).to(policy.device) for x in (ids, mask, old, advantages)
+        torch.from_numpy(array).to(policy.device)
+        for array in (tokens_RL, attention_RL, old_RT_array, advantages)
     )
     model: Any = policy.model
+    # Prompts are padded on the left: positions must start at the first real token.
     positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
     logits = model(
         input_ids=tokens, attention_mask=attention, position_ids=positions, use_cache=False,
@@ -109,100 +112,114 @@ def _padded(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor
     return -losses.view_as(targets), old_RT, advantages_RT
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
-    """One step of the last case: what `--profile` looks at."""
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
+    """One step of the last case, for `--profile`."""
     case = setup.plan.update[-1]
-    policy = work.load(case.model)
-    rows = _rows(policy, case)[: case.peer_groups * case.size]
-    return ours(policy, rows, UpdateConfig(lr=work.LR, **setup.update))
+    policy = work.load_endless_policy(case.model)
+    rows = _rows(policy, case)[: case.peer_groups * case.group_size]
+    return native_step(policy, rows, UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options))
 
 
-def measure(setup: Setup) -> Part:
-    made = []
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Time an optimizer step for every case of the plan."""
+    cases = []
     for case in setup.plan.update:
-        made.append(_case(setup, case))
+        cases.append(_measure_case(setup, case))
         release(setup.device)
-    return Part(
+    return MeasurementTable(
         title=f"update: one optimizer step; matrix rate {setup.rates.matrix / 1e12:.3g} TFLOP/s",
         columns=(
             "model", "rows", "tokens", "ours", "spread", "floor", "tokens/s", "of matrix rate",
             "peak", "padded: tokens/s", "of matrix rate", "ours is",
         ),
-        rows=[row for row, _, _ in made],
-        bars=[bar for _, bars, _ in made for bar in bars],
+        rows=[row for row, _, _ in cases],
+        bars=[bar for _, bars, _ in cases for bar in bars],
         notes=[
-            "tokens: of all rows, each with its prompt; the peer may be given a part of the rows"
+            "tokens: of all rows, each with its prompt; the peer may get fewer rows"
         ],
-        data={"update": [data for _, _, data in made]},
+        data={"update": [data for _, _, data in cases]},
     )  # fmt: skip
 
 
 def _rows(policy: Policy, case: UpdateCase) -> list[Row]:
     vocabulary = len(policy.decoder.unembedding)
-    return work.make_rows(vocabulary, case.groups, case.size, case.prompt, case.response)
+    return work.make_rows(
+        vocabulary, case.groups, case.group_size, case.prompt_tokens, case.response_tokens
+    )
 
 
-def _tokens(rows: Sequence[Row]) -> int:
+def _count_tokens(rows: Sequence[Row]) -> int:
     return sum(len(row.content.prompt_tokens) + row.num_tokens for row in rows)
 
 
-def _case(setup: Setup, case: UpdateCase) -> tuple[list[str], list[Bar], dict[str, Any]]:
-    config = UpdateConfig(lr=work.LR, **setup.update)
-    with Peak(setup.device) as peak:
-        policy = work.load(case.model)
+def _measure_case(
+    setup: SpeedSetup, case: UpdateCase
+) -> tuple[list[str], list[Bar], dict[str, Any]]:
+    config = UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options)
+    with PeakMemory(setup.device) as peak:
+        policy = work.load_endless_policy(case.model)
         rows = _rows(policy, case)
-        step = ours(policy, rows, config)
-        for _ in range(3):  # loads and compiles; captures; replays
+        step = native_step(policy, rows, config)
+        for _ in range(3):  # load and compile, then capture graphs, then replay them
             step()
-    some = rows[: case.peer_groups * case.size]
-    padded = _fitting(setup, policy, some, config)
-    works = {"ours": step} | ({"plain": padded} if padded else {})
-    timings = take_turns(works, setup.device, case.repeats, warm_up=0)
+    peer_rows = rows[: case.peer_groups * case.group_size]
+    padded = _fitting_padded_step(setup, policy, peer_rows, config)
+    steps = {"ours": step} | ({"plain": padded} if padded else {})
+    timings = time_in_turns(steps, setup.device, case.repeats, warm_up=0)
     timing, peer = timings["ours"], timings.get("plain")
-    cost, passed = update_cost(sizes_of(policy), work.lengths(rows))
-    share = 100 * cost.flop / timing.median / setup.rates.matrix
-    setup.say(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
-    alone = [(S, [T]) for S, responses in work.lengths(some) for T in responses]
-    peer_flop = update_cost(sizes_of(policy), alone)[0].flop
-    peer_rate = _tokens(some) / peer.median if peer else 0.0
+    step_cost, pass_tokens = update_cost(sizes_of(policy), work.group_lengths(rows))
+    share = 100 * step_cost.flop / timing.median / setup.rates.matrix
+    setup.log(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
+    # The peer repeats the prompt for every row, so each of its rows is a group of its own.
+    peer_lengths = [(S, [T]) for S, responses in work.group_lengths(peer_rows) for T in responses]
+    peer_flop = update_cost(sizes_of(policy), peer_lengths)[0].flop
+    peer_tokens_per_second = _count_tokens(peer_rows) / peer.median if peer else 0.0
     peer_share = 100 * peer_flop / peer.median / setup.rates.matrix if peer else 0.0
-    rate = _tokens(rows) / timing.median
-    floor = update_floor(cost, setup.rates)
+    tokens_per_second = _count_tokens(rows) / timing.median
+    floor = update_floor(step_cost, setup.rates)
     row = [
         case.model,
         f"{len(rows):,}",
-        f"{_tokens(rows):,}",
-        seconds(timing.median),
+        f"{_count_tokens(rows):,}",
+        format_seconds(timing.median),
         f"{100 * timing.spread:.0f} %",
-        seconds(floor),
-        f"{rate:,.0f}",
+        format_seconds(floor),
+        f"{tokens_per_second:,.0f}",
         f"{share:.1f} %",
-        gigabytes(peak.reserved),
-        f"{peer_rate:,.0f}" if peer else "-",
+        format_gigabytes(peak.reserved),
+        f"{peer_tokens_per_second:,.0f}" if peer else "-",
         f"{peer_share:.1f} %" if peer else "-",
-        f"{rate / peer_rate:.1f}x" if peer else "-",
+        f"{tokens_per_second / peer_tokens_per_second:.1f}x" if peer else "-",
     ]
     bars = []
     if setup.cuda and case.bar == "seconds":
         bars.append(Bar(f"update of {len(rows)} rows", timing.median, UPDATE_BAR, "s"))
     if setup.cuda and case.bar == "utilization":
         bars.append(Bar(f"update of {case.model}", share, SHARE_BAR, "%", at_least=True))
-    data = {"model": case.model, "rows": len(rows), "tokens": _tokens(rows), "pass_tokens": passed}
-    data |= {"ours": timing.data(), "flop": cost.flop, "floor": floor, "share_percent": share}
-    data |= {"plain": peer.data() if peer else None, "plain_tokens_per_second": peer_rate}
-    return row, bars, data | {"tokens_per_second": rate, **peak.data()}
+    data = {
+        "model": case.model,
+        "rows": len(rows),
+        "tokens": _count_tokens(rows),
+        "pass_tokens": pass_tokens,
+    }
+    data |= {"ours": timing.data(), "flop": step_cost.flop, "floor": floor, "share_percent": share}
+    data |= {
+        "plain": peer.data() if peer else None,
+        "plain_tokens_per_second": peer_tokens_per_second,
+    }
+    return row, bars, data | {"tokens_per_second": tokens_per_second, **peak.data()}
 
 
-def _fitting(
-    setup: Setup,
+def _fitting_padded_step(
+    setup: SpeedSetup,
     policy: Policy,
     rows: Sequence[Row],
     config: UpdateConfig,
 ) -> Callable[[], None] | None:
-    """The padded step with the largest micro-batch that fits, warm; None when a row does not."""
+    """The padded step with the largest micro-batch that fits; None if one row does not fit."""
     optimizer, tokens = Optimizer(policy.model, config), PEER_TOKENS
     while tokens:
-        step = partial(plain, policy, optimizer, rows, config, tokens)
+        step = partial(padded_step, policy, optimizer, rows, config, tokens)
         try:
             step()
         except torch.OutOfMemoryError:

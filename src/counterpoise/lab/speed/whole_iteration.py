@@ -1,8 +1,8 @@
-"""A whole iteration, sampling to new weights: TRL's GRPOTrainer and ours, in turns, on one device.
+"""Time a whole GRPO iteration of TRL's GRPOTrainer and of ours, in turns on one device.
 
 Ours is `loop.iterate` as `poise train` calls it: rollouts, token table and plans are written to a
-run folder. Both draw exactly the same number of tokens for the same prompts, give half of every
-group a reward of 1, and take one optimizer step; further rows show ours with four, with the
+run folder. Both sample exactly the same number of tokens for the same prompts, give half of every
+group a reward of 1, and take one optimizer step. Further rows show ours with four steps, with the
 monitor, and with the sampler's log-probabilities as the old ones.
 """
 
@@ -15,15 +15,15 @@ from typing import Any
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import trl_peer
 from counterpoise.lab.speed import workload as work
-from counterpoise.lab.speed.clock import Peak, release
+from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
-from counterpoise.lab.speed.iteration import Iterations, Ours, run_folders
-from counterpoise.lab.speed.machine_sizes import Setup
-from counterpoise.lab.speed.tables import Bar, Part, gigabytes, seconds
+from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
 
 FASTER_BAR = 8.0
-OTHERS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "ours, monitor on": {"monitor": MonitorConfig()},
     "ours, old log-probabilities by the sampler": {"old": "sampler"},
     "ours, 4 steps": {"steps": 4},
@@ -31,109 +31,151 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def workload(setup: Setup, folder: Path) -> Callable[[], object]:
-    """One iteration of ours: what `--profile` looks at."""
-    one = setup.plan.peer
-    return Ours(work.load(one.model), work.run_config(one, **setup.update), folder / "peer")
-
-
-def measure(setup: Setup) -> Part:
-    one = setup.plan.peer
-    with run_folders() as folder:
-        policy, ours, theirs = _compared(setup, folder)
-        others = _others(setup, policy, folder)
-    floor = _floor(setup, policy)
-    found = {"ours": ours, **others, **theirs}
-    rows = [[name, *_cells(it, ours, name in theirs)] for name, it in found.items()]
-    if not theirs:
-        rows.append(["TRL", trl_peer.MISSING, *[""] * 5])
-    return Part(
-        title=f"one GRPO iteration: {one.model}, {one} tokens, {setup.rates.dtype}",
-        columns=("", "iteration", "spread", "ours is", "sampling", "update", "peak"),
-        rows=rows,
-        bars=_bars(setup, ours, theirs),
-        notes=[
-            f"floor of an iteration: {floor:.3f} s, sampling and one update",
-            "ours by stage: " + ", ".join(f"{k} {v:.3f}" for k, v in ours.stages.items()) + " s",
-        ],
-        data={"peer": {"floor": floor, **{name: it.data() for name, it in found.items()}}},
+def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
+    """One iteration of ours, for `--profile`."""
+    iteration = setup.plan.iteration
+    return TimedEngine(
+        work.load_endless_policy(iteration.model),
+        work.run_config(iteration, **setup.update_options),
+        folder / "peer",
     )
 
 
-def _compared(setup: Setup, folder: Path) -> tuple[Policy, Iterations, dict[str, Iterations]]:
-    """Ours alone first, which gives its peak; then TRL, with ours again between its steps."""
-    plan, one = setup.plan, setup.plan.peer
-    with Peak(setup.device) as peak:
-        policy = work.load(one.model)
-        ours = Ours(policy, work.run_config(one, **setup.update), folder / "ours")
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Time both engines, the variants of ours, and the floor of an iteration."""
+    iteration = setup.plan.iteration
+    with temporary_run_folders() as folder:
+        policy, our_timings, peer_timings = _time_both_engines(setup, folder)
+        variant_timings = _time_variants(setup, policy, folder)
+    floor = _iteration_floor(setup, policy)
+    timings = {"ours": our_timings, **variant_timings, **peer_timings}
+    rows = [
+        [name, *_cells(timing, our_timings, name in peer_timings)]
+        for name, timing in timings.items()
+    ]
+    if not peer_timings:
+        rows.append(["TRL", trl_peer.NOT_INSTALLED, *[""] * 5])
+    return MeasurementTable(
+        title=f"one GRPO iteration: {iteration.model}, {iteration} tokens, {setup.rates.dtype}",
+        columns=("", "iteration", "spread", "ours is", "sampling", "update", "peak"),
+        rows=rows,
+        bars=_bars(setup, our_timings, peer_timings),
+        notes=[
+            f"floor of an iteration: {floor:.3f} s, sampling and one update",
+            "ours by stage: "
+            + ", ".join(
+                f"{stage} {stage_seconds:.3f}"
+                for stage, stage_seconds in our_timings.stages.items()
+            )
+            + " s",
+        ],
+        data={
+            "peer": {"floor": floor, **{name: timing.data() for name, timing in timings.items()}}
+        },
+    )
+
+
+def _time_both_engines(
+    setup: SpeedSetup, folder: Path
+) -> tuple[Policy, IterationTimings, dict[str, IterationTimings]]:
+    """Timings of our engine and of TRL."""
+    # Ours runs alone first, which gives its memory peak; then again between the steps of TRL, so
+    # that both see the same state of the machine.
+    plan, iteration = setup.plan, setup.plan.iteration
+    with PeakMemory(setup.device) as peak:
+        policy = work.load_endless_policy(iteration.model)
+        engine = TimedEngine(
+            policy, work.run_config(iteration, **setup.update_options), folder / "ours"
+        )
         for _ in range(plan.warm_up):
-            ours()
-        ours.timed(plan.peer_repeats)
-    setup.say(f"peer, ours: {ours.found(one).whole.median:.3f} s an iteration")
+            engine()
+        engine.run_timed(plan.peer_repeats)
+    setup.log(f"peer, ours: {engine.summarize(iteration).total.median:.3f} s an iteration")
 
     def between() -> None:
-        release(setup.device)  # neither side finds the other's cached memory in its way
-        ours.timed(plan.peer_repeats)
+        release(setup.device)  # memory cached by one engine must not limit the other
+        engine.run_timed(plan.peer_repeats)
         release(setup.device)
 
-    theirs: dict[str, Iterations] = {}
-    if trl_peer.installed():
+    peer_timings: dict[str, IterationTimings] = {}
+    if trl_peer.trl_installed():
         half = plan.peer_repeats // 2
-        theirs["TRL"] = trl_peer.run(
-            one, work.load(one.model), repeats=plan.peer_repeats, warm_up=plan.warm_up,
-            between=between, block=half,
-        )  # fmt: skip
+        peer_timings["TRL"] = trl_peer.train_with_trl(
+            iteration,
+            work.load_endless_policy(iteration.model),
+            repeats=plan.peer_repeats,
+            warm_up=plan.warm_up,
+            between=between,
+            block=half,
+        )
         release(setup.device)
-        setup.say(f"peer, TRL: {theirs['TRL'].whole.median:.3f} s an iteration")
+        setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s an iteration")
+        # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
         if setup.cuda and not setup.deadline.passed:
-            theirs["TRL, gradient checkpointing"] = trl_peer.run(
-                one, work.load(one.model), repeats=half, warm_up=1, checkpointing=True
+            peer_timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
+                iteration,
+                work.load_endless_policy(iteration.model),
+                repeats=half,
+                warm_up=1,
+                checkpointing=True,
             )
             release(setup.device)
-    return policy, ours.found(one, peak), theirs
+    return policy, engine.summarize(iteration, peak), peer_timings
 
 
-def _others(setup: Setup, policy: Policy, folder: Path) -> dict[str, Iterations]:
-    found = {}
-    for number, (name, changes) in enumerate(OTHERS.items()):
-        config = work.run_config(setup.plan.peer, **changes, **setup.update)
-        ours = Ours(policy, config, folder / f"other-{number}")
+def _time_variants(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
+    timings = {}
+    for number, (name, changes) in enumerate(VARIANTS.items()):
+        config = work.run_config(setup.plan.iteration, **changes, **setup.update_options)
+        engine = TimedEngine(policy, config, folder / f"other-{number}")
         for _ in range(setup.plan.warm_up):
-            ours()
-        ours.timed(setup.plan.peer_repeats)
-        found[name] = ours.found(setup.plan.peer)
-        del ours
+            engine()
+        engine.run_timed(setup.plan.peer_repeats)
+        timings[name] = engine.summarize(setup.plan.iteration)
+        del engine
         release(setup.device)
-    return found
+    return timings
 
 
-def _cells(found: Iterations, ours: Iterations, compare: bool) -> list[str]:
+def _cells(timings: IterationTimings, our_timings: IterationTimings, is_peer: bool) -> list[str]:
     return [
-        seconds(found.whole.median),
-        f"{100 * found.whole.spread:.0f} %",
-        f"{found.whole.median / ours.whole.median:.1f}x faster" if compare else "",
-        seconds(found.sampling.median),
-        seconds(found.update.median),
-        gigabytes(found.reserved),
+        format_seconds(timings.total.median),
+        f"{100 * timings.total.spread:.0f} %",
+        f"{timings.total.median / our_timings.total.median:.1f}x faster" if is_peer else "",
+        format_seconds(timings.sampling.median),
+        format_seconds(timings.update.median),
+        format_gigabytes(timings.reserved),
     ]
 
 
-def _bars(setup: Setup, ours: Iterations, theirs: Mapping[str, Iterations]) -> list[Bar]:
-    """Held against the fastest and the leanest of the peer's variants."""
-    if not theirs or not setup.cuda:
+def _bars(
+    setup: SpeedSetup, our_timings: IterationTimings, peer_timings: Mapping[str, IterationTimings]
+) -> list[Bar]:
+    """Compare with the fastest and with the leanest variant of the peer."""
+    if not peer_timings or not setup.cuda:
         return []
-    fastest = min(it.whole.median for it in theirs.values())
-    leanest = min(it.reserved for it in theirs.values())
+    fastest = min(timings.total.median for timings in peer_timings.values())
+    leanest = min(timings.reserved for timings in peer_timings.values())
     return [
-        Bar("iteration, times TRL's speed", fastest / ours.whole.median, FASTER_BAR, "x", True),
-        Bar("peak memory, TRL's being the limit", ours.reserved / 1e9, leanest / 1e9, "GB"),
+        Bar(
+            "iteration, times TRL's speed",
+            fastest / our_timings.total.median,
+            FASTER_BAR,
+            "x",
+            True,
+        ),
+        Bar("peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"),
     ]
 
 
-def _floor(setup: Setup, policy: Policy) -> float:
-    one, sizes = setup.plan.peer, sizes_of(policy)
-    texts = work.make_texts(policy.tokenizer, one.prompts)
-    prompts_P = [len(tokens) for tokens in work.encode(policy.tokenizer, texts)]
-    cost, _ = update_cost(sizes, [(S, [one.length] * one.group_size) for S in prompts_P])
-    drawing = sampling_floor(sizes, prompts_P, one.group_size, one.length, setup.rates)
-    return drawing + update_floor(cost, setup.rates)
+def _iteration_floor(setup: SpeedSetup, policy: Policy) -> float:
+    iteration, sizes = setup.plan.iteration, sizes_of(policy)
+    texts = work.make_texts(policy.tokenizer, iteration.prompts)
+    prompts_P = [len(tokens) for tokens in work.encode_texts(policy.tokenizer, texts)]
+    cost, _ = update_cost(
+        sizes, [(S, [iteration.length] * iteration.group_size) for S in prompts_P]
+    )
+    sampling_seconds = sampling_floor(
+        sizes, prompts_P, iteration.group_size, iteration.length, setup.rates
+    )
+    return sampling_seconds + update_floor(cost, setup.rates)

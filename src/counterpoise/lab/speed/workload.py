@@ -1,8 +1,8 @@
-"""The work that both sides are given: prompts, rewards, rows and options, all of them made up.
+"""Synthetic workloads for both engines: prompts, rewards, rows and options.
 
 Every number of tokens is fixed: end tokens are switched off, so that a response has exactly its
-length, and the reward alternates within each group, so that every row carries signal (an engine
-that skips rows without signal gains nothing by it here).
+length. The reward alternates within each group, so that every row carries signal: an engine that
+skips rows without signal gains nothing here.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from counterpoise.config import (
 )
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.seeds import seed_for
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 from counterpoise.types import Ints, Prompt, Rollout, Row
 from counterpoise.verify.scores import Scores
 
-LR = 1e-6
-SHORTEST, LONGEST = 80, 100  # tokens of a prompt
+LEARNING_RATE = 1e-6
+MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 80, 100  # tokens of a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One iteration's size.
+class Workload:
+    """The size of one iteration.
 
     Example:
         Work("shape:smollm2-135m", prompts=64, group_size=8, length=128).rollouts == 512
@@ -53,106 +53,116 @@ class Work:
         return f"{self.prompts} x {self.group_size} x {self.length}"
 
 
-def load(name: str) -> Policy:
+def load_endless_policy(name: str) -> Policy:
     """A policy whose responses never end early."""
     return replace(load_policy(ModelConfig(name=name)), end_tokens=(-1,))
 
 
 def make_texts(tokenizer: Any, count: int) -> list[str]:
-    """Word problems, one after another, cut after a word: SHORTEST to LONGEST tokens each."""
+    """Word problems joined and cut after a word, to MIN_ to MAX_PROMPT_TOKENS tokens each."""
     texts, number = [], 0
-    for i in range(count):
+    for index in range(count):
         words: list[str] = []
-        wanted = SHORTEST + 7 * i % (LONGEST - SHORTEST - 3)  # a word may be several tokens
-        while len(tokenizer.encode(" ".join(words))) < wanted:
-            words += problem("heldout", number, (3,)).problem.split()
+        # Lengths are spread over the range; 3 less at the top, as a word may be several tokens.
+        target_tokens = MIN_PROMPT_TOKENS + 7 * index % (MAX_PROMPT_TOKENS - MIN_PROMPT_TOKENS - 3)
+        while len(tokenizer.encode(" ".join(words))) < target_tokens:
+            words += make_problem("heldout", number, (3,)).problem.split()
             number += 1
-        while len(tokenizer.encode(" ".join(words[:-1]))) >= wanted:
+        while len(tokenizer.encode(" ".join(words[:-1]))) >= target_tokens:
             words.pop()
         texts.append(" ".join(words))
     return texts
 
 
-def encode(tokenizer: Any, texts: Sequence[str]) -> list[Ints]:
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ints]:
     return [np.array(tokenizer.encode(text), dtype=np.int32) for text in texts]
 
 
-def train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
+def make_train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
     texts = make_texts(tokenizer, count)
-    pairs = zip(texts, encode(tokenizer, texts), strict=True)
-    return [(Prompt(f"bench/{i}", text, ""), tokens) for i, (text, tokens) in enumerate(pairs)]
+    pairs = zip(texts, encode_texts(tokenizer, texts), strict=True)
+    return [
+        (Prompt(f"bench/{index}", text, ""), tokens) for index, (text, tokens) in enumerate(pairs)
+    ]
 
 
-def seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
+def make_seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
     return [
         [seed_for(0, "bench", step, p * copies + g) for g in range(copies)] for p in range(prompts)
     ]
 
 
-def alternate(count: int) -> list[float]:
-    """Right, wrong, right, ...: half of every group."""
+def alternating_rewards(count: int) -> list[float]:
+    """Rewards 1, 0, 1, ...: half of every group is right."""
     return [float(i % 2 == 0) for i in range(count)]
 
 
-class Alternating:
-    """A verifier that costs nothing."""
+class AlternatingVerifier:
+    """A verifier that takes no time: rewards alternate."""
 
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
-        return Scores(alternate(len(responses)))
+        return Scores(alternating_rewards(len(responses)))
 
     def close(self) -> None:
         pass
 
 
-OFF = MonitorConfig(every=0)
+MONITOR_OFF = MonitorConfig(every=0)
 
 
 def run_config(
-    work: Work,
+    workload: Workload,
     *,
     steps: int = 1,
-    old: str = "trainer",
-    monitor: MonitorConfig = OFF,
+    old_logprobs: str = "trainer",
+    monitor: MonitorConfig = MONITOR_OFF,
     **update: Any,
 ) -> RunConfig:
     """A run whose iterations are `work`, `steps` optimizer steps each."""
     return RunConfig(
-        model=ModelConfig(name=work.model),
+        model=ModelConfig(name=workload.model),
         sample=SampleConfig(
-            prompts=work.prompts, group_size=work.group_size, max_new_tokens=work.length
+            prompts=workload.prompts, group_size=workload.group_size, max_new_tokens=workload.length
         ),
         batch=BatchConfig(composer="grouped" if steps > 1 else "whole", steps=steps),
-        update=UpdateConfig(lr=LR, old_logprobs=old, **update),
+        update=UpdateConfig(lr=LEARNING_RATE, old_logprobs=old_logprobs, **update),
         evaluate=EvaluateConfig(prompts=0),
         monitor=monitor,
     )
 
 
 def make_rows(
-    vocabulary: int, groups: int, size: int, prompt: int, response: int, jitter: float = 0.1
+    vocabulary: int,
+    groups: int,
+    group_size: int,
+    prompt_tokens: int,
+    response_tokens: int,
+    jitter: float = 0.1,
 ) -> list[Row]:
-    """Rows of random tokens; lengths vary by `jitter` around the two given, half are positive."""
+    """Rows of random tokens; lengths vary by `jitter`, and half the advantages are positive."""
     rng = np.random.default_rng(0)
 
-    def tokens(about: int) -> Ints:
-        count = max(2, round(about * (1 + jitter * rng.uniform(-1, 1))))
+    def tokens(typical_length: int) -> Ints:
+        count = max(2, round(typical_length * (1 + jitter * rng.uniform(-1, 1))))
         return rng.integers(0, vocabulary, count).astype(np.int32)
 
     rows = []
-    for g in range(groups):
-        shared = tokens(prompt)
-        for i, reward in enumerate(alternate(size)):
-            own = tokens(response)
-            old = np.full(len(own), -np.log(vocabulary), dtype=np.float32)
-            rollout = Rollout(f"g{g}", "", "", "", reward, shared, own, old)
-            rows.append(Row(f"g{g}", 2 * reward - 1, len(own), index=i, rollout=rollout))
+    for group in range(groups):
+        prompt = tokens(prompt_tokens)
+        for index, reward in enumerate(alternating_rewards(group_size)):
+            response = tokens(response_tokens)
+            old_logprobs = np.full(len(response), -np.log(vocabulary), dtype=np.float32)
+            rollout = Rollout(f"g{group}", "", "", "", reward, prompt, response, old_logprobs)
+            rows.append(
+                Row(f"g{group}", 2 * reward - 1, len(response), index=index, rollout=rollout)
+            )
     return rows
 
 
-def lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
-    """(prompt tokens, tokens of each response) of every group: what floors are counted from."""
+def group_lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
+    """(prompt tokens, tokens of each response) of every group: the input of floors."""
     groups: dict[str, tuple[int, list[int]]] = {}
     for row in rows:
         groups.setdefault(row.group, (len(row.content.prompt_tokens), []))[1].append(row.num_tokens)

@@ -24,17 +24,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from counterpoise.lab.experiments.compare import as_number, bounded, compare
+from counterpoise.lab.experiments.compare import as_number, compare, has_interval
 from counterpoise.lab.experiments.curves import (
-    HELDOUT,
+    HELDOUT_COLUMN,
     Runs,
-    arms,
-    end,
-    mean,
-    of_seeds,
-    possible,
-    rates,
-    read_run,
+    arm_names,
+    last_value,
+    learning_rates,
+    mean_over_run,
+    read_curve,
+    value_range,
+    values_by_seed,
 )
 from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.processes import train_runs
@@ -69,11 +69,14 @@ BUDGETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SIDE_METRICS = {  # to tell "no effect" from "nothing to cancel"
-    "cancellation": ("cancellation index", mean("cancellation")),
-    "split": ("share of groups split", mean("split")),
-    "largest_sum": ("largest advantage sum |S_B| of a group in one step", mean("largest_sum")),
-    "entropy": ("entropy at the end, nats", end("entropy")),
-    "updates": ("updates", end("updates")),
+    "cancellation": ("cancellation index", mean_over_run("cancellation")),
+    "split": ("share of groups split", mean_over_run("split")),
+    "largest_sum": (
+        "largest advantage sum |S_B| of a group in one step",
+        mean_over_run("largest_sum"),
+    ),
+    "entropy": ("entropy at the end, nats", last_value("entropy")),
+    "updates": ("updates", last_value("updates")),
 }
 
 
@@ -100,42 +103,44 @@ def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design
 
 
 def measure_arms(
-    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_run
+    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_curve
 ) -> Records:
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
     plan = design_runs(lab, arms, table)
-    runs = {key.name: plan.overrides(key) for key in plan.runs()}
+    runs = {key.name: plan.overrides(key) for key in plan.run_keys()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
-    for key in plan.runs():
+    for key in plan.run_keys():
         records += [{**key._asdict(), **record} for record in read(folders[key.name])]
     return records
 
 
-def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT) -> SeedMean:
+def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT_COLUMN) -> SeedMean:
     """Held-out success at the end of training, as a mean over seeds."""
-    return mean_over_seeds(list(of_seeds(runs, arm, rate, end(column)).values()), possible(column))
+    return mean_over_seeds(
+        list(values_by_seed(runs, arm, rate, last_value(column)).values()), value_range(column)
+    )
 
 
 def side_metric(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
     """(mean, minimum, maximum) of a side metric over seeds; None where no run has it."""
-    values = list(of_seeds(runs, arm, rate, SIDE_METRICS[name][1]).values())
+    values = list(values_by_seed(runs, arm, rate, SIDE_METRICS[name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 
 def arm_numbers(runs: Runs, baseline: str = BASELINE) -> tuple[Number, ...]:
     """For every arm: success, differences, detectable differences, and side metrics."""
     results: list[Number] = []
-    for rate in rates(runs):
+    for rate in learning_rates(runs):
         at_rate = f"lr {rate:g}"
-        for arm in arms(runs):
+        for arm in arm_names(runs):
             results.append(as_number(f"{arm}, {at_rate}: success", final_success(runs, arm, rate)))
             if arm != baseline:
                 (comparison,) = (c for c in compare(runs, arm, baseline) if c.rate == rate)
                 name = f"{arm} minus {baseline}, {at_rate}"
                 results.append(as_number(f"{name}, equal rollouts", comparison.rollouts))
                 results.append(as_number(f"{name}, equal updates", comparison.updates))
-                if bounded(comparison.rollouts):
+                if has_interval(comparison.rollouts):
                     name = f"{name}: smallest difference these seeds would show"
                     results.append(Number(name, comparison.rollouts.detectable, unit="share"))
             for key, (label, _) in SIDE_METRICS.items():

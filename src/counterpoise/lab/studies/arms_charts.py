@@ -7,7 +7,7 @@ from statistics import fmean
 import altair as alt
 
 from counterpoise.lab.experiments.compare import compare
-from counterpoise.lab.experiments.curves import Runs, arms, by_run, rates
+from counterpoise.lab.experiments.curves import Runs, arm_names, group_by_run, learning_rates
 from counterpoise.lab.studies.arms import BASELINE, SIDE_METRICS, final_success, side_metric
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart, moving_average
@@ -19,11 +19,11 @@ DASHES = ([1, 0], [5, 3])
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    runs = by_run(records)
+    runs = group_by_run(records)
     return (
         _results_figure(runs),
         _differences_figure(runs),
-        *(_curves_figure(runs, arm) for arm in arms(runs) if arm != BASELINE),
+        *(_curves_figure(runs, arm) for arm in arm_names(runs) if arm != BASELINE),
         *(_side_metric_figure(runs, name) for name in ("cancellation", "largest_sum")),
     )
 
@@ -32,8 +32,8 @@ def _results_figure(runs: Runs) -> Figure:
     styles = _rate_styles(runs)
     points = [
         forest_point(arm, f"lr {rate:g}", (success.value, success.low, success.high))
-        for arm in arms(runs)
-        for rate in rates(runs)
+        for arm in arm_names(runs)
+        for rate in learning_rates(runs)
         for success in [final_success(runs, arm, rate)]
     ]
     layered_chart = forest_chart(
@@ -44,18 +44,18 @@ def _results_figure(runs: Runs) -> Figure:
         axis="%",
         number=".1%",
     )
-    n = final_success(runs, BASELINE, rates(runs)[0]).n
+    n = final_success(runs, BASELINE, learning_rates(runs)[0]).n
     note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
     return Figure(layered_chart, "After training", note, _keys(styles))
 
 
 def _differences_figure(runs: Runs) -> Figure:
     points, styles = [], {}
-    for rate_index, rate in enumerate(rates(runs)):
+    for rate_index, rate in enumerate(learning_rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
-            series = f"equal {cost}" + (f", lr {rate:g}" if len(rates(runs)) > 1 else "")
+            series = f"equal {cost}" + (f", lr {rate:g}" if len(learning_rates(runs)) > 1 else "")
             styles[series] = colours[rate_index]
-            for arm in arms(runs):
+            for arm in arm_names(runs):
                 if arm != BASELINE:
                     mean = getattr(compare(runs, arm, BASELINE)[rate_index], cost)
                     points.append(forest_point(arm, series, (mean.value, mean.low, mean.high)))
@@ -79,7 +79,7 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
     x = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    for rate_index, rate in enumerate(rates(runs)):
+    for rate_index, rate in enumerate(learning_rates(runs)):
         for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index])):
             line = base_chart(_seed_band(runs, shown_arm, rate))
             points = base_chart(_heldout_points(runs, shown_arm, rate))
@@ -91,7 +91,9 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
     layered = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
-    keys = [(COLOURS[index], f"{arm}, lr {rate:g}") for index, rate in enumerate(rates(runs))]
+    keys = [
+        (COLOURS[index], f"{arm}, lr {rate:g}") for index, rate in enumerate(learning_rates(runs))
+    ]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
     return Figure(layered, arm, note, (*keys, ("soft", BASELINE)))
 
@@ -144,8 +146,8 @@ def _side_metric_figure(runs: Runs, name: str) -> Figure:
     styles = _rate_styles(runs)
     points = [
         forest_point(arm, f"lr {rate:g}", seed_range)
-        for arm in arms(runs)
-        for rate in rates(runs)
+        for arm in arm_names(runs)
+        for rate in learning_rates(runs)
         if (seed_range := side_metric(runs, arm, rate, name))
     ]
     label = SIDE_METRICS[name][0]
@@ -159,7 +161,7 @@ def _side_metric_figure(runs: Runs, name: str) -> Figure:
 
 
 def _rate_styles(runs: Runs) -> dict[str, str]:
-    return {f"lr {rate:g}": COLOURS[index] for index, rate in enumerate(rates(runs))}
+    return {f"lr {rate:g}": COLOURS[index] for index, rate in enumerate(learning_rates(runs))}
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -14,8 +14,13 @@ budget cannot decide.
 
 from __future__ import annotations
 
-from counterpoise.lab.experiments.compare import compare, points, told, verdict
-from counterpoise.lab.experiments.curves import arms, by_run
+from counterpoise.lab.experiments.compare import (
+    compare,
+    describe_comparison,
+    format_points,
+    judge_comparisons,
+)
+from counterpoise.lab.experiments.curves import arm_names, group_by_run
 from counterpoise.lab.studies.arms import BASELINE, BUDGETS, arm_numbers, measure_arms
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
@@ -32,22 +37,22 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    runs = by_run(records)
+    runs = group_by_run(records)
     comparisons = compare(runs, ARM, BASELINE)
     # Only QB+RB is judged; the other arms are reported beside it.
     other_comparisons = {
-        arm: compare(runs, arm, BASELINE) for arm in arms(runs) if arm not in (BASELINE, ARM)
+        arm: compare(runs, arm, BASELINE) for arm in arm_names(runs) if arm not in (BASELINE, ARM)
     }
     return Finding(
-        verdict(comparisons, "better", SMALLEST_PAPER_GAIN),
-        f"QB+RB minus shuffled: {'; '.join(told(comparison) for comparison in comparisons)}.",
+        judge_comparisons(comparisons, "better", SMALLEST_PAPER_GAIN),
+        f"QB+RB minus shuffled: {'; '.join(map(describe_comparison, comparisons))}.",
         arm_numbers(runs),
         (
             "The paper's gains of QB+RB are 7.2, 4.2 and 1.7 points for models of 7, 1.7 and 4 "
             "billion parameters; these runs say nothing about that scale.",
             "The other arms minus shuffled, at equal rollouts: "
             + "; ".join(
-                f"{arm} at lr {comparison.rate:g} {points(comparison.rollouts)}"
+                f"{arm} at lr {comparison.rate:g} {format_points(comparison.rollouts)}"
                 for arm, comparisons in other_comparisons.items()
                 for comparison in comparisons
             )

@@ -131,9 +131,9 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
 def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
     """(figures, reason if there are none). They are drawn from the table, without a model."""
     if (folder / f"{name}.toml").is_file():
-        from counterpoise.lab.experiments.charts import figures_of
+        from counterpoise.lab.experiments.charts import load_figures
 
-        return figures_of(folder, name), ""
+        return load_figures(folder, name), ""
     if name not in STUDIES:
         return (), f"This version has no study called {name}, so its figures cannot be drawn."
     records = read_records(folder / f"{name}.parquet")

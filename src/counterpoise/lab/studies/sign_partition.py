@@ -13,8 +13,8 @@ and with fewer than three seeds: the two seeds of the quick budget cannot decide
 
 from __future__ import annotations
 
-from counterpoise.lab.experiments.compare import compare, told, verdict
-from counterpoise.lab.experiments.curves import by_run
+from counterpoise.lab.experiments.compare import compare, describe_comparison, judge_comparisons
+from counterpoise.lab.experiments.curves import group_by_run
 from counterpoise.lab.studies.arms import BASELINE, BUDGETS, arm_numbers, measure_arms
 from counterpoise.lab.studies.arms_charts import draw
 from counterpoise.lab.studies.harness import Lab
@@ -31,16 +31,16 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    runs = by_run(records)
+    runs = group_by_run(records)
     comparisons = compare(runs, ARM, BASELINE)
     against_qb = compare(runs, ARM, "QB")
     return Finding(
-        verdict(comparisons, "worse", SUBSTANTIAL_DROP),
-        f"by_sign minus shuffled: {'; '.join(told(comparison) for comparison in comparisons)}.",
+        judge_comparisons(comparisons, "worse", SUBSTANTIAL_DROP),
+        f"by_sign minus shuffled: {'; '.join(map(describe_comparison, comparisons))}.",
         arm_numbers(runs),
         (
             "The paper prints no number for this figure.",
-            f"by_sign minus QB: {'; '.join(told(comparison) for comparison in against_qb)}.",
+            f"by_sign minus QB: {'; '.join(map(describe_comparison, against_qb))}.",
             "Even in separate steps, the two signs follow each other closely: the steps of one "
             "iteration are taken one after another on the same rollouts.",
         ),

@@ -1,4 +1,4 @@
-r"""A reference answer -> other ways to write it that mean the same: each must score 1.
+r"""Equivalent ways to write a reference answer: the verifier must give each of them 1.
 
     typography   \dfrac, spaces, \left( \right), dollar signs, a final full stop, \displaystyle
     numbers      1/2 for \frac{1}{2}, 0.5, 2/4, 1.0, 1,234, -\frac{..} for \frac{-..}, 1\frac{1}{2}
@@ -6,8 +6,8 @@ r"""A reference answer -> other ways to write it that mean the same: each must s
     lists        reordered sets, other spacing, \{..\}, "and"
     algebra      terms of a sum and sides of an equation exchanged, a factor moved behind
 
-A form is made only where its meaning is beyond doubt: 2/4 for 1/2, but not 4/2 for 2, which the
-verifier refuses as work left undone; no form that rounds.
+A form is made only if its meaning is beyond doubt: 2/4 for 1/2, but not 4/2 for 2, which the
+verifier rejects as unfinished work. No form rounds.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ _NAMED = re.compile(r"([a-zA-Z])\s*=\s*([^=]+)")
 _WORDS = re.compile(r"\\text\{([A-Za-z ]+|\([A-Z]\))\}")
 
 
-def forms(gold: str) -> list[Form]:
-    r"""Every form of `gold`, the same text left out.
+def equivalent_forms(gold: str) -> list[Form]:
+    r"""All forms of `gold` whose text differs from it.
 
     Example:
         >>> [text for name, text in forms("\\frac{3}{4}") if name in ("slash", "decimal")]
         ['3/4', '0.75']
     """
-    found = [form for rule in RULES for form in rule(gold.strip())]
-    return [(name, text) for name, text in found if text != gold]
+    candidates = [form for rule in FORM_RULES for form in rule(gold.strip())]
+    return [(name, text) for name, text in candidates if text != gold]
 
 
-def typography(gold: str) -> Iterator[Form]:
+def typography_forms(gold: str) -> Iterator[Form]:
+    """Other LaTeX with the same look: spaces, brackets, braces."""
     yield "dollars", f"${gold}$"
     yield "displaystyle", f"\\displaystyle {gold}"
     yield "full stop", f"{gold}."
@@ -62,10 +63,11 @@ def typography(gold: str) -> Iterator[Form]:
         yield "bare root", re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", gold)
 
 
-def numbers(gold: str) -> Iterator[Form]:
+def number_forms(gold: str) -> Iterator[Form]:
+    """Integers, decimals, thousands separators and scientific notation."""
     if _INTEGER.fullmatch(gold):
         yield "point zero", f"{gold}.0"
-        yield from _around(gold)
+        yield from _number_wrappers(gold)
         if len(gold.lstrip("-")) > 3:
             yield "separators", f"{int(gold):,}"
             yield "braced separators", f"{int(gold):,}".replace(",", "{,}")
@@ -75,7 +77,7 @@ def numbers(gold: str) -> Iterator[Form]:
         yield "another zero", f"{gold}0"
         if exact.denominator > 1:
             yield "fraction", f"\\frac{{{exact.numerator}}}{{{exact.denominator}}}"
-        yield from _around(gold)
+        yield from _number_wrappers(gold)
     elif _THOUSANDS.fullmatch(gold):
         yield "no separators", re.sub(r"[^\d-]", "", gold)
     elif match := _SCIENTIFIC.fullmatch(gold):
@@ -84,7 +86,8 @@ def numbers(gold: str) -> Iterator[Form]:
         yield "times sign", f"{match[1]} × 10^{{{match[2]}}}"
 
 
-def fractions(gold: str) -> Iterator[Form]:
+def fraction_forms(gold: str) -> Iterator[Form]:
+    """A fraction with a slash, not reduced, as a mixed number, as a decimal."""
     match = _FRACTION.fullmatch(gold)
     if match is None or int(match[3]) == 0:
         return
@@ -98,12 +101,14 @@ def fractions(gold: str) -> Iterator[Form]:
         yield "no braces", f"{sign}\\frac{top}{bottom}"
     if top > bottom and top % bottom:
         yield "mixed", f"{sign}{top // bottom}\\frac{{{top % bottom}}}{{{bottom}}}"
+    # Only if the decimal is finite: a rounded answer is another answer.
     reduced = Fraction(top, bottom).denominator
     if 10**6 % reduced == 0 and reduced > 1:
         yield "decimal", sign + f"{top / bottom:.6f}".rstrip("0")
 
 
-def wrapped(gold: str) -> Iterator[Form]:
+def wrapped_forms(gold: str) -> Iterator[Form]:
+    """Degrees, money, units, percentages and words, with and without their wrapper."""
     if match := _DEGREES.fullmatch(gold):
         yield "no degrees", match[1]
         yield "degree sign", f"{match[1]}°"
@@ -124,8 +129,9 @@ def wrapped(gold: str) -> Iterator[Form]:
         yield "bold", f"\\textbf{{{match[1]}}}"
 
 
-def lists(gold: str) -> Iterator[Form]:
-    entries = top_level(gold)
+def list_forms(gold: str) -> Iterator[Form]:
+    """Several answers with other spacing, in another order, as a set."""
+    entries = top_level_entries(gold)
     if len(entries) < 2 or "where" in gold or _THOUSANDS.fullmatch(gold):
         return
     tight = ",".join(entries)
@@ -138,45 +144,46 @@ def lists(gold: str) -> Iterator[Form]:
         yield "and", ", ".join(entries[:-1]) + " \\text{ and } " + entries[-1]
 
 
-def algebra(gold: str) -> Iterator[Form]:
+def algebra_forms(gold: str) -> Iterator[Form]:
+    """Exchanged terms, sides and factors."""
     sides = gold.split("=")
-    if len(sides) == 2 and len(top_level(gold)) == 1 and "\\text" not in gold:
+    if len(sides) == 2 and len(top_level_entries(gold)) == 1 and "\\text" not in gold:
         if re.search(r"[a-zA-Z]", sides[1]):
             yield "sides exchanged", f"{sides[1].strip()} = {sides[0].strip()}"
-        named = _NAMED.fullmatch(gold)
-        if named and _INTEGER.fullmatch(named[2].strip()):
-            yield "no name", named[2].strip()
+        assignment = _NAMED.fullmatch(gold)
+        if assignment and _INTEGER.fullmatch(assignment[2].strip()):
+            yield "no name", assignment[2].strip()
         return
     terms = re.fullmatch(r"([^-+=,{}()\\]+) ?([-+]) ?([^-+=,{}()\\]+)", gold)
     if terms:
-        first, sign, last = (part.strip() for part in terms.groups())
-        yield "terms exchanged", f"{'-' if sign == '-' else ''}{last} + {first}"
+        left, sign, right = (term.strip() for term in terms.groups())
+        yield "terms exchanged", f"{'-' if sign == '-' else ''}{right} + {left}"
     product = re.fullmatch(r"(\d+) ?(\\sqrt\{\d+\}|\\pi)", gold)
     if product:
         yield "factor behind", f"{product[2]} \\cdot {product[1]}"
         yield "product sign", f"{product[1]} \\cdot {product[2]}"
 
 
-RULES: tuple[Callable[[str], Iterator[Form]], ...] = (
-    typography, numbers, fractions, wrapped, lists, algebra,
+FORM_RULES: tuple[Callable[[str], Iterator[Form]], ...] = (
+    typography_forms, number_forms, fraction_forms, wrapped_forms, list_forms, algebra_forms,
 )  # fmt: skip
 
 
-def top_level(gold: str) -> list[str]:
-    """The entries of a list that no bracket encloses; one if it is no such list."""
+def top_level_entries(gold: str) -> list[str]:
+    """The entries between commas outside brackets; a single entry if it is not a list."""
     if _THOUSANDS.fullmatch(gold):
         return [gold]
-    parts, depth, start = [], 0, 0
-    for i, sign in enumerate(gold):
+    entries, depth, start = [], 0, 0
+    for index, sign in enumerate(gold):
         depth += (sign in "({[") - (sign in ")}]")
         if sign == "," and depth == 0:
-            parts.append(gold[start:i].strip())
-            start = i + 1
-    return [*parts, gold[start:].strip()]
+            entries.append(gold[start:index].strip())
+            start = index + 1
+    return [*entries, gold[start:].strip()]
 
 
-def _around(number: str) -> Iterator[Form]:
-    """What may stand around a plain number."""
+def _number_wrappers(number: str) -> Iterator[Form]:
+    """A plain number with a name, a unit, a font or brackets around it."""
     yield "named", f"x = {number}"
     yield "text", f"\\text{{{number}}}"
     yield "bold", f"\\mathbf{{{number}}}"

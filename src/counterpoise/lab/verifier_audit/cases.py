@@ -1,16 +1,16 @@
-r"""Problems with reference answers -> responses with a verdict that is known beforehand.
+r"""Make test cases from reference answers: responses whose correct score is known.
 
-    itself       the reference in a box                                       1
+    itself       the reference in a box                                              1
     forms        the reference written another way (answer_forms.py)                 1
-    shuffled     the reference of another problem of the same benchmark       0
-    near misses  a digit, a sign, a bracket changed (wrong_answers.py)                0
-    parts        of several answers: too few, or too many (wrong_answers.py)          0
-    echoes       the reference as a computation still to be done (wrong_answers.py)   0
-    asked        a formula of the problem itself                              0
-    unboxed      the reference in no box                                      0
+    shuffled     the reference of another problem of the same benchmark              0
+    near misses  a digit, a sign, a bracket changed (wrong_answers.py)               0
+    parts        too few or too many of several answers (wrong_answers.py)           0
+    echoes       the reference as an unevaluated computation (wrong_answers.py)      0
+    asked        a formula of the problem itself                                     0
+    unboxed      the reference in no box                                             0
 
-Pairs of shuffled references that are the same answer (second_opinion.py decides, not the verifier)
-are no case; nor is a formula of the problem that is.
+Pairs of shuffled references that are the same answer are left out (second_opinion.py decides, not
+the verifier), and so are formulas of the problem that state the answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.verifier_audit.answer_forms import forms
+from counterpoise.lab.verifier_audit.answer_forms import equivalent_forms
 from counterpoise.lab.verifier_audit.second_opinion import same_answer
-from counterpoise.lab.verifier_audit.wrong_answers import asked, echoes, near_misses, parts, unboxed
+from counterpoise.lab.verifier_audit.wrong_answers import (
+    incomplete_lists,
+    near_misses,
+    problem_formulas,
+    unboxed_responses,
+    unevaluated_echoes,
+)
 from counterpoise.types import Prompt
 
 RIGHT = ("itself", "forms")
@@ -30,7 +36,7 @@ KINDS = (*RIGHT, *WRONG)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AuditCase:
     """Example: Case("forms", "slash", "\\boxed{1/2}", "\\frac{1}{2}", right=True)"""
 
     kind: str
@@ -40,41 +46,46 @@ class Case:
     right: bool
 
 
-def cases(
+def make_cases(
     problems: Sequence[Prompt], items: int = 0, pairs: int = 1000, seed: int = 0
-) -> Iterator[Case]:
-    """Every reference against itself, `pairs` shuffled ones, the rest of the first `items`."""
+) -> Iterator[AuditCase]:
+    """All references as they are, `pairs` shuffled ones, and all other kinds for `items` problems.
+
+    `items=0` means all problems.
+    """
     for problem in problems:
-        yield Case("itself", "", box(problem.answer), problem.answer, right=True)
-    for answer, gold in shuffled([problem.answer for problem in problems], pairs, seed):
-        yield Case("shuffled", "", box(answer), gold, right=False)
+        yield AuditCase("itself", "", box_answer(problem.answer), problem.answer, right=True)
+    for answer, gold in shuffled_pairs([problem.answer for problem in problems], pairs, seed):
+        yield AuditCase("shuffled", "", box_answer(answer), gold, right=False)
     for problem in problems[: items or None]:
         gold = problem.answer
-        for name, text in forms(gold):
-            yield Case("forms", name, box(text), gold, right=True)
-        for kind, found in (
+        for name, text in equivalent_forms(gold):
+            yield AuditCase("forms", name, box_answer(text), gold, right=True)
+        for kind, wrong_forms in (
             ("near misses", near_misses(gold)),
-            ("parts", parts(gold)),
-            ("echoes", echoes(gold)),
+            ("parts", incomplete_lists(gold)),
+            ("echoes", unevaluated_echoes(gold)),
         ):
-            for name, text in found:
-                yield Case(kind, name, box(text), gold, right=False)
-        for text in asked(problem.problem, gold):
-            yield Case("asked", "", box(text), gold, right=False)
-        for name, response in unboxed(gold):
-            yield Case("unboxed", name, response, gold, right=False)
+            for name, text in wrong_forms:
+                yield AuditCase(kind, name, box_answer(text), gold, right=False)
+        for text in problem_formulas(problem.problem, gold):
+            yield AuditCase("asked", "", box_answer(text), gold, right=False)
+        for name, response in unboxed_responses(gold):
+            yield AuditCase("unboxed", name, response, gold, right=False)
 
 
-def shuffled(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[str, str]]:
-    """Up to `pairs` different pairs (answer, gold) of references that are not the same answer."""
+def shuffled_pairs(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[str, str]]:
+    """Up to `pairs` distinct pairs (answer, gold) of references that are different answers."""
     distinct = list(dict.fromkeys(golds))
-    wanted = min(pairs, len(distinct) * (len(distinct) - 1))
-    rng, drawn = random.Random(seed), dict[tuple[str, str], bool]()
-    while len(drawn) < wanted:
+    target_count = min(pairs, len(distinct) * (len(distinct) - 1))
+    rng, pairs_seen = random.Random(seed), dict[tuple[str, str], bool]()
+    # Every pair is remembered, also one with equal answers: otherwise a benchmark with few
+    # distinct answers would never end this loop.
+    while len(pairs_seen) < target_count:
         answer, gold = rng.sample(distinct, 2)
-        drawn.setdefault((answer, gold), same_answer(answer, gold))
-    return [pair for pair, same in drawn.items() if not same]
+        pairs_seen.setdefault((answer, gold), same_answer(answer, gold))
+    return [pair for pair, same in pairs_seen.items() if not same]
 
 
-def box(answer: str) -> str:
+def box_answer(answer: str) -> str:
     return f"Therefore the answer is $\\boxed{{{answer}}}$."

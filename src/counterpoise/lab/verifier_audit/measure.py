@@ -1,4 +1,4 @@
-"""Cases -> how often the verifier was wrong, on what, and how long it took, one call at a time."""
+"""Run the verifier on all cases, one call each: wrong verdicts, timeouts and seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from counterpoise.lab.verifier_audit.cases import KINDS, RIGHT, Case, box, cases
+from counterpoise.lab.verifier_audit.cases import KINDS, RIGHT, AuditCase, box_answer, make_cases
 from counterpoise.types import Prompt
 from counterpoise.verify.math.numbers import number
 from counterpoise.verify.math.verifier import MATH_VERIFY, MathVerifier
@@ -16,22 +16,24 @@ from counterpoise.verify.scores import Verifier
 from counterpoise.verify.worker_pool import Pool
 
 SCHEMA = 1
-ALGEBRA = "algebra"  # references that are no numbers, against themselves by Math-Verify alone
-SHOWN = 50  # wrong verdicts of a kind that are listed
+ALGEBRA_KIND = (
+    "algebra"  # references that are not numbers, checked against themselves by Math-Verify alone
+)
+MAX_LISTED_CASES = 50  # wrong verdicts listed for each kind
 
 
 @dataclass(slots=True)
 class Tally:
-    """Of one kind of case."""
+    """The counts and times of one kind of case."""
 
     cases: int = 0
     timeouts: int = 0
     seconds: float = 0.0
     slowest: float = 0.0
-    slowest_case: Case | None = None
-    wrong: list[Case] = field(default_factory=list)
+    slowest_case: AuditCase | None = None
+    wrong: list[AuditCase] = field(default_factory=list)
 
-    def add(self, case: Case, right: bool, seconds: float, timeouts: int) -> None:
+    def add(self, case: AuditCase, right: bool, seconds: float, timeouts: int) -> None:
         self.cases += 1
         self.timeouts += timeouts
         self.seconds += seconds
@@ -41,63 +43,63 @@ class Tally:
             self.wrong.append(case)
 
 
-def check(
+def audit_verifier(
     problems: Sequence[Prompt], items: int, pairs: int, timeout_seconds: float
 ) -> dict[str, Tally]:
-    """All tallies of one benchmark."""
+    """Audit the verifier on one benchmark; returns a tally for every kind of case."""
     with MathVerifier(timeout_seconds, workers=1) as verifier:
-        tallies = measure(cases(problems, items, pairs), verifier)
-    return {**tallies, ALGEBRA: by_algebra([p.answer for p in problems], timeout_seconds)}
+        tallies = tally_cases(make_cases(problems, items, pairs), verifier)
+    return {**tallies, ALGEBRA_KIND: tally_algebra([p.answer for p in problems], timeout_seconds)}
 
 
-def measure(given: Iterable[Case], verifier: Verifier) -> dict[str, Tally]:
-    """A tally for every kind; each response is a call of its own."""
+def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
+    """A tally for every kind of case; each response is verified by a call of its own."""
     tallies = {kind: Tally() for kind in KINDS}
-    roots = count(2)
+    roots = count(2)  # a new pair for every warm-up, because verdicts are cached
     _warm_up(verifier, next(roots))
-    for case in given:
+    for case in cases:
         start = time.perf_counter()
         scores = verifier.score([case.response], [case.gold])
         seconds = time.perf_counter() - start
         tallies[case.kind].add(case, scores.rewards[0] > 0, seconds, scores.timeouts)
-        if scores.timeouts + scores.crashes:
+        if scores.timeouts + scores.crashes:  # the worker was killed: start another, untimed
             _warm_up(verifier, next(roots))
     return tallies
 
 
-def by_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
-    """What the text would settle at once, asked of computer algebra instead."""
+def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
+    """Time computer algebra on answers that comparing the text would settle at once."""
     tally, pool = Tally(), Pool(MATH_VERIFY, timeout_seconds, workers=1)
     pool.run([("1", "1")])
     for gold in dict.fromkeys(golds):
-        if number(gold, bare_units=False) is not None:
+        if number(gold, bare_units=False) is not None:  # numbers never reach computer algebra
             continue
         start = time.perf_counter()
         outcome = pool.run([(gold, gold)])[0]
         seconds = time.perf_counter() - start
-        case = Case(ALGEBRA, "", box(gold), gold, right=True)
+        case = AuditCase(ALGEBRA_KIND, "", box_answer(gold), gold, right=True)
         tally.add(case, outcome == "equal", seconds, int(outcome == "timeout"))
     pool.close()
     return tally
 
 
-def to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
-    """Plain data of one benchmark: --json."""
-    answers = sum(tally.cases for kind, tally in tallies.items() if kind in KINDS)
+def tallies_to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
+    """The tallies of one benchmark as JSON data, for --json."""
+    num_verified = sum(tally.cases for kind, tally in tallies.items() if kind in KINDS)
     return {
         "schema": SCHEMA,
-        "verified": answers,
+        "verified": num_verified,
         "seconds": round(sum(tallies[kind].seconds for kind in KINDS), 3),
         "slowest_seconds": round(max(tally.slowest for tally in tallies.values()), 3),
         "timeouts": sum(tally.timeouts for tally in tallies.values()),
-        "kinds": {kind: _kind(kind, tally) for kind, tally in tallies.items()},
+        "kinds": {kind: _kind_to_data(kind, tally) for kind, tally in tallies.items()},
     }
 
 
-def _kind(kind: str, tally: Tally) -> dict[str, Any]:
+def _kind_to_data(kind: str, tally: Tally) -> dict[str, Any]:
     slowest = tally.slowest_case
     return {
-        "expected": 1 if kind in (*RIGHT, ALGEBRA) else 0,
+        "expected": 1 if kind in (*RIGHT, ALGEBRA_KIND) else 0,
         "cases": tally.cases,
         "wrong": len(tally.wrong),
         "timeouts": tally.timeouts,
@@ -106,11 +108,11 @@ def _kind(kind: str, tally: Tally) -> dict[str, Any]:
         "slowest": {"gold": slowest.gold, "response": slowest.response} if slowest else None,
         "wrong_cases": [
             {"form": case.form, "gold": case.gold, "response": case.response}
-            for case in tally.wrong[:SHOWN]
+            for case in tally.wrong[:MAX_LISTED_CASES]
         ],
     }
 
 
 def _warm_up(verifier: Verifier, root: int) -> None:
-    """Start a worker outside all clocks, by a pair that is not remembered."""
-    verifier.score([box(f"\\sqrt{{{3 * root * root}}}")], [f"{root}\\sqrt{{3}}"])
+    """Start a worker before timing, by verifying a pair that is not in the cache."""
+    verifier.score([box_answer(f"\\sqrt{{{3 * root * root}}}")], [f"{root}\\sqrt{{3}}"])

@@ -1,12 +1,12 @@
-r"""Whether two reference answers are the same: a second opinion, sharing no code with the verifier.
+r"""Decide whether two reference answers are equal, without sharing code with the verifier.
 
-    equal text, typography and units aside; or
-    equal values: numbers and lists of numbers as they are, expressions at two points
+    equal text, ignoring typography and units; or
+    equal values: numbers and lists of numbers directly, expressions at two points
 
 It reads + - * / ^, \frac, \sqrt, \pi, brackets, decimals, factorials and the usual functions;
-every other letter is a variable with a value that its name decides. What it cannot read has no
-value, and then only equal text is equal. Lists without round or square brackets are unordered.
-Used on pairs of reference answers alone, so it needs no care for what a policy might write.
+every other letter is a variable whose value is derived from its name. What it cannot parse has no
+value, and is equal only to the same text. Lists without round or square brackets are unordered. It
+is used only on pairs of reference answers, so it need not resist adversarial responses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hashlib import blake2b
 from math import factorial
 
 Value = tuple[str, tuple[complex, ...]]  # brackets, entries
-POINTS = (0, 1)  # expressions are compared here
-CLOSE = 1e-9
+TEST_POINTS = (0, 1)  # two sets of values of the variables
+TOLERANCE = 1e-9
 
 _UNITS = re.compile(
     r"\\(?:text|mbox|mathrm|textbf)\s*\{[^{}]*\}(?:\^\{?\d\}?)?|\^\s*\{?\\circ\}?|\\?[$%]|\\degree"
@@ -38,35 +38,44 @@ _FUNCTIONS = {
 
 
 def same_answer(left: str, right: str) -> bool:
-    r"""
+    r"""Whether two reference answers are equal in text or in value.
+
     Example:
         >>> same_answer("\\frac{1}{2}", "0.50"), same_answer("2\\sqrt{3}", "\\sqrt{12}")
         (True, True)
         >>> same_answer("(1, 2)", "(2, 1)"), same_answer("1, 2", "2,1")
         (False, True)
     """
-    if plain(left) == plain(right):
+    if plain_text(left) == plain_text(right):
         return True
-    for point in POINTS:
-        one, other = value(left, point), value(right, point)
-        if one is None or other is None or one[0] != other[0] or len(one[1]) != len(other[1]):
+    for point in TEST_POINTS:
+        left_value, right_value = parse_answer(left, point), parse_answer(right, point)
+        if (
+            left_value is None
+            or right_value is None
+            or left_value[0] != right_value[0]
+            or len(left_value[1]) != len(right_value[1])
+        ):
             return False
-        pairs = zip(one[1], other[1], strict=True)
-        if any(abs(a - b) > CLOSE * max(1.0, abs(a)) for a, b in pairs):
+        pairs = zip(left_value[1], right_value[1], strict=True)
+        if any(
+            abs(left_entry - right_entry) > TOLERANCE * max(1.0, abs(left_entry))
+            for left_entry, right_entry in pairs
+        ):
             return False
     return True
 
 
-def plain(latex: str) -> str:
-    """The text without spaces, units and sizes, in small letters."""
+def plain_text(latex: str) -> str:
+    """The text in lower case, without spaces, unit markup and bracket sizes."""
     text = re.sub(r"\\(?:text|mbox|mathrm|textbf)\s*\{([^{}]*)\}", r"\1", latex)
     text = _SPACE.sub("", re.sub(r"\\[dtc]frac", r"\\frac", text))
     return re.sub(r"\s", "", text).casefold()
 
 
 @lru_cache(maxsize=65_536)
-def value(latex: str, point: int = 0) -> Value | None:
-    """The brackets and entries of an answer, or None."""
+def parse_answer(latex: str, point: int = 0) -> Value | None:
+    """The brackets and the values of all entries; None if it cannot be parsed."""
     text = re.sub(r",\\! *|\{,\}", ",", _UNITS.sub("", latex))
     text = _NAME.sub("", re.sub(r"\\[dtc]frac", r"\\frac", _SPACE.sub("", text).strip()))
     brackets = ""
@@ -77,32 +86,32 @@ def value(latex: str, point: int = 0) -> Value | None:
     else:
         text = _THOUSANDS.sub("", text)
     entries = []
-    for part in _split(text):
-        tokens = _TOKEN.findall(part)
-        if "".join(tokens) != re.sub(r"\s", "", part) or not tokens:
+    for entry in _split_entries(text):
+        tokens = _TOKEN.findall(entry)
+        if "".join(tokens) != re.sub(r"\s", "", entry) or not tokens:
             return None
         try:
             entries.append(_Reader(tokens, point).read())
-        except (ValueError, ArithmeticError, IndexError):  # beyond its grammar, or no number
+        except (ValueError, ArithmeticError, IndexError):  # outside the grammar, or not a number
             return None
-    if not brackets:
+    if not brackets:  # an unordered list
         entries.sort(key=lambda x: (round(x.real, 9), round(x.imag, 9)))
     return brackets, tuple(entries)
 
 
-def _split(text: str) -> list[str]:
-    """Entries between the commas that no bracket encloses."""
-    parts, depth, start = [], 0, 0
-    for i, sign in enumerate(text):
+def _split_entries(text: str) -> list[str]:
+    """The entries between commas outside brackets."""
+    entries, depth, start = [], 0, 0
+    for index, sign in enumerate(text):
         depth += (sign in "({[") - (sign in ")}]")
         if sign == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    return [*parts, text[start:]]
+            entries.append(text[start:index])
+            start = index + 1
+    return [*entries, text[start:]]
 
 
 class _Reader:
-    """Recursive descent over tokens: sum > product > power > factor."""
+    """A recursive-descent parser that evaluates: sum > product > power > factor."""
 
     def __init__(self, tokens: list[str], point: int) -> None:
         self.tokens, self.at, self.point = tokens, 0, point
@@ -110,16 +119,16 @@ class _Reader:
     def read(self) -> complex:
         result = self._sum()
         if self.at < len(self.tokens):
-            raise ValueError("something is left")
+            raise ValueError("unparsed tokens remain")
         return result
 
     def _peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
-    def _take(self, wanted: str = "") -> str:
+    def _take(self, expected: str = "") -> str:
         token = self.tokens[self.at]
-        if wanted and token != wanted:
-            raise ValueError(f"{wanted} is missing")
+        if expected and token != expected:
+            raise ValueError(f"{expected} is missing")
         self.at += 1
         return token
 
@@ -150,12 +159,12 @@ class _Reader:
         while self._peek() == "!":
             self._take()
             if base.imag or base.real != int(base.real) or not 0 <= base.real < 150:
-                raise ValueError("no factorial")
+                raise ValueError("not a small natural number")
             base = complex(factorial(int(base.real)))
         if self._peek() == "^":
             self._take()
             exponent = self._factor()
-            if abs(exponent) > 400:
+            if abs(exponent) > 400:  # would overflow, or take very long
                 raise ValueError("too large")
             base = base**exponent
         return complex(base)
@@ -185,15 +194,17 @@ class _Reader:
             return 1j if token == "i" else complex(cmath.e)
         if token[0].isalpha() or _GREEK.fullmatch(token):
             return self._variable(token)
-        raise ValueError(f"what is {token}?")
+        raise ValueError(f"unknown token {token}")
 
     def _digit(self) -> complex:
         r"""An argument of \frac: a group, or the first digit of what follows."""
         token = self._peek()
         if len(token) > 1 and token.isdigit():
+            # \frac12 is 1/2: split the number after its first digit.
             self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
         return self._factor()
 
     def _variable(self, name: str) -> complex:
+        # Between 0.5 and 1.5: away from 0 and from special values, equal for equal names.
         digest = blake2b(f"{self.point} {name}".encode(), digest_size=4).digest()
         return complex(0.5 + int.from_bytes(digest) / 2**32)

@@ -1,12 +1,12 @@
-r"""A reference answer -> answers that are wrong, or not given: each must score 0.
+r"""Wrong answers made from a reference answer: the verifier must give each of them 0.
 
     near misses  off by one, the sign, a digit, the reciprocal, a bracket, an entry changed
-    parts        of several answers: one alone, all but one, one too many
-    echoes       the answer as a computation that is still to be done: 11 as 10+1, \sqrt{121}
+    parts        one of several answers alone, all but one, one too many
+    echoes       the answer as an unevaluated computation: 11 as 10+1, \sqrt{121}
     unboxed      the right answer outside a box
 
-An echo is made for references without variables only: there the answer must be evaluated. Of a near
-miss, second_opinion.py must say that it is another answer.
+Echoes are made only for references without variables, whose answer must be evaluated. A near miss
+counts only if second_opinion.py finds it different from the reference.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from counterpoise.lab.verifier_audit.answer_forms import top_level
-from counterpoise.lab.verifier_audit.second_opinion import plain, same_answer, value
+from counterpoise.lab.verifier_audit.answer_forms import top_level_entries
+from counterpoise.lab.verifier_audit.second_opinion import parse_answer, plain_text, same_answer
 
 Form = tuple[str, str]
 
@@ -27,41 +27,42 @@ _FORMULA = re.compile(r"\$([^$]{3,200})\$|\\\[(.{3,200}?)\\\]", re.DOTALL)
 
 def near_misses(gold: str) -> list[Form]:
     """Wrong answers that look like the right one."""
-    return [(name, text) for name, text in _misses(gold) if not same_answer(text, gold)]
+    return [(name, text) for name, text in _candidate_misses(gold) if not same_answer(text, gold)]
 
 
-def _misses(gold: str) -> Iterator[Form]:
+def _candidate_misses(gold: str) -> Iterator[Form]:
     digits = list(re.finditer(r"\d", gold, re.ASCII))
-    for place, name in ((0, "first digit"), (-1, "last digit")):
+    for digit_index, name in ((0, "first digit"), (-1, "last digit")):
         if digits:
-            at = digits[place].start()
-            yield name, gold[:at] + str((int(gold[at]) + 1) % 10) + gold[at + 1 :]
+            position = digits[digit_index].start()
+            yield name, gold[:position] + str((int(gold[position]) + 1) % 10) + gold[position + 1 :]
     if _INTEGER.fullmatch(gold):
         yield "one more", str(int(gold) + 1)
         yield "ten times", gold + "0"
         yield "a digit more", gold + ".5"
-    if re.match(r"[\d\\]", gold) and len(top_level(gold)) == 1 and "\\text" not in gold:
+    if re.match(r"[\d\\]", gold) and len(top_level_entries(gold)) == 1 and "\\text" not in gold:
         yield "sign", "-" + gold
     if match := _FRACTION.fullmatch(gold):
         yield "reciprocal", f"{match[1]}\\frac{{{match[3]}}}{{{match[2]}}}"
         yield "top alone", f"{match[1]}{match[2]}"
-    if re.fullmatch(r"\(.*,.*\)", gold) and len(top_level(gold)) == 1:
-        entries = top_level(gold[1:-1])
+    if re.fullmatch(r"\(.*,.*\)", gold) and len(top_level_entries(gold)) == 1:
+        entries = top_level_entries(gold[1:-1])
         yield "entries exchanged", f"({', '.join(entries[::-1])})"
         yield "entry missing", f"({', '.join(entries[:-1])})"
-        if len(entries) == 2 and _increasing(entries):  # it may be an interval
+        # Only for increasing pairs, which may be intervals; a point has no closed form.
+        if len(entries) == 2 and _increasing(entries):
             yield "closed", f"[{gold[1:-1]}]"
 
 
 def _increasing(entries: list[str]) -> bool:
-    low, high = (value(entry) for entry in entries)
+    low, high = (parse_answer(entry) for entry in entries)
     return low is not None and high is not None and low[1][0].real < high[1][0].real
 
 
-def parts(gold: str) -> list[Form]:
-    """Of a gold with several answers: too few of them, or too many."""
-    entries = top_level(gold)
-    if len(entries) < 2 or "where" in gold:
+def incomplete_lists(gold: str) -> list[Form]:
+    """Too few or too many entries of a reference with several answers."""
+    entries = top_level_entries(gold)
+    if len(entries) < 2 or "where" in gold:  # "x, where x > 0" is one answer
         return []
     wrong = [
         ("first alone", entries[0]),
@@ -72,18 +73,21 @@ def parts(gold: str) -> list[Form]:
     return [(name, text) for name, text in wrong if not same_answer(text, gold)]
 
 
-def echoes(gold: str) -> Iterator[Form]:
-    """The gold as work to be done."""
+def unevaluated_echoes(gold: str) -> Iterator[Form]:
+    """The reference as a computation that is not carried out."""
     if _INTEGER.fullmatch(gold):
-        n = int(gold)
-        yield "sum", f"{n - 1} + 1"
-        yield "difference", f"{n + 3} - 3"
-        yield "product", f"1 \\cdot {gold}" if n % 2 or not n else f"2 \\cdot {n // 2}"
-        yield "quotient", f"\\frac{{{2 * n}}}{{2}}"
-        yield "equation", f"{n - 1} + 1 = {gold}"
-        if 0 < n < 10_000:
-            yield "root", f"\\sqrt{{{n * n}}}"
-            yield "series", f"\\sum_{{k=1}}^{{{n}}} 1"
+        number = int(gold)
+        yield "sum", f"{number - 1} + 1"
+        yield "difference", f"{number + 3} - 3"
+        yield (
+            "product",
+            f"1 \\cdot {gold}" if number % 2 or not number else f"2 \\cdot {number // 2}",
+        )
+        yield "quotient", f"\\frac{{{2 * number}}}{{2}}"
+        yield "equation", f"{number - 1} + 1 = {gold}"
+        if 0 < number < 10_000:
+            yield "root", f"\\sqrt{{{number * number}}}"
+            yield "series", f"\\sum_{{k=1}}^{{{number}}} 1"
     elif match := _FRACTION.fullmatch(gold):
         yield (
             "sum",
@@ -96,13 +100,17 @@ def echoes(gold: str) -> Iterator[Form]:
         yield "product", f"\\frac{{1}}{{2}} \\cdot 2 \\cdot {gold}"
 
 
-def asked(problem: str, gold: str) -> list[str]:
-    """Formulas of the problem itself that do not state the gold: what a policy would echo."""
-    found = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
-    return [text for text in dict.fromkeys(found) if plain(text).rpartition("=")[2] != plain(gold)]
+def problem_formulas(problem: str, gold: str) -> list[str]:
+    """Formulas of the problem that do not state the answer: what a policy might copy."""
+    formulas = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
+    return [
+        text
+        for text in dict.fromkeys(formulas)
+        if plain_text(text).rpartition("=")[2] != plain_text(gold)
+    ]
 
 
-def unboxed(gold: str) -> list[Form]:
+def unboxed_responses(gold: str) -> list[Form]:
     """Whole responses with the right answer in no box."""
     return [
         ("sentence", f"So the answer is {gold}."),

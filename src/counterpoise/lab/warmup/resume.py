@@ -1,10 +1,11 @@
-"""DIR.unfinished: checkpoints of a warm-up that goes on, for `--resume`; gone when DIR is there.
+"""Checkpoints of an unfinished warm-up in DIR.unfinished, for `--resume`; removed at the end.
 
-    DIR.unfinished/iteration_00250/    weights, optimizer, looks, configuration after 250 steps
+    DIR.unfinished/iteration_00250/    weights, optimizer, evaluations, options after 250 steps
 
-Beside DIR and not in it: a model folder is complete or absent. Saving is rare enough to take a
-twentieth of the time at most. Every choice of a step follows from the seed and its number, and
-second turns are drawn anew by the first weights: what goes on ends in the same weights.
+The folder is beside DIR and not in it: a model folder is complete or absent. Saving takes at most a
+twentieth of the time. The examples of a step depend only on the seed and the step number, and
+second turns are sampled again from the initial weights, so a resumed warm-up ends in the same
+weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import alone, check_alone, error_number, remove_leftovers
-from counterpoise.lab.warmup.supervise import Keeper
+from counterpoise.lab.warmup.supervise import TrainingCheckpoints
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
 from counterpoise.store.resume import pinned_differences
 from counterpoise.update.optimizer import Optimizer
 
-APART = 60.0  # seconds between checkpoints, at least
-SPARED = 20  # and as many times as long as the last one took
+MIN_SAVE_INTERVAL_SECONDS = 60.0  # between two checkpoints
+SAVE_INTERVAL_FACTOR = 20  # and at least this many times as long as saving the last one took
 
 
-def place(out: Path) -> Path:
+def unfinished_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.unfinished")
 
 
-def check_unfinished(out: Path, tell: Callable[[str], None], *, resume: bool) -> None:
-    """What was stopped is not thrown away, and what is not there is not gone on with."""
-    path = place(out)
+def check_unfinished(out: Path, log: Callable[[str], None], *, resume: bool) -> None:
+    """Raise an error if a warm-up would be lost, or if there is none to resume."""
+    path = unfinished_folder(out)
     if path.is_dir():
         check_alone(path)
     elif resume:
-        raise PoiseError(f"{path} does not exist: there is no warm-up of {out} to go on with")
-    kept = checkpoint.available(path)
-    if kept and not resume:
+        raise PoiseError(f"{path} does not exist: there is no warm-up of {out} to resume")
+    checkpoints = checkpoint.available(path)
+    if checkpoints and not resume:
         raise PoiseError(f"{path} holds a warm-up that was stopped: add --resume, or remove it")
-    if resume and not kept:
-        tell(f"no checkpoint in {path}: starting from the first step")
+    if resume and not checkpoints:
+        log(f"no checkpoint in {path}: starting from the first step")
 
 
 @contextmanager
-def held(out: Path) -> Iterator[Path]:
-    """The folder, written by this process only; nothing stays where nothing was kept."""
-    path = place(out)
+def lock_unfinished(out: Path) -> Iterator[Path]:
+    """Lock the checkpoint folder for this process; removes it afterwards if it is empty."""
+    path = unfinished_folder(out)
     path.mkdir(parents=True, exist_ok=True)
     with alone(path):
         remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
@@ -67,7 +68,7 @@ def held(out: Path) -> Iterator[Path]:
                 path.rmdir()
 
 
-class Unfinished(Keeper):
+class WarmupCheckpoints(TrainingCheckpoints):
     """Keeps a policy's training in `path`; `judged` are the looks at it, which this may add to."""
 
     def __init__(
@@ -80,11 +81,11 @@ class Unfinished(Keeper):
         tell: Callable[[str], None],
     ) -> None:
         self.path, self.policy, self.micro, self.config = path, policy, micro, config
-        self.judged, self.tell = judged, tell
+        self.evaluations, self.tell = judged, tell
         self._last, self._took = time.monotonic(), 0.0
 
-    def take_up(self, optimizer: Optimizer) -> int:
-        """Put back the newest whole checkpoint, if there is one; the steps behind it."""
+    def restore(self, optimizer: Optimizer) -> int:
+        """Restore the newest complete checkpoint, if there is one; returns its number of steps."""
         found = checkpoint.load_newest(self.path, self.tell)
         if found is None and checkpoint.available(self.path):
             raise PoiseError(
@@ -94,39 +95,42 @@ class Unfinished(Keeper):
         if found is None:
             return 0
         stored = from_tables(tomllib.loads(found.options or found.state["config"]))
-        for name, before, after in pinned_differences(stored, self.config):
+        for name, stored_value, new_value in pinned_differences(stored, self.config):
             raise PoiseError(
-                f"{self.path} was made with {name}={before!r}, not {after!r}: "
+                f"{self.path} was made with {name}={stored_value!r}, not {new_value!r}: "
                 "resume without it, or choose another --out"
             )
         checkpoint.put_weights(self.policy.model, found.model)
         optimizer.restore(found.optimizer)
+        # The limit may have been lowered after running out of memory: keep the lower one.
         self.micro.size = min(self.micro.size, found.state["micro_tokens"])
-        self.judged += found.state["judged"]
+        self.evaluations += found.state["judged"]
         self.tell(f"resuming after step {found.iteration}")
         return found.iteration
 
-    def due(self) -> bool:
-        return time.monotonic() - self._last >= max(APART, SPARED * self._took)
+    def is_due(self) -> bool:
+        return time.monotonic() - self._last >= max(
+            MIN_SAVE_INTERVAL_SECONDS, SAVE_INTERVAL_FACTOR * self._took
+        )
 
     def save(self, optimizer: Optimizer, taken: int) -> None:
         start = time.monotonic()
-        made = checkpoint.Checkpoint(
+        state = checkpoint.Checkpoint(
             iteration=taken,
             model=checkpoint.weights_of(self.policy.model),
             optimizer=optimizer.state(),
             buffer={},
-            state={"judged": self.judged, "micro_tokens": self.micro.size},
+            state={"judged": self.evaluations, "micro_tokens": self.micro.size},
             options=to_toml(self.config),
         )
         try:
-            checkpoint.save(self.path, made, self.config.loop.keep_checkpoints)
+            checkpoint.save(self.path, state, self.config.loop.keep_checkpoints)
         except (OSError, SafetensorError) as fault:
             if (number := error_number(fault)) is None:
                 raise
             raise PoiseError(
-                f"{self.path} could not be written: {os.strerror(number)}. Mend that, then add "
-                "--resume: checkpoints before it are whole"
+                f"{self.path} could not be written: {os.strerror(number)}. Fix that, then add "
+                "--resume: earlier checkpoints are complete"
             ) from fault
         self._last = time.monotonic()
         self._took = self._last - start

@@ -1,4 +1,4 @@
-"""`poise warmup`: load or build a model, train it on worked solutions, save it."""
+"""Run `poise warmup`: load or build a model, train it on worked solutions, save and evaluate it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import remove, replacing
-from counterpoise.lab.warmup.resume import Unfinished, check_unfinished, held
+from counterpoise.lab.warmup.resume import WarmupCheckpoints, check_unfinished, lock_unfinished
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
 from counterpoise.lab.warmup.supervise import check_solutions, supervise
@@ -38,20 +38,21 @@ from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier
 
-LINES = 10  # in a log, where no bar is drawn
+LOG_LINES = 10  # progress lines, if the output is not a terminal
 SAVING = "saving the model"
 
 
 def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
-    """Train, save to `out`, and judge what was saved; warmup.json there says how it went."""
-    check_free(out)
+    """Train, save to `out`, and evaluate the saved model; warmup.json there records the result."""
+    # Everything that can be checked is checked before the model is loaded and trained.
+    check_out_folder(out)
     console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
     task = load_problems(config)
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]
     check_target(config, prompts)
-    policy = start(config)
+    policy = load_start_policy(config)
     console.print(
         f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
         markup=False,
@@ -59,16 +60,19 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     options = config.verify
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     try:
-        with held(out) as unfinished:
-            record = train(policy, task.train, prompts, config, verifier, console, unfinished)
+        with lock_unfinished(out) as unfinished:
+            record = train_with_progress(
+                policy, task.train, prompts, config, verifier, console, unfinished
+            )
+            # An interrupt waits until the model is saved and its checkpoints are removed.
             with postponed(SAVING):
                 save_policy(policy, out, torch.bfloat16)
                 remove(unfinished)
                 console.print(f"saved  {out}", markup=False)
-        if prompts:  # as saved, so that what is judged is what is there
-            saved = load_policy(replace(config.model, name=str(out)))
-            success = measure(saved, prompts, config, verifier)
-            console.print(told(success, config), markup=False, highlight=False)
+        if prompts:  # evaluate the saved bfloat16 weights, not the float32 ones in memory
+            saved_policy = load_policy(replace(config.model, name=str(out)))
+            success = measure_success(saved_policy, prompts, config, verifier)
+            console.print(describe_success(success, config), markup=False, highlight=False)
             record["saved"] = asdict(success)
     finally:
         verifier.close()
@@ -76,7 +80,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
         temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
 
 
-def train(
+def train_with_progress(
     policy: Policy,
     train_set: Sequence[Prompt],
     prompts: Sequence[Prompt],
@@ -85,33 +89,33 @@ def train(
     console: Console,
     unfinished: Path,
 ) -> dict[str, Any]:
-    """Supervised steps under a progress bar; returns how many, and what every look found.
+    """Train under a progress bar; returns the number of steps and all evaluations.
 
-    Checkpoints in `unfinished` are gone on with.
+    Training resumes from the newest checkpoint in `unfinished`, if there is one.
     """
     until, steps = config.warmup.until, config.warmup.steps
-    judged: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
     with progress_bar(console) as bar:
-        say = partial(bar.console.print, markup=False, highlight=False)
+        log = partial(bar.console.print, markup=False, highlight=False)
         line = bar.add_task("", total=steps, loss=float("nan"))
 
         def tell(step: int, loss: float) -> None:
             bar.update(line, completed=step, loss=loss)
-            if not console.is_terminal and step % max(1, steps // LINES) == 0:
+            if not console.is_terminal and step % max(1, steps // LOG_LINES) == 0:
                 console.print(f"step {step}/{steps}: loss {loss:.3f}", highlight=False)
 
         def look(step: int) -> bool:
             if not prompts:
                 return False
-            if judged and judged[-1]["step"] == step:  # before it was stopped
-                return bool(until) and judged[-1]["mean"] >= until
-            success = measure(policy, prompts, config, verifier)
-            judged.append({"step": step, **asdict(success)})
-            say(f"step {step}: {told(success, config)}")
+            if evaluations and evaluations[-1]["step"] == step:  # evaluated before it was stopped
+                return bool(until) and evaluations[-1]["mean"] >= until
+            success = measure_success(policy, prompts, config, verifier)
+            evaluations.append({"step": step, **asdict(success)})
+            log(f"step {step}: {describe_success(success, config)}")
             return bool(until) and success.mean >= until
 
-        micro = MicroBatch(config.update.micro_tokens, notify=say)
-        taken = supervise(
+        micro = MicroBatch(config.update.micro_tokens, notify=log)
+        steps_taken = supervise(
             policy,
             train_set,
             config.warmup,
@@ -119,16 +123,16 @@ def train(
             micro,
             checkpointing=config.update.checkpointing,
             progress=tell,
-            done=look,
-            again=second_turns(policy, train_set, config, verifier),
-            keeper=Unfinished(unfinished, policy, micro, config, judged, say),
+            should_stop=look,
+            second_turns=second_turns(policy, train_set, config, verifier),
+            checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, evaluations, log),
         )
-    if until and judged[-1]["mean"] < until:
+    if until and evaluations[-1]["mean"] < until:
         console.print(
-            f"success stayed below warmup.until={until:g} in {taken} steps: "
+            f"success stayed below warmup.until={until:g} in {steps_taken} steps: "
             "raise warmup.steps or warmup.lr, or lower task.slips or task.levels"
         )
-    return {"steps": taken, "judged": judged}
+    return {"steps": steps_taken, "judged": evaluations}
 
 
 def progress_bar(console: Console) -> Progress:
@@ -143,7 +147,7 @@ def progress_bar(console: Console) -> Progress:
     )
 
 
-def measure(
+def measure_success(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
 ) -> Success:
     options = config.evaluate
@@ -153,7 +157,7 @@ def measure(
     )  # fmt: skip
 
 
-def told(success: Success, config: RunConfig) -> str:
+def describe_success(success: Success, config: RunConfig) -> str:
     return (
         f"held-out success at temperature {config.sample.temperature:g}: {success}, "
         f"pass@{success.samples} {100 * success.pass_any:.1f} %, "
@@ -161,17 +165,17 @@ def told(success: Success, config: RunConfig) -> str:
     )
 
 
-def check_free(out: Path) -> None:
-    """Refuse before the work what would fail after it; leaves nothing behind."""
+def check_out_folder(out: Path) -> None:
+    """Raise an error now if `out` could not be written after training."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PoiseError(f"{out} exists and is not an empty folder: choose another --out")
-    parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise PoiseError(f"{out} cannot be written: {parent} is not a folder one can write to")
+        raise PoiseError(f"{out} cannot be written: {parent} is not a writable folder")
 
 
 def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
-    """A target for success needs someone who looks."""
+    """Raise an error if `warmup.until` is set, but success would never be measured."""
     options = config.warmup
     if not options.until:
         return
@@ -187,7 +191,7 @@ def check_target(config: RunConfig, prompts: Sequence[Prompt]) -> None:
         )
 
 
-def start(config: RunConfig) -> Policy:
+def load_start_policy(config: RunConfig) -> Policy:
     if config.model.name != "scratch":
         return load_policy(config.model)
     tokenizer = build_tokenizer()

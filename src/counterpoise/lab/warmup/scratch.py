@@ -1,9 +1,9 @@
-"""A small Qwen3 and its own tokenizer, from nothing: how the embedded model began.
+"""Build a small Qwen3 and its tokenizer from scratch: the origin of the embedded model.
 
-The vocabulary holds every word, digit and symbol that word problems use, each as one token, and
-256 bytes to spell out anything else, so any text survives a round trip. Numbers are always split
-into digits. Words, not characters: cancellation is about tokens that right and wrong rollouts
-share, and with a character vocabulary they would share them all.
+The vocabulary has one token for every word, digit and symbol that word problems use, and 256 bytes
+to spell out anything else, so any text survives a round trip. Numbers are always split into digits.
+Tokens are words rather than characters because cancellation is about tokens that right and wrong
+rollouts share: with a character vocabulary they would share all of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from counterpoise.config import WarmupConfig
-from counterpoise.task.word_problems import problem
+from counterpoise.task.word_problems import make_problem
 
 PAD, USER, ASSISTANT, END, UNKNOWN = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>", "<unk>"
 SPECIAL = (PAD, USER, ASSISTANT, END, UNKNOWN)
-PIECE = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
-SURVEY = 20_000  # problems read to collect the words; every template appears many times over
+PIECE_PATTERN = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
+SURVEYED_PROBLEMS = (
+    20_000  # problems read to collect the words; every template appears many times over
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
@@ -33,26 +35,29 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary() -> list[str]:
-    """Every piece that the training split of word problems is made of, sorted."""
+def collect_vocabulary() -> list[str]:
+    """All pieces of text that occur in the training split of word problems, sorted."""
     pieces: set[str] = set("0123456789 \n")
-    for index in range(SURVEY):
-        example = problem("train", index)
+    for index in range(SURVEYED_PROBLEMS):
+        example = make_problem("train", index)
         for text in (example.problem, example.solution):
-            pieces.update(re.findall(PIECE, text))
+            pieces.update(re.findall(PIECE_PATTERN, text))
     return sorted(pieces)
 
 
 def build_tokenizer() -> Any:
+    """A word-level tokenizer with byte fallback and a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    spelled = [f"<0x{byte:02X}>" for byte in range(256)]
+    byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
     # A Unigram model takes the likeliest split: a known piece whole, spelled bytes otherwise.
-    scored = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in spelled]
-    scored += [(piece, -1.0) for piece in vocabulary()]
-    tokenizer = Tokenizer(models.Unigram(scored, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    scored_pieces = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in byte_pieces]
+    scored_pieces += [(piece, -1.0) for piece in collect_vocabulary()]
+    tokenizer = Tokenizer(
+        models.Unigram(scored_pieces, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE_PATTERN), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(list(SPECIAL))
     return PreTrainedTokenizerFast(
@@ -66,6 +71,7 @@ def build_tokenizer() -> Any:
 
 
 def build_model(config: WarmupConfig, tokenizer: Any, seed: int) -> torch.nn.Module:
+    """A Qwen3 of the configured size with random weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)  # transformers draws initial weights from torch's global generator

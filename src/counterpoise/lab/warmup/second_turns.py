@@ -1,11 +1,11 @@
-"""Second turns to learn from: the policy's own wrong turn, what is said to it, a solution.
+"""Training examples for second turns: the policy's wrong first turn, feedback, and a solution.
 
-    prompt     problem, the wrong turn, what the environment says to it           read
-    response   the worked solution of the problem                                 learned
+    prompt     problem, the wrong turn, the feedback of the environment           not trained
+    response   the worked solution of the problem                                 trained
 
-A model that was never answered does not know what to do with an answer: the embedded one is right
-in 2 of 100 second tries (docs/turns.md). One first turn is drawn for every problem, by the weights
-that the warm-up starts from; what was right gives no second turn.
+A model that never saw feedback cannot use it: the embedded one is right in 2 of 100 second tries
+(docs/turns.md). One first turn is sampled for every problem from the weights that the warm-up
+starts from; a right first turn gives no example.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from counterpoise.verify.scores import Verifier
 def second_turns(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
 ) -> list[tuple[Prompt, Ints]]:
-    """Problems whose first turn was wrong, and all that comes before the second."""
+    """The problems with a wrong first turn, each with all tokens before the second turn."""
     if config.task.environment == "none":
         return []
-    environment = ENVIRONMENTS.load(config.task.environment)(1)
-    asked = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
-    seeds = [[seed_for(config.loop.seed, "second turns", i)] for i in range(len(asked))]
-    first = EpisodePlayer(environment, verifier)
-    played = first.play(policy, asked, seeds, config.sample, sample)
-    found = []
-    for (prompt, tokens), (response,) in zip(asked, played, strict=True):
+    environment = ENVIRONMENTS.load(config.task.environment)(1)  # one turn, then feedback
+    encoded_prompts = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
+    seeds = [[seed_for(config.loop.seed, "second turns", i)] for i in range(len(encoded_prompts))]
+    first_turns = EpisodePlayer(environment, verifier)
+    responses = first_turns.play(policy, encoded_prompts, seeds, config.sample, sample)
+    examples = []
+    for (prompt, tokens), (response,) in zip(encoded_prompts, responses, strict=True):
+        # A response that was cut off has no proper end for the feedback to follow.
         if response.finished and (feedback := response.turns[0].feedback):
-            told = policy.encode_reply(environment.ask(prompt, feedback))
-            found.append((prompt, np.concatenate((tokens, response.tokens, told))))
-    return found
+            reply = policy.encode_reply(environment.ask(prompt, feedback))
+            examples.append((prompt, np.concatenate((tokens, response.tokens, reply))))
+    return examples

@@ -1,10 +1,12 @@
-"""L = -1/N sum_t log pi(solution_t | problem, solution_<t), over the tokens of worked solutions.
+"""Supervised training: L = -1/N sum_t log pi(solution_t | problem, solution_<t).
 
-Simplest thing that works: AdamW, linear warm-up over 5 % of the steps, cosine decay to a tenth,
-problems drawn at random. RL needs a policy that is right about half the time and unsure nearly
-everywhere: task/slips.py says how word problems make one, and `done` stops when it is there.
+The simplest thing that works: AdamW, linear warm-up over 5 % of the steps, cosine decay to a tenth,
+problems chosen at random. RL needs a policy that is right about half the time and unsure nearly
+everywhere: task/slips.py describes how word problems produce one, and `should_stop` ends training
+once it is reached.
 
-A solution is a row like any rollout: the same packing, passes and float32 masters as the update.
+A solution is a row like any rollout, with the same packing, passes and float32 masters as the
+update.
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
-Done = Callable[[int], bool]  # (steps taken) -> whether to stop here
+ShouldStop = Callable[[int], bool]  # (steps taken) -> whether training is done
 FINISHING = "finishing the step, then a checkpoint"
 SAVING = "saving a checkpoint"
 
 
-class Keeper:
-    """Who keeps the training while it goes on. This one keeps nothing; `resume.py` does."""
+class TrainingCheckpoints:
+    """The interface for checkpoints during training. This one saves nothing; `resume.py` does."""
 
-    def take_up(self, optimizer: Optimizer) -> int:
-        """The steps taken before; weights and optimizer are as they were then."""
+    def restore(self, optimizer: Optimizer) -> int:
+        """Restore weights and optimizer of an earlier run; returns the steps it had taken."""
         return 0
 
-    def due(self) -> bool:
-        """Whether it is time to save."""
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
         return False
 
-    def save(self, optimizer: Optimizer, taken: int) -> None: ...
+    def save(self, optimizer: Optimizer, steps_taken: int) -> None: ...
 
 
 def supervise(
@@ -56,9 +58,9 @@ def supervise(
     *,
     checkpointing: bool = False,
     progress: Progress = lambda step, loss: None,
-    done: Done = lambda step: False,
-    again: Sequence[tuple[Prompt, Ints]] = (),
-    keeper: Keeper | None = None,
+    should_stop: ShouldStop = lambda step: False,
+    second_turns: Sequence[tuple[Prompt, Ints]] = (),
+    checkpoints: TrainingCheckpoints | None = None,
 ) -> int:
     """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
 
@@ -68,37 +70,47 @@ def supervise(
     look is not finished.
     """
     check_solutions(prompts)
-    keeper = keeper or Keeper()
+    checkpoints = checkpoints or TrainingCheckpoints()
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
     )
-    first = len(prompts)
+    num_prompts = len(prompts)
+    # Tokenized once: a problem is usually chosen many times.
     example = cache(
-        lambda i: as_row(policy, prompts[i]) if i < first else as_row(policy, *again[i - first])
+        lambda index: (
+            solution_row(policy, prompts[index])
+            if index < num_prompts
+            else solution_row(policy, *second_turns[index - num_prompts])
+        )
     )
-    taken, every = keeper.take_up(optimizer), config.evaluate_every
+    steps_taken, every = checkpoints.restore(optimizer), config.evaluate_every
     while True:
         try:
-            if every and taken and taken % every == 0 and done(taken):
-                return taken
-        except KeyboardInterrupt:
+            if every and steps_taken and steps_taken % every == 0 and should_stop(steps_taken):
+                return steps_taken
+        except KeyboardInterrupt:  # during an evaluation: the steps before it are kept
             with postponed(SAVING):
-                keeper.save(optimizer, taken)
+                checkpoints.save(optimizer, steps_taken)
             raise
-        if taken == config.steps:
-            return taken
+        if steps_taken == config.steps:
+            return steps_taken
         with postponed(FINISHING) as stopped:
-            chosen = rng_for(seed, "warmup", taken).integers(first + len(again), size=config.batch)
-            rows = [example(int(i)) for i in chosen]
-            loss = learn(policy, rows, optimizer, micro, taken, config.steps, checkpointing)
-            taken += 1
-            progress(taken, loss)
-            if stopped() or keeper.due():
-                keeper.save(optimizer, taken)
+            # From the seed and the step number alone, so that a resumed run chooses the same.
+            indices = rng_for(seed, "warmup", steps_taken).integers(
+                num_prompts + len(second_turns), size=config.batch
+            )
+            rows = [example(int(index)) for index in indices]
+            loss = take_supervised_step(
+                policy, rows, optimizer, micro, steps_taken, config.steps, checkpointing
+            )
+            steps_taken += 1
+            progress(steps_taken, loss)
+            if stopped() or checkpoints.is_due():
+                checkpoints.save(optimizer, steps_taken)
 
 
-def learn(
+def take_supervised_step(
     policy: Policy,
     rows: Sequence[Row],
     optimizer: Optimizer,
@@ -107,18 +119,18 @@ def learn(
     steps: int,
     checkpointing: bool,
 ) -> float:
-    """Step number `step` (from 0) of `steps`; returns its loss."""
+    """Take step number `step` (from 0) of `steps`; returns its loss."""
 
     def gradient(micro_tokens: int) -> float:
         optimizer.zero_grad()
         return backward(policy, rows, micro_tokens, checkpointing, optimizer.collect_gradients)
 
-    with repeatable():  # a warm-up that is made again is the same start
+    with repeatable():  # a repeated warm-up must give the same weights, bit for bit
         loss = micro.run_rows(gradient, rows)
     norm = optimizer.grad_norm()
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise PoiseError(f"the loss is not finite at step {step + 1}: lower warmup.lr")
-    optimizer.step(norm, schedule(step, steps))
+    optimizer.step(norm, learning_rate_factor(step, steps))
     return loss
 
 
@@ -129,7 +141,7 @@ def backward(
     checkpointing: bool = False,
     after_pass: Callable[[], None] = lambda: None,
 ) -> float:
-    """Add the gradient of L to the weights'; any cut into passes gives the same."""
+    """Add the gradient of L to `weight.grad`; any split into micro-batches gives the same."""
     total = sum(row.num_tokens for row in rows)
     losses = []
     for batch in micro_batches(rows, micro_tokens):
@@ -141,36 +153,39 @@ def backward(
     return float(torch.stack(losses).sum())
 
 
-def as_row(policy: Policy, prompt: Prompt, before: Ints | None = None) -> Row:
-    """A worked solution as a response, its tokens and the end token, to the prompt or `before`."""
-    ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
-    tokens = np.array([*ids, policy.tokenizer.eos_token_id], dtype=np.int32)
+def solution_row(policy: Policy, prompt: Prompt, context: Ints | None = None) -> Row:
+    """A worked solution and the end token as a response to the prompt, or to `context`."""
+    token_ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
+    tokens = np.array([*token_ids, policy.tokenizer.eos_token_id], dtype=np.int32)
     rollout = Rollout(
         prompt_id=prompt.id,
         prompt=prompt.problem,
         answer=prompt.answer,
         response=prompt.solution,
         reward=1.0,
-        prompt_tokens=policy.encode(prompt.problem) if before is None else before,
+        prompt_tokens=policy.encode(prompt.problem) if context is None else context,
         response_tokens=tokens,
-        sampled_logprobs=np.zeros(len(tokens), dtype=np.float32),  # nobody sampled it
+        sampled_logprobs=np.zeros(
+            len(tokens), dtype=np.float32
+        ),  # it was not sampled; nothing reads these
     )
-    group = prompt.id if before is None else f"{prompt.id} again"  # a group has one prompt
+    # All rows of a group share one prompt, so a second turn needs a group of its own.
+    group = prompt.id if context is None else f"{prompt.id} again"
     return Row(group, advantage=1.0, num_tokens=len(tokens), rollout=rollout)
 
 
 def check_solutions(prompts: Sequence[Prompt]) -> None:
-    """Every prompt has a worked solution, or the first that has none is named."""
+    """Raise an error that names the first prompt without a worked solution."""
     for prompt in prompts:
         if not prompt.solution:
             raise PoiseError(
                 f"prompt {prompt.id} has no worked solution: warm-up needs one for each; "
-                "task.solution_field names the field"
+                "set task.solution_field to the field that holds it"
             )
 
 
-def schedule(step: int, steps: int) -> float:
-    """Share of the peak learning rate at `step`.
+def learning_rate_factor(step: int, steps: int) -> float:
+    """The fraction of the peak learning rate at `step`.
 
     Example:
         >>> schedule(0, 100), schedule(5, 100)

@@ -12,7 +12,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
 from counterpoise.task.contamination.copy_rules import KINDS
 from counterpoise.task.contamination.shared_spans import shared_spans
-from counterpoise.task.contamination.training_overlap import FILE, read_contamination
+from counterpoise.task.contamination.training_overlap import CONTAMINATION_FILE, read_contamination
 
 Data = dict[str, Any]  # what task/contamination/search.py's to_data gives
 MAX_PAIRS = 400  # shown for one benchmark
@@ -39,7 +39,7 @@ def write_contamination_page(data: Data, title: str, out: Path) -> Path:
 
 def panel(run: RunData) -> Panel | None:
     """Panel of the overlap found when the run started; None if no benchmark overlapped."""
-    file = run.path / FILE
+    file = run.path / CONTAMINATION_FILE
     if not file.is_file():
         return None
     data = read_contamination(file)

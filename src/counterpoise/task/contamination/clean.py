@@ -1,4 +1,4 @@
-"""The training file without its copies: the other lines, as they are and where they are."""
+"""Write the training file without copies; the other lines stay unchanged and in order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from counterpoise.task.contamination.items import Item
 
 
 def write_clean(train: Sequence[Item], copies: Sequence[Item], path: Path) -> int:
-    """Write what is left and return how many lines that is."""
+    """Write the remaining lines, and return how many there are."""
     dropped = {item.line for item in copies}
-    kept = [item.raw for item in train if item.line not in dropped]
+    lines = [item.raw for item in train if item.line not in dropped]
     try:
         with replacing(path) as temporary:
-            temporary.write_text("".join(f"{raw}\n" for raw in kept), encoding="utf-8")
+            temporary.write_text("".join(f"{raw}\n" for raw in lines), encoding="utf-8")
     except OSError as fault:
         raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
-    return len(kept)
+    return len(lines)

@@ -1,13 +1,13 @@
-"""Training prompts x benchmark items -> pairs that are one problem, and how that was seen.
+"""Find training prompts that are copies of benchmark problems, by five kinds of evidence.
 
     exact        the same letters and digits                                        (wording.py)
     near         Jaccard index of word 10-grams above 1/2                           (wording.py)
-    reworded     mostly the same words and formulas, numbers kept, answers compatible
-    translated   mostly the same formulas in another script, answers compatible    (evidence.py)
-    related      the same set-up with other numbers, or another question about it
+    reworded     mostly the same words and formulas, the same numbers, compatible answers
+    translated   mostly the same formulas in another script, compatible answers    (evidence.py)
+    related      the same situation with other numbers, or another question about it
 
-The first four are copies: to train on one is to train on the benchmark. `related` is shown and
-kept: textbook sets are full of variants, and a variant is practice, not the test itself.
+The first four are copies: to train on one is to train on the benchmark. `related` pairs are shown
+but not removed: textbook sets are full of variants, and a variant is practice, not the test itself.
 """
 
 from __future__ import annotations
@@ -17,32 +17,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from counterpoise.task.contamination.answers import Relation, relate
-from counterpoise.task.contamination.evidence import Index, Shares, features
+from counterpoise.task.contamination.answers import AnswerRelation, relate_answers
+from counterpoise.task.contamination.evidence import EvidenceIndex, SharedEvidence, extract_features
 from counterpoise.task.contamination.items import EvalSet, Item
 from counterpoise.task.contamination.symbols import is_cjk
-from counterpoise.task.contamination.wording import NEAR, grams, letters
+from counterpoise.task.contamination.wording import (
+    NEAR_COPY_JACCARD,
+    letters_and_digits,
+    word_ngrams,
+)
 
 Kind = Literal["exact", "near", "reworded", "translated", "related"]
 KINDS: tuple[Kind, ...] = ("exact", "near", "reworded", "translated", "related")
 COPIES = frozenset(KINDS[:4])
 
-# What it takes, by how the answers relate; measured in docs/contamination.md.
-ALIKE = {"same": 0.45, "derived": 0.45, "unknown": 0.55}  # reworded: all features
-CONTAINED, AND_ALIKE = 0.85, 0.40  # reworded, answers unknown: most of the item, and more
-FORMULAS = 0.50  # reworded, answers agree: formulas alone, of weight EVIDENCE
-SAME_FORMULAS = 0.90  # ... even if numbers in words are missing
-RELATED = 0.60
-LEAST = 0.30  # the lowest of these thresholds: below it nothing is asked
-MISSING = 0.20  # share of the item's numbers that a rewording may lack
-TRANSLATED = {"same": 0.30, "derived": 0.30, "unknown": 0.60}  # mathematics alone ...
-EVIDENCE = 100.0  # ... of at least this weight
-STRIKING = 0.70  # with the same answer, this much of it needs ...
-A_LITTLE = 15.0  # ... no more weight than two rare numbers have
+# Thresholds, some by how the answers relate; docs/contamination.md measures them.
+REWORDED_SIMILARITY = {
+    "same": 0.45,
+    "derived": 0.45,
+    "unknown": 0.55,
+}  # reworded: over all features
+CONTAINED_SHARE, CONTAINED_SIMILARITY = (
+    0.85,
+    0.40,
+)  # reworded, answers unknown: both are needed
+FORMULA_SIMILARITY = 0.50  # reworded, answers agree: formulas of weight MIN_SYMBOL_WEIGHT
+SAME_FORMULA_SIMILARITY = (
+    0.90  # ... even if more numbers are missing, such as those written as words
+)
+RELATED_SIMILARITY = 0.60
+LOWEST_THRESHOLD = 0.30  # the lowest of these thresholds: pairs below it are skipped
+MAX_MISSING_NUMBERS = 0.20  # share of the item's numbers that a rewording may lack
+TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}  # mathematics alone ...
+MIN_SYMBOL_WEIGHT = 100.0  # ... of at least this weight
+STRIKING_SIMILARITY = 0.70  # with the same answer, this much of it needs ...
+MIN_STRIKING_WEIGHT = 15.0  # ... no more weight than two rare numbers have
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class CopyMatch:
     """One pair.
 
     Example:
@@ -56,90 +69,143 @@ class Match:
     jaccard: float  # of word 10-grams
     alike: float  # of weighted words and formulas
     symbols: float  # of weighted formulas
-    answers: Relation
+    answers: AnswerRelation
 
 
-def find(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[Match]:
-    """All pairs, benchmark by benchmark in the order of its items, the surest first."""
-    placed = [(bench.name, item) for bench in benchmarks for item in bench.items]
-    items = [item for _, item in placed]
-    close = _jaccards(train, items)
-    same = _same_letters(train, items)
-    of_train = [features(one.problem) for one in train]
-    of_items = [features(one.problem) for one in items]
-    index = Index.build(of_train, of_items)
-    found = []
-    for e, (name, item) in enumerate(placed):
-        matches = []
-        for t in sorted(same[e] | close[e].keys() | set(index.candidates(of_items[e]))):
-            shares, jaccard = index.shares(t, of_items[e]), close[e].get(t, 0.0)
-            sure: Kind | None = "exact" if t in same[e] else "near" if jaccard > NEAR else None
-            if not sure and max(shares.alike, shares.symbols_alike) < LEAST:
+def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[CopyMatch]:
+    """All pairs in the order of benchmarks and items, the surest pair of an item first."""
+    named_items = [(bench.name, item) for bench in benchmarks for item in bench.items]
+    items = [item for _, item in named_items]
+    jaccards = _jaccards(train, items)
+    same_letters = _same_letters(train, items)
+    train_features = [extract_features(item.problem) for item in train]
+    item_features = [extract_features(item.problem) for item in items]
+    index = EvidenceIndex.build(train_features, item_features)
+    all_matches = []
+    for item_index, (name, item) in enumerate(named_items):
+        item_matches = []
+        for prompt_index in sorted(
+            same_letters[item_index]
+            | jaccards[item_index].keys()
+            | set(index.candidates(item_features[item_index]))
+        ):
+            shares, jaccard = (
+                index.evidence(prompt_index, item_features[item_index]),
+                jaccards[item_index].get(prompt_index, 0.0),
+            )
+            textual_kind: Kind | None = (
+                "exact"
+                if prompt_index in same_letters[item_index]
+                else "near"
+                if jaccard > NEAR_COPY_JACCARD
+                else None
+            )
+            # Most candidates share little: skip them before comparing answers.
+            if (
+                not textual_kind
+                and max(shares.similarity, shares.symbol_similarity) < LOWEST_THRESHOLD
+            ):
                 continue
-            if match := _judge(name, item, train[t], sure, jaccard, shares):
-                matches.append(match)
-        found += sorted(matches, key=lambda m: (KINDS.index(m.kind), -m.alike))
-    return found
+            if match := _match_pair(name, item, train[prompt_index], textual_kind, jaccard, shares):
+                item_matches.append(match)
+        all_matches += sorted(
+            item_matches, key=lambda match: (KINDS.index(match.kind), -match.alike)
+        )
+    return all_matches
 
 
-def reworded_kind(shares: Shares, answers: Relation, across_scripts: bool) -> Kind | None:
-    """The rule for pairs that no n-gram shows."""
+def reworded_kind(
+    evidence: SharedEvidence, answers: AnswerRelation, across_scripts: bool
+) -> Kind | None:
+    """The kind of a pair that shares too few n-grams; None if it is no match."""
     if across_scripts:
         if answers == "different":
             return None
-        enough = shares.symbols_alike >= TRANSLATED[answers]
-        if enough and shares.symbols_weight >= EVIDENCE:
+        enough = evidence.symbol_similarity >= TRANSLATED_SIMILARITY[answers]
+        if enough and evidence.symbol_weight >= MIN_SYMBOL_WEIGHT:
             return "translated"
-        striking = shares.symbols_alike >= STRIKING and shares.symbols_weight >= A_LITTLE
+        striking = (
+            evidence.symbol_similarity >= STRIKING_SIMILARITY
+            and evidence.symbol_weight >= MIN_STRIKING_WEIGHT
+        )
         return "translated" if striking and answers == "same" else None
-    if answers != "different" and _reworded(shares, answers):
+    if answers != "different" and _is_reworded(evidence, answers):
         return "reworded"
-    return "related" if shares.alike >= RELATED else None
+    return "related" if evidence.similarity >= RELATED_SIMILARITY else None
 
 
-def _reworded(shares: Shares, answers: Relation) -> bool:
-    agreed = answers != "unknown"
-    formulas = shares.symbols_alike if shares.symbols_weight >= EVIDENCE else 0.0
-    if shares.numbers_missing > MISSING:  # a variant, unless hardly a symbol differs
-        return agreed and formulas >= SAME_FORMULAS
-    if shares.alike >= ALIKE[answers] or (agreed and formulas >= FORMULAS):
+def _is_reworded(evidence: SharedEvidence, answers: AnswerRelation) -> bool:
+    answers_agree = answers != "unknown"
+    formula_similarity = (
+        evidence.symbol_similarity if evidence.symbol_weight >= MIN_SYMBOL_WEIGHT else 0.0
+    )
+    if (
+        evidence.missing_number_share > MAX_MISSING_NUMBERS
+    ):  # a variant, unless hardly a symbol differs
+        return answers_agree and formula_similarity >= SAME_FORMULA_SIMILARITY
+    if evidence.similarity >= REWORDED_SIMILARITY[answers] or (
+        answers_agree and formula_similarity >= FORMULA_SIMILARITY
+    ):
         return True
-    return not agreed and shares.contained >= CONTAINED and shares.alike >= AND_ALIKE
+    return (
+        not answers_agree
+        and evidence.contained >= CONTAINED_SHARE
+        and evidence.similarity >= CONTAINED_SIMILARITY
+    )
 
 
-def _judge(
-    benchmark: str, item: Item, prompt: Item, sure: Kind | None, jaccard: float, shares: Shares
-) -> Match | None:
-    answers = relate(prompt.answer, item.answer)
+def _match_pair(
+    benchmark: str,
+    item: Item,
+    prompt: Item,
+    textual_kind: Kind | None,
+    jaccard: float,
+    evidence: SharedEvidence,
+) -> CopyMatch | None:
+    answers = relate_answers(prompt.answer, item.answer)
     across_scripts = is_cjk(item.problem) != is_cjk(prompt.problem)
-    kind = sure or reworded_kind(shares, answers, across_scripts)
+    kind = textual_kind or reworded_kind(evidence, answers, across_scripts)
     if kind is None:
         return None
-    return Match(
-        kind, benchmark, item, prompt, jaccard, shares.alike, shares.symbols_alike, answers
+    return CopyMatch(
+        kind,
+        benchmark,
+        item,
+        prompt,
+        jaccard,
+        evidence.similarity,
+        evidence.symbol_similarity,
+        answers,
     )
 
 
 def _same_letters(train: Sequence[Item], items: Sequence[Item]) -> list[set[int]]:
-    """For each item the prompts with its letters; a text without any matches none."""
-    places = defaultdict(set)
-    for t, prompt in enumerate(train):
-        places[letters(prompt.problem)].add(t)
-    places.pop("", None)
-    return [places.get(letters(item.problem), set()) for item in items]
+    """For each item, the prompts with the same letters and digits."""
+    prompts_by_letters = defaultdict(set)
+    for prompt_index, prompt in enumerate(train):
+        prompts_by_letters[letters_and_digits(prompt.problem)].add(prompt_index)
+    prompts_by_letters.pop("", None)  # texts without any letter are not copies of each other
+    return [prompts_by_letters.get(letters_and_digits(item.problem), set()) for item in items]
 
 
 def _jaccards(train: Sequence[Item], items: Sequence[Item]) -> list[dict[int, float]]:
-    """For each item the Jaccard index with every prompt that shares a 10-gram with it."""
-    grams_of = [grams(item.problem) for item in items]
-    holders = defaultdict(list)
-    for e, found in enumerate(grams_of):
-        for gram in found:
-            holders[gram].append(e)
-    close: list[dict[int, float]] = [{} for _ in items]
-    for t, prompt in enumerate(train):
-        found = grams(prompt.problem)
-        shared = Counter(e for gram in found if gram in holders for e in holders[gram])
-        for e, count in shared.items():
-            close[e][t] = count / (len(grams_of[e]) + len(found) - count)
-    return close
+    """For each item, {prompt: Jaccard index} of the prompts that share a 10-gram with it."""
+    item_grams = [word_ngrams(item.problem) for item in items]
+    items_by_gram = defaultdict(list)
+    for item_index, prompt_grams in enumerate(item_grams):
+        for gram in prompt_grams:
+            items_by_gram[gram].append(item_index)
+    jaccards: list[dict[int, float]] = [{} for _ in items]
+    for prompt_index, prompt in enumerate(train):
+        prompt_grams = word_ngrams(prompt.problem)
+        shared = Counter(
+            item_index
+            for gram in prompt_grams
+            if gram in items_by_gram
+            for item_index in items_by_gram[gram]
+        )
+        for item_index, count in shared.items():
+            jaccards[item_index][prompt_index] = count / (
+                len(item_grams[item_index]) + len(prompt_grams) - count
+            )
+    return jaccards

@@ -1,13 +1,13 @@
-r"""How much of one problem is in another, rare things counting more.
+r"""Measure how much of one problem is in another, with more weight on rare features.
 
-A problem is a set of features: its words, and of its mathematics (symbols.py) every number, every
+The features of a problem are its words and, from its mathematics (symbols.py), every number, every
 run of two or three symbols and every whole formula. A feature that n of N problems have weighs
-log(N / n): what every problem has weighs nothing. For a training prompt t and a benchmark item e
+log(N / n), so a feature of all problems weighs 0. For a training prompt t and a benchmark item e
 
     contained = W(t & e) / W(e)         alike = W(t & e) / W(t | e)         W: sum of weights
 
-once over all features and once over the mathematics alone, which a translation keeps. Pairs that
-share no rare feature are never looked at: an index of the rare ones hands out the candidates.
+once over all features and once over the mathematics alone, which a translation keeps. Pairs without
+a shared rare feature are never compared: an index of rare features gives the candidates.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-from counterpoise.task.contamination.symbols import numbers, runs, without_drawings
-from counterpoise.task.contamination.wording import words
+from counterpoise.task.contamination.symbols import numbers_in, symbol_runs, without_drawings
+from counterpoise.task.contamination.wording import split_words
 
-RARE = 100  # problems that may have a feature for it to hand out candidates
-CANDIDATES = 40  # training prompts looked at for one item
+RARE_FEATURE_LIMIT = 100  # a feature of more problems gives no candidates
+MAX_CANDIDATES = 40  # training prompts compared with one item
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
-    """One problem. Prefixes keep the families apart: "w:" words, none for mathematics."""
+class ProblemFeatures:
+    """The features of one problem. Words have the prefix "w:", mathematics has none."""
 
     words: frozenset[str]
     symbols: frozenset[str]
@@ -35,85 +35,95 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """What a training prompt has of a benchmark item."""
+class SharedEvidence:
+    """How much of a benchmark item is in a training prompt."""
 
     contained: float
-    alike: float
-    symbols_alike: float
-    symbols_weight: float  # of the shared mathematics: log(N/n), summed
-    numbers_missing: float  # share of the item's numbers that the prompt lacks
+    similarity: float
+    symbol_similarity: float
+    symbol_weight: float  # of the shared mathematics: log(N/n), summed
+    missing_number_share: float  # share of the item's numbers that the prompt lacks
 
 
-def features(text: str) -> Features:
+def extract_features(text: str) -> ProblemFeatures:
     """
     Example:
         >>> sorted(features("Find $x^2$").symbols)
         ['2', 'x ^', 'x ^ 2', '^ 2']
     """
     text = without_drawings(text)
-    formulas = runs(text)
+    formulas = symbol_runs(text)
     symbols = {" ".join(run) for run in formulas}
     for run in formulas:
         symbols.update(symbol for symbol in run if symbol[0].isdigit())
-        symbols.update(" ".join(run[i : i + n]) for n in (2, 3) for i in range(len(run) - n + 1))
-    prose = frozenset(f"w:{word}" for word in words(text) if len(word) > 1 or not word.isascii())
-    return Features(prose, frozenset(symbols), Counter(numbers(formulas)))
+        symbols.update(
+            " ".join(run[start : start + length])
+            for length in (2, 3)
+            for start in range(len(run) - length + 1)
+        )
+    prose = frozenset(
+        f"w:{word}" for word in split_words(text) if len(word) > 1 or not word.isascii()
+    )
+    return ProblemFeatures(prose, frozenset(symbols), Counter(numbers_in(formulas)))
 
 
 @dataclass(slots=True)
-class Index:
+class EvidenceIndex:
     """The training prompts by their rare features, and the weight of every feature."""
 
-    train: Sequence[Features]
+    train: Sequence[ProblemFeatures]
     weights: dict[str, float]
     holders: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, train: Sequence[Features], items: Sequence[Features]) -> Index:
+    def build(
+        cls, train: Sequence[ProblemFeatures], items: Sequence[ProblemFeatures]
+    ) -> EvidenceIndex:
         counts: Counter[str] = Counter()
-        for one in [*train, *items]:
-            counts.update(one.words)
-            counts.update(one.symbols)
+        for problem in [*train, *items]:
+            counts.update(problem.words)
+            counts.update(problem.symbols)
         total = len(train) + len(items)
         weights = {name: math.log(total / count) for name, count in counts.items()}
-        wanted = {name for one in items for name in one.words | one.symbols}
+        # Only features of benchmark items can lead to a match, so only these are indexed.
+        item_features = {name for problem in items for name in problem.words | problem.symbols}
         holders = defaultdict(list)
-        for place, one in enumerate(train):
-            for name in (one.words | one.symbols) & wanted:
-                if counts[name] <= RARE:
-                    holders[name].append(place)
+        for prompt_index, problem in enumerate(train):
+            for name in (problem.words | problem.symbols) & item_features:
+                if counts[name] <= RARE_FEATURE_LIMIT:
+                    holders[name].append(prompt_index)
         return cls(train, weights, holders)
 
-    def candidates(self, item: Features) -> list[int]:
-        """Training prompts that share the most rare features: of all, and of mathematics alone."""
-        found: set[int] = set()
+    def candidates(self, item: ProblemFeatures) -> list[int]:
+        """The training prompts that share most rare features, overall and in mathematics."""
+        # Mathematics gets half of the places, because a translation shares no words.
+        candidates: set[int] = set()
         for names in (item.symbols, item.words | item.symbols):
-            heard: dict[int, float] = defaultdict(float)
+            scores: dict[int, float] = defaultdict(float)
             for name in names:
-                for place in self.holders.get(name, ()):
-                    heard[place] += self.weights[name]
-            found.update(nlargest(CANDIDATES // 2, heard, key=heard.__getitem__))
-        return sorted(found)
+                for prompt_index in self.holders.get(name, ()):
+                    scores[prompt_index] += self.weights[name]
+            candidates.update(nlargest(MAX_CANDIDATES // 2, scores, key=scores.__getitem__))
+        return sorted(candidates)
 
-    def shares(self, place: int, item: Features) -> Shares:
-        one = self.train[place]
-        words, shared_words = self._sums(one.words, item.words)
-        symbols, shared_symbols = self._sums(one.symbols, item.symbols)
-        all_item = self._weight(item.words) + self._weight(item.symbols)
-        missing = sum((item.numbers - one.numbers).values()) if item.numbers else 0
-        return Shares(
-            contained=_ratio(shared_words + shared_symbols, all_item),
-            alike=_ratio(shared_words + shared_symbols, words + symbols),
-            symbols_alike=_ratio(shared_symbols, symbols),
-            symbols_weight=shared_symbols,
-            numbers_missing=_ratio(missing, item.numbers.total()),
+    def evidence(self, prompt_index: int, item: ProblemFeatures) -> SharedEvidence:
+        prompt = self.train[prompt_index]
+        words_union, shared_words = self._sums(prompt.words, item.words)
+        symbols_union, shared_symbols = self._sums(prompt.symbols, item.symbols)
+        item_weight = self._weight(item.words) + self._weight(item.symbols)
+        missing = sum((item.numbers - prompt.numbers).values()) if item.numbers else 0
+        return SharedEvidence(
+            contained=_ratio(shared_words + shared_symbols, item_weight),
+            similarity=_ratio(shared_words + shared_symbols, words_union + symbols_union),
+            symbol_similarity=_ratio(shared_symbols, symbols_union),
+            symbol_weight=shared_symbols,
+            missing_number_share=_ratio(missing, item.numbers.total()),
         )
 
-    def _sums(self, one: frozenset[str], other: frozenset[str]) -> tuple[float, float]:
-        """Weight of the union and of what is shared."""
-        shared = self._weight(one & other)
-        return self._weight(one) + self._weight(other) - shared, shared
+    def _sums(self, left: frozenset[str], right: frozenset[str]) -> tuple[float, float]:
+        """The weights of the union and of the intersection."""
+        shared = self._weight(left & right)
+        return self._weight(left) + self._weight(right) - shared, shared
 
     def _weight(self, names: Iterable[str]) -> float:
         return sum(self.weights[name] for name in names)

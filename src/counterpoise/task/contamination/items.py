@@ -1,8 +1,8 @@
-"""Problems of one JSONL file, each with the line it came from.
+"""Read the problems of a JSONL file, each with the line it came from.
 
-Only the problem's text is needed. An `id` names an item (else its line does), an `answer` helps to
-recognise it in other words. Lines are kept as they are, so that a cleaned file is the same file
-with fewer lines.
+Only the problem text is required. An `id` names an item (otherwise its line number does), and an
+`answer` helps to recognise a rewording. Lines are kept unchanged, so that a cleaned file is the
+same file with fewer lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from counterpoise.types import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One problem.
+    """One problem of a training set or a benchmark.
 
     Example:
         Item(id="amc23-03", problem="How many ...", answer="9", line=4, raw='{"id": ...}')
@@ -34,21 +34,21 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class EvalSet:
-    """A named set of problems that a model is judged by."""
+    """A benchmark: a named set of problems that a model is evaluated on."""
 
     name: str
     items: Sequence[Item]
 
 
 def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
-    """The training prompts of a run."""
+    """The training prompts of a run as items."""
     return [Item(prompt.id, prompt.problem, prompt.answer) for prompt in prompts]
 
 
 def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[EvalSet]:
-    """Files as benchmarks, named after them; files of one name keep their folders."""
+    """Read benchmarks; each is named after its file, with its folder if names repeat."""
     if not paths:
-        raise PoiseError("no benchmark is named: --eval FILES are .jsonl files of problems")
+        raise PoiseError("no benchmark is given: name .jsonl files of problems with --eval")
     stems = [path.stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else str(path)
@@ -65,9 +65,11 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
 def read_items(
     path: Path, problem_field: str = "problem", remedy: str = "--problem-field"
 ) -> list[Item]:
-    """All problems of a file; the first fault is named with its line."""
+    """All problems of a file; an error names the line."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # and at nothing else
+        lines = path.read_text(encoding="utf-8-sig").split(
+            "\n"
+        )  # not splitlines: U+2028 may be in a text
     except FileNotFoundError:
         raise PoiseError(f"{path}: no such file; a .jsonl file of problems is expected") from None
     except IsADirectoryError:
@@ -82,7 +84,7 @@ def read_items(
         if raw.strip()
     ]
     if not items:
-        raise PoiseError(f"{path}: no records; one JSON object a line is expected")
+        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
     return items
 
 
@@ -100,12 +102,12 @@ def _item(raw: str, where: str, line: int, problem_field: str, remedy: str) -> I
             f"{where}: no field '{problem_field}' (fields: {present}); name it by {remedy}"
         )
     if not isinstance(problem, str) or not problem.strip():
-        raise PoiseError(f"{where}: field '{problem_field}' is no text, or empty")
+        raise PoiseError(f"{where}: field '{problem_field}' is not text, or empty")
     return Item(
         _text(record.get("id")) or f"line {line}", problem, _text(record.get("answer")), line, raw
     )
 
 
 def _text(value: Any) -> str:
-    """Text and numbers as text; anything else says nothing."""
+    """Text and numbers as text; "" for anything else."""
     return str(value).strip() if isinstance(value, str | int | float) else ""

@@ -1,4 +1,4 @@
-"""Pairs of copies with their counts: what the command prints, the page shows, a run stores."""
+"""Search training prompts for benchmark problems, and report matches with their counts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.task.contamination.copy_rules import COPIES, KINDS, Kind, Match, find
+from counterpoise.task.contamination.copy_rules import COPIES, KINDS, CopyMatch, Kind, find_matches
 from counterpoise.task.contamination.items import EvalSet, Item
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """All pairs between one training set and some benchmarks."""
+class OverlapReport:
+    """All matches between one training set and several benchmarks."""
 
-    matches: list[Match]
+    matches: list[CopyMatch]
     benchmarks: dict[str, int]  # name -> number of items
     train: int  # number of prompts
     seconds: float
 
-    def kinds(self, benchmark: str) -> dict[Kind, int]:
-        """Items of a benchmark by the surest kind of pair they are in.
+    def counts_by_kind(self, benchmark: str) -> dict[Kind, int]:
+        """The number of items of a benchmark for each kind, by the surest match of an item.
 
         Example:
             {"exact": 8, "near": 12, "reworded": 7, "translated": 0, "related": 0}
@@ -32,45 +32,56 @@ class Found:
         for match in self.matches:  # the surest pair of an item comes first
             if match.benchmark == benchmark:
                 surest.setdefault(id(match.item), match.kind)
-        return {kind: sum(k == kind for k in surest.values()) for kind in KINDS}
+        return {kind: sum(surest_kind == kind for surest_kind in surest.values()) for kind in KINDS}
 
-    def copied(self, benchmark: str) -> int:
-        """Items of a benchmark that are in the training set."""
-        return sum(count for kind, count in self.kinds(benchmark).items() if kind in COPIES)
+    def count_copied(self, benchmark: str) -> int:
+        """The number of items of a benchmark that have a copy in the training set."""
+        return sum(
+            count for kind, count in self.counts_by_kind(benchmark).items() if kind in COPIES
+        )
 
-    def copies(self) -> list[Item]:
-        """Training prompts that are in a benchmark, in no order."""
-        return list({id(m.train): m.train for m in self.matches if m.kind in COPIES}.values())
+    def train_copies(self) -> list[Item]:
+        """The training prompts that are copies of a benchmark problem, in no particular order."""
+        return list(
+            {
+                id(match.train): match.train for match in self.matches if match.kind in COPIES
+            }.values()
+        )
 
 
-def search(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> Found:
+def find_overlap(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> OverlapReport:
     start = time.perf_counter()
-    matches = find(train, benchmarks)
+    matches = find_matches(train, benchmarks)
     sizes = {bench.name: len(bench.items) for bench in benchmarks}
-    return Found(matches, sizes, len(train), time.perf_counter() - start)
+    return OverlapReport(matches, sizes, len(train), time.perf_counter() - start)
 
 
-def to_data(found: Found) -> dict[str, Any]:
-    """Plain data, texts included: --json, and contamination.json of a run."""
+def overlap_to_data(report: OverlapReport) -> dict[str, Any]:
+    """The report with all texts as JSON data, for --json and contamination.json."""
     return {
         "schema": SCHEMA,
-        "train": found.train,
-        "train_copies": len(found.copies()),
-        "seconds": round(found.seconds, 2),
+        "train": report.train,
+        "train_copies": len(report.train_copies()),
+        "seconds": round(report.seconds, 2),
         "benchmarks": [
-            {"name": name, "items": size, "copied": found.copied(name), **found.kinds(name)}
-            for name, size in found.benchmarks.items()
+            {
+                "name": name,
+                "items": size,
+                "copied": report.count_copied(name),
+                **report.counts_by_kind(name),
+            }
+            for name, size in report.benchmarks.items()
         ],
-        "matches": [_pair(match) for match in found.matches],
+        "matches": [_match_to_data(match) for match in report.matches],
     }
 
 
-def _pair(match: Match) -> dict[str, Any]:
+def _match_to_data(match: CopyMatch) -> dict[str, Any]:
     return {
         "kind": match.kind,
         "benchmark": match.benchmark,
-        "item": _text(match.item),
-        "train": _text(match.train),
+        "item": _item_to_data(match.item),
+        "train": _item_to_data(match.train),
         "jaccard": round(match.jaccard, 3),
         "alike": round(match.alike, 3),
         "symbols": round(match.symbols, 3),
@@ -78,7 +89,7 @@ def _pair(match: Match) -> dict[str, Any]:
     }
 
 
-def _text(item: Item) -> dict[str, Any]:
+def _item_to_data(item: Item) -> dict[str, Any]:
     return {
         "id": item.id,
         "line": item.line or None,

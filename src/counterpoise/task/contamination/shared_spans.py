@@ -1,7 +1,7 @@
-r"""Two texts -> what they have in common, to be marked.
+r"""Mark the spans that two problem texts share.
 
-Both are cut into words, numbers, LaTeX commands and signs; the longest common runs are shared
-spans. A run of one sign or one short word says nothing and is left out, one number does not.
+Both texts are cut into words, numbers, LaTeX commands and signs; the longest common runs are shared
+spans. A run of a single sign or short word is left out; a single number is kept.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ Span = tuple[str, bool]  # a piece of the text, and whether it is shared
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.\d+)?|[^\s$\\{}]")
 _TELLING = re.compile(r"\d|[a-zA-Z]{4,}")
-LONGEST = 1_500  # tokens; what is longer is not marked to its end
+MAX_TOKENS = 1_500  # of each text; the rest is not marked
 
 
 def shared_spans(left: str, right: str) -> tuple[list[Span], list[Span]]:
-    """
+    """Both texts as pieces that are shared or not.
+
     Example:
         >>> shared_spans("Find 12 apples.", "Take 12 pears")
         ([('Find ', False), ('12', True), (' apples.', False)], [('Take ', False), ('12', True), \
 (' pears', False)])
     """
-    found = [list(_TOKEN.finditer(text))[:LONGEST] for text in (left, right)]
-    names = [[match.group().casefold() for match in matches] for matches in found]
+    token_matches = [list(_TOKEN.finditer(text))[:MAX_TOKENS] for text in (left, right)]
+    tokens = [[match.group().casefold() for match in matches] for matches in token_matches]
     marks: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-    blocks = SequenceMatcher(None, names[0], names[1], autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
     for at_left, at_right, size in blocks:
-        run = names[0][at_left : at_left + size]
-        if size < 2 and not any(_TELLING.search(name) for name in run):
+        shared_tokens = tokens[0][at_left : at_left + size]
+        # A single comma or "the" in common means nothing.
+        if size < 2 and not any(_TELLING.search(name) for name in shared_tokens):
             continue
         for side, start in enumerate((at_left, at_right)):
-            matches = found[side]
+            matches = token_matches[side]
             marks[side].append((matches[start].start(), matches[start + size - 1].end()))
     return _cut(left, marks[0]), _cut(right, marks[1])
 

@@ -1,12 +1,12 @@
-r"""The mathematics of a problem, in any language: runs of symbols between words.
+r"""Extract the mathematics of a problem in any language: runs of symbols between words.
 
     "Let $x^{2}+1\le 5$ for all ..."   and   "设 x^2+1\leq 5 ..."   ->   x ^ 2 + 1 \le 5
 
-What differs by typography alone becomes equal: `\dfrac`, `\left(`, braces, `\leqslant`, thin
+Differences in typography are removed: `\dfrac`, `\left(`, braces, `\leqslant`, thin
 spaces, 1,000. A run ends at a word. Inside dollar signs, and everywhere in a Chinese or Japanese
 text, Latin letters are symbols (`xy` is x y); in other prose they are words, unless they are a few
-capitals (`AB`). A lone letter is no run: "a" may be the article. Number words (`three`) are
-numbers, because a variant that changes one is another problem.
+capitals (`AB`). A single letter is not a run: "a" may be the article. Number words (`three`) count
+as numbers, because a variant that changes one is another problem.
 """
 
 from __future__ import annotations
@@ -49,53 +49,53 @@ _NAMES = (
 )
 _NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NAMES.split(), 2)}
 
-Run = tuple[str, ...]
+SymbolRun = tuple[str, ...]
 
 
 def is_cjk(text: str) -> bool:
-    """Whether the text is Chinese or Japanese: one word of it is enough."""
+    """Whether the text contains Chinese or Japanese."""
     return _CJK.search(text) is not None
 
 
 def without_drawings(text: str) -> str:
-    """The text without the source of its figures ([asy]), which many problems share."""
+    """The text without the source code of figures ([asy]), which many problems share."""
     return _DRAWING.sub(" ", text)
 
 
-def runs(text: str) -> list[Run]:
+def symbol_runs(text: str) -> list[SymbolRun]:
     r"""The formulas and numbers of a text, in order.
 
     Example:
         >>> runs("If $\\dfrac{1}{2}x = 3$ and five apples")
         [('\\frac', '1', '2', 'x', '=', '3'), ('5',)]
     """
-    for pattern, by in _RULES:
-        text = pattern.sub(by, text)
-    found: list[Run] = []
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    runs: list[SymbolRun] = []
     run: list[str] = []
-    for formula, part in _parts(text):
-        for match in _SYMBOL.finditer(part):
-            symbols = _symbols(match.group(), formula)
+    for formula, stretch in _stretches(text):
+        for match in _SYMBOL.finditer(stretch):
+            symbols = _token_symbols(match.group(), formula)
             if symbols is None:
-                found.append(tuple(run))
+                runs.append(tuple(run))
                 run = []
             else:
                 run += symbols
-    found.append(tuple(run))
-    return [run for run in found if len(run) > 1 or (run and run[0][0].isdigit())]
+    runs.append(tuple(run))
+    return [run for run in runs if len(run) > 1 or (run and run[0][0].isdigit())]
 
 
-def numbers(formulas: list[Run]) -> list[str]:
-    """All numbers, repeated ones too."""
+def numbers_in(formulas: list[SymbolRun]) -> list[str]:
+    """All numbers, with repetitions."""
     return [symbol for run in formulas for symbol in run if symbol[0].isdigit()]
 
 
-def _parts(text: str) -> Iterator[tuple[bool, str]]:
+def _stretches(text: str) -> Iterator[tuple[bool, str]]:
     """(whether letters are symbols, text) for each stretch of formula or prose."""
     everywhere, end = is_cjk(text), 0
     for match in _FORMULA.finditer(text):
         content = match.group(match.lastindex or 0)
-        if _PROSE.search(content):
+        if _PROSE.search(content):  # "$5 and pays $3": the dollar signs are money
             continue
         yield everywhere, text[end : match.start()]
         yield True, content
@@ -103,7 +103,7 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
     yield everywhere, text[end:]
 
 
-def _symbols(token: str, formula: bool) -> list[str] | None:
+def _token_symbols(token: str, formula: bool) -> list[str] | None:
     """The symbols that a token stands for; None for a word."""
     if token in _NUMBER_WORDS:
         return [_NUMBER_WORDS[token]]

@@ -1,8 +1,9 @@
-"""A run's warning: benchmark problems are among its training prompts.
+"""Warn at the start of a run if benchmark problems are among its training prompts.
 
-`task.benchmarks` names the files the model will be judged by. The search takes about a second for a
-thousand prompts, says so before it begins, and is done once a run: a resumed one repeats what
-contamination.json holds. Nothing is dropped; `poise contamination --write-clean` does that.
+`task.benchmarks` names the files that the model will be evaluated on. The search takes about a
+second for a thousand prompts, is announced before it begins, and runs once: a resumed run repeats
+the warning from contamination.json. Nothing is dropped; `poise contamination --write-clean` does
+that.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS
 from counterpoise.task.contamination.items import EvalSet, from_prompts, read_benchmarks
-from counterpoise.task.contamination.search import search, to_data
+from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 from counterpoise.types import Prompt
 
-FILE = "contamination.json"
+CONTAMINATION_FILE = "contamination.json"
 
 
 def load_benchmarks(files: Sequence[str]) -> list[EvalSet]:
-    """The files of `task.benchmarks`, read before a run writes anything; often none."""
+    """Read the files of `task.benchmarks`; called before a run writes anything."""
     return read_benchmarks([Path(name) for name in files]) if files else []
 
 
@@ -33,19 +34,19 @@ def warn_of_overlap(
     folder: RunFolder,
     say: Callable[[str], None],
 ) -> None:
-    """Look for `benchmarks` in `prompts`, write contamination.json, and say what was found."""
+    """Search `prompts` for `benchmarks`, write contamination.json, and print warnings."""
     if not benchmarks:
         return
-    stored = folder.path / FILE
-    if stored.is_file():
-        data = read_contamination(stored)
+    stored_path = folder.path / CONTAMINATION_FILE
+    if stored_path.is_file():  # a resumed run
+        data = read_contamination(stored_path)
     else:
-        problems = sum(len(bench.items) for bench in benchmarks)
+        problems = sum(len(benchmark.items) for benchmark in benchmarks)
         say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
-        data = to_data(search(from_prompts(prompts), benchmarks))
-        with folder.replacing(FILE) as temporary:
+        data = overlap_to_data(find_overlap(from_prompts(prompts), benchmarks))
+        with folder.replacing(CONTAMINATION_FILE) as temporary:
             temporary.write_text(json.dumps(data), encoding="utf-8")
-    for line in warnings(data):
+    for line in overlap_warnings(data):
         say(line)
 
 
@@ -53,7 +54,7 @@ def read_contamination(stored: Path) -> dict[str, Any]:
     """What an earlier start of the run, or the run that is shown, found."""
     try:
         data = json.loads(stored.read_text(encoding="utf-8"))
-        warnings(data)
+        overlap_warnings(data)
         list(data["matches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
         raise PoiseError(
@@ -62,19 +63,21 @@ def read_contamination(stored: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def warnings(data: dict[str, Any]) -> list[str]:
-    """A line for each benchmark with copies, and the remedy; none where there are none.
+def overlap_warnings(data: dict[str, Any]) -> list[str]:
+    """One line for each benchmark with copies, and a last one with the remedy.
 
     Example:
         "WARNING: 27 of 40 problems of amc23 are in the training set (8 exact, 12 near, 7 reworded)"
     """
     lines = []
-    for bench in data["benchmarks"]:
-        counts = [f"{bench[kind]} {kind}" for kind in KINDS if kind in COPIES and bench[kind]]
+    for benchmark in data["benchmarks"]:
+        counts = [
+            f"{benchmark[kind]} {kind}" for kind in KINDS if kind in COPIES and benchmark[kind]
+        ]
         if counts:
             lines.append(
-                f"WARNING: {bench['copied']} of {bench['items']} problems of {bench['name']} are "
-                f"in the training set ({', '.join(counts)})"
+                f"WARNING: {benchmark['copied']} of {benchmark['items']} problems of "
+                f"{benchmark['name']} are in the training set ({', '.join(counts)})"
             )
     if lines:
         lines.append(

@@ -44,9 +44,9 @@ def write_data(path: Path, right: int) -> None:
     """Word problems; `right` of each four rollouts will be judged right (verl_cpu_reward.py)."""
     import pandas as pd
 
-    from counterpoise.task.word_problems import problem
+    from counterpoise.task.word_problems import make_problem
 
-    problems = [problem("train", i, levels=[1]) for i in range(64)]
+    problems = [make_problem("train", i, levels=[1]) for i in range(64)]
     rows = [
         {
             "data_source": str(right),

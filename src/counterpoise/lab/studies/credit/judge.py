@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, points
+from counterpoise.lab.experiments.compare import FEWEST_SEEDS, as_number, format_points
 from counterpoise.lab.studies.credit.arms import BASELINE
 from counterpoise.lab.studies.credit.training import (
     TrainingResult,
@@ -155,8 +155,12 @@ def _notes(
         if result.by_rollouts and result.by_rollouts.n >= FEWEST_SEEDS:
             notes.append(
                 f"{result.arm} minus {BASELINE} at lr {result.rate:g}, {result.by_rollouts.n} "
-                f"seeds: {points(result.by_rollouts)} at equal rollouts"
-                + (f", {points(result.by_seconds)} at equal seconds." if result.by_seconds else ".")
+                f"seeds: {format_points(result.by_rollouts)} at equal rollouts"
+                + (
+                    f", {format_points(result.by_seconds)} at equal seconds."
+                    if result.by_seconds
+                    else "."
+                )
             )
     return [*notes, *unfinished]
 

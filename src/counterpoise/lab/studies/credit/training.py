@@ -20,15 +20,15 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import LEVEL, compare, differences
 from counterpoise.lab.experiments.curves import (
     Runs,
-    arms,
-    by_run,
-    end,
-    mean,
-    of_seeds,
-    rates,
-    read_run,
+    arm_names,
+    group_by_run,
+    last_value,
+    learning_rates,
+    mean_over_run,
+    read_curve,
+    values_by_seed,
 )
-from counterpoise.lab.experiments.processes import Fleet, Standing, number_of_jobs
+from counterpoise.lab.experiments.processes import Fleet, FleetProgress, number_of_jobs
 from counterpoise.lab.studies.arms import design_runs, final_success
 from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
 from counterpoise.lab.studies.credit.tokens import ARMS_PROGRESS
@@ -50,12 +50,12 @@ def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()
     }
     plan = design_runs(replace(lab, sizes=sizes), list(table), table)
     # A stable sort: runs stay ordered by seed, so all arms have the same seeds when time runs out.
-    keys = sorted(plan.runs(), key=lambda key: key.arm in slow)
+    keys = sorted(plan.run_keys(), key=lambda key: key.arm in slow)
     fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
 
-    def tell(standing: Standing) -> None:
-        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.share
-        lab.progress(f"{standing.ended} of {standing.total} runs", share)
+    def tell(standing: FleetProgress) -> None:
+        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.done_share
+        lab.progress(f"{standing.finished} of {standing.total} runs", share)
 
     fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
     finished = [key for key in keys if fleet.finished(key.name)]
@@ -88,7 +88,7 @@ def read_timed_run(folder: RunFolder) -> list[Record]:
             "seconds": seconds_per_iteration * record["iteration"],
             "residual": residuals.get(record["iteration"]),
         }
-        for record in read_run(folder)
+        for record in read_curve(folder)
     ]
 
 
@@ -109,13 +109,13 @@ class TrainingResult:
 
 def training_results(records: Records) -> list[TrainingResult]:
     """Results of every arm at every rate; intervals of differences hold for all arms together."""
-    runs = by_run([r for r in records if r["panel"] == "training"])
-    other_arms = [arm for arm in arms(runs) if arm != BASELINE]
+    runs = group_by_run([r for r in records if r["panel"] == "training"])
+    other_arms = [arm for arm in arm_names(runs) if arm != BASELINE]
     # All comparisons of this table are one family: their intervals hold together.
-    family = max(1, len(other_arms) * len(rates(runs)))
+    family = max(1, len(other_arms) * len(learning_rates(runs)))
     results = []
-    for rate in rates(runs):
-        for arm in arms(runs):
+    for rate in learning_rates(runs):
+        for arm in arm_names(runs):
             success = final_success(runs, arm, rate)
             by_rollouts = by_seconds = slowdown = None
             if arm != BASELINE:
@@ -134,7 +134,11 @@ def training_results(records: Records) -> list[TrainingResult]:
                 slowdown = _slowdown(runs, arm, rate)
             cancellation, residual, entropy = (
                 _mean_of_seeds(runs, arm, rate, metric)
-                for metric in (mean("cancellation"), mean("residual"), end("entropy"))
+                for metric in (
+                    mean_over_run("cancellation"),
+                    mean_over_run("residual"),
+                    last_value("entropy"),
+                )
             )
             results.append(
                 TrainingResult(
@@ -178,7 +182,7 @@ def untrained_notes(records: Records) -> list[str]:
 
 def _slowdown(runs: Runs, arm: str, rate: float) -> SeedMean | None:
     arm_seconds, baseline_seconds = (
-        of_seeds(runs, name, rate, _iteration_seconds) for name in (arm, BASELINE)
+        values_by_seed(runs, name, rate, _iteration_seconds) for name in (arm, BASELINE)
     )
     pairs = [
         arm_seconds[seed] / baseline_seconds[seed] - 1
@@ -197,5 +201,5 @@ def _mean_of_seeds(
     runs: Runs, arm: str, rate: float, metric: Callable[[list[Record]], float | None]
 ) -> float | None:
     """The mean of a metric over seeds; None where no run has it."""
-    seed_values = of_seeds(runs, arm, rate, metric)
+    seed_values = values_by_seed(runs, arm, rate, metric)
     return statistics.fmean(seed_values.values()) if seed_values else None
