@@ -8,7 +8,7 @@ import inspect
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from counterpoise.cli import app
 from counterpoise.config.load import find_run, load_config, options
-from counterpoise.hosts.translate_options import NOT_WRITTEN
+from counterpoise.hosts.translate_options import NOT_WRITTEN, OptionSupport
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -28,8 +28,8 @@ from counterpoise.variants import ADVANTAGES, COMPOSERS, STEP_RULES, STUDIES, TO
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = pytest.mark.parametrize("page", DOCS, ids=lambda page: f"{page.parent.name}/{page.name}")
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = {name for name, _, _ in options()}
 SUFFIXES = {"py", "md", "json", "parquet", "safetensors"}
@@ -66,12 +66,18 @@ def test_links(page: Path) -> None:
             assert not place or place in places(target), f"{link}#{place}"
 
 
-def test_every_page_is_one_step_from_both_indexes() -> None:
-    for index in (ROOT / "README.md", ROOT / "docs" / "README.md"):
-        linked = {
-            (index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", text_of(index))
-        }
-        assert {page for page in DOCS if page.parent.name == "docs"} - {index} <= linked, index
+def pages_linked_from(index: Path) -> set[Path]:
+    return {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", text_of(index))}
+
+
+def test_every_page_is_one_step_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    assert set((ROOT / "docs").rglob("*.md")) - {index} <= pages_linked_from(index)
+
+
+def test_every_page_of_the_guide_is_one_step_from_the_readme() -> None:
+    linked = pages_linked_from(ROOT / "README.md")
+    assert {ROOT / "docs" / "README.md", *(ROOT / "docs" / "guide").glob("*.md")} <= linked
 
 
 @pytest.mark.parametrize("page", [*DOCS, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
@@ -204,16 +210,20 @@ def test_credit_md_has_the_defaults_of_every_setting() -> None:
                     assert found == default, f"{name}: {one.name}"
 
 
-def test_engines_md_names_every_option_that_an_engine_refuses() -> None:
-    text = text_of(ROOT / "docs" / "engines.md")
-    table = text[text.index("## What an engine cannot do") : text.index("## TRL")]
+@pytest.mark.parametrize(("engine", "table"), [("trl", trl.OPTIONS), ("verl", verl.OPTIONS)])
+def test_the_guide_names_every_option_that_an_engine_refuses(
+    engine: str, table: Mapping[str, OptionSupport]
+) -> None:
+    _, _, section = text_of(ROOT / "docs" / "guide" / f"{engine}.md").partition(
+        f"### What `--engine {engine}` refuses\n"
+    )
     refused = {
         name
-        for engine in (trl.OPTIONS, verl.OPTIONS)
-        for name, option in engine.items()
+        for name, option in table.items()
         if option.honoured_values or option.kind == NOT_WRITTEN
     }
-    assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", table))
+    assert len(refused) > 10
+    assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", section.partition("\n## ")[0]))
 
 
 def test_design_md_has_the_seed_of_every_choice() -> None:
@@ -234,9 +244,8 @@ def test_design_md_lists_what_a_resumed_run_may_change() -> None:
     assert set(re.findall(r"`(\w+\.\w+)`", resuming)) & OPTIONS == FREE
 
 
-def test_design_md_says_how_a_variant_of_every_table_is_added() -> None:
-    text = text_of(ROOT / "docs" / "design.md")
-    added = text[text.index("## Adding a variant") :]
-    for path in SOURCE.rglob("__init__.py"):
-        for table in re.findall(r"^([A-Z]+) = Registry\(", text_of(path), re.MULTILINE):
-            assert f"| `{table}`, " in added, f"{path}: {table}"
+def test_the_guide_says_how_a_variant_of_every_table_is_added() -> None:
+    text = text_of(ROOT / "docs" / "guide" / "extending.md")
+    tables = re.findall(r"^([A-Z_]+) = Registry\(", text_of(SOURCE / "variants.py"), re.MULTILINE)
+    assert len(tables) > 20
+    assert [table for table in tables if f"| `{table}` |" not in text] == []

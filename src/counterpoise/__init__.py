@@ -1,3 +1,3 @@
 """Counterpoise: critic-free RL in which the batch is an object. Start reading at `loop.py`."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""The example of docs/credit.md, "Adding a weighting": its file, line and test, as they stand."""
+"""The example of docs/guide/extending.md, "Adding a weighting": its file, line and test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.variants import TOKEN_WEIGHTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "credit.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "extending.md"
 
 
 def blocks() -> list[str]:
@@ -71,5 +71,5 @@ def test_training_takes_it(added: tuple[str, ModuleType]) -> None:
 def test_poise_credit_shows_it(added: tuple[str, ModuleType], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", tau=0.0)
     found = compare_weightings(f"{added[0]}:cap=2", run, model="embedded")
-    assert found.weighed[0].asked.settings == ("cap=2",)
-    assert 0 < found.weighed[0].numbers.highest <= 2
+    assert found.weightings[0].choice.settings == ("cap=2",)
+    assert 0 < found.weightings[0].statistics.highest <= 2

@@ -250,7 +250,7 @@ def test_a_run_that_was_always_right_took_no_step() -> None:
 
 def test_the_documents_name_every_field() -> None:
     docs = Path(__file__).parents[2] / "docs"
-    pages = "".join((docs / name).read_text("utf-8") for name in ("design.md", "microscope.md"))
+    pages = "".join((docs / name).read_text("utf-8") for name in ("design.md", "guide/report.md"))
     named = set(re.findall(r"`(\w+)`", pages))
     signed = {name.replace("_positive", "_negative") for name in named}  # "the same with _negative"
     assert set(made([step()])) <= named | signed

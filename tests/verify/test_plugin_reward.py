@@ -1,4 +1,4 @@
-"""Rewards of the user's: those that docs/verify.md shows, and what a function may return."""
+"""Rewards of the user's: those that the guide shows, and what a function may return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from counterpoise.variants import EXTRA_REWARDS, VERIFIERS
 from counterpoise.verify.plugin_reward import Wanted, rewards_of, wanted
 from counterpoise.verify.scores import verified
 
-PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "your-data-and-reward.md"
 BLOCKS = re.findall(
     r"```python\n# ([\w/.]+)(.*?)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
 )
@@ -124,7 +124,7 @@ def test_problems_without_the_column_are_one_line(tmp_path: Path):
 
 
 def test_the_line_of_the_table_names_what_the_file_defines():
-    (line,) = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("__init__.py")]
+    (line,) = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("variants.py")]
     name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
     module, attribute = target.split(":")
     assert attribute in shown(module.rpartition(".")[2])

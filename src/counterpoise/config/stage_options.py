@@ -152,7 +152,7 @@ class VerifyConfig:
     name: str = option(
         "math",
         "response -> reward; a function of your own, in a file or a MODULE:FUNCTION: "
-        "docs/verify.md",
+        "docs/guide/your-data-and-reward.md",
         choices=VERIFIERS.choices,
     )
     timeout_seconds: float = option(

@@ -94,7 +94,7 @@ def decompose(
     """Split each token's displacement, for hidden [N, D], unembedding [V, D] and the others [N].
 
     Exact: bfloat16 inputs are computed in float32, float64 stays float64. Another `precision` is
-    faster on a GPU; docs/microscope.md lists the error it costs.
+    faster on a GPU; float16 changes `total` by 6e-4 to 4e-3 of its size (bfloat16: ten times that).
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():

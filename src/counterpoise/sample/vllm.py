@@ -1,4 +1,4 @@
-"""The vLLM sampler, running in this process: `sample.engine = "vllm"`. docs/vllm.md
+"""The vLLM sampler, running in this process: `sample.engine = "vllm"`. docs/guide/vllm.md
 
     the trainer's weights -> into the engine, in memory -> cached prefixes dropped -> one request
     per response, with its own seed

@@ -41,7 +41,7 @@ class Environment(Protocol):
 #
 # It works with any task: for answers that are not numbers the feedback only says that they are
 # wrong. The problem is repeated, because a small model does better if it reads the problem just
-# before its turn (docs/turns.md). The feedback uses only words that the embedded model knows. The
+# before its turn. The feedback uses only words that the embedded model knows. The
 # action, for credit that looks at actions (`credit/hindsight.py`), is the last box with its braces.
 
 MAX_ECHOED_CHARACTERS = 40  # a longer number is not repeated in the feedback

@@ -298,5 +298,5 @@ def test_rows_that_waited_keep_the_policy_that_sampled_them(runs: dict[str, Run]
 
 
 def test_the_page_names_every_option() -> None:
-    text = (ROOT / "docs" / "verl.md").read_text()
+    text = (ROOT / "docs" / "guide" / "verl.md").read_text()
     assert all(f"`+poise.{field.name}=" in text for field in fields(VerlAdapterOptions))

@@ -5,7 +5,7 @@
 
 Compared with: the same without the correction c, Student's t over problems, and Wilson's interval
 with all samples taken as independent. `python -m counterpoise.lab.evaluate.coverage` prints the
-table of docs/evaluation.md in about four minutes.
+table in about four minutes; docs/guide/evaluate.md has its ends.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     response   the worked solution of the problem                                 trained
 
 A model that never saw feedback cannot use it: the embedded one is right in 2 of 100 second tries
-(docs/turns.md). One first turn is sampled for every problem from the weights that the warm-up
-starts from; a right first turn gives no example.
+(docs/guide/your-data-and-reward.md). One first turn is sampled for every problem from the weights
+that the warm-up starts from; a right first turn gives no example.
 """
 
 from __future__ import annotations

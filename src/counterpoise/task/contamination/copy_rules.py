@@ -31,7 +31,8 @@ Kind = Literal["exact", "near", "reworded", "translated", "related"]
 KINDS: tuple[Kind, ...] = ("exact", "near", "reworded", "translated", "related")
 COPIES = frozenset(KINDS[:4])
 
-# Thresholds, some by how the answers relate; docs/contamination.md measures them.
+# Thresholds, some by how the answers relate; docs/guide/your-data-and-reward.md says
+# how often they are right.
 REWORDED_SIMILARITY = {
     "same": 0.45,
     "derived": 0.45,
