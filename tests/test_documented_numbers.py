@@ -27,7 +27,7 @@ IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that h
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
 }
 ABOUT = {  # where a page speaks of them
-    "README.md": r"^\d\. (?:(?!^\d\. ).)*?docs/results/experiments\.md",
+    "README.md": r"^\|[^\n]*results/experiments\.md#[^\n]*$",
     "docs/findings.md": r"On SmolLM2-135M, where it is.*?\n\n",
     "docs/experiment.md": r"### Arms.*",
 }
