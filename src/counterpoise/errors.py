@@ -11,7 +11,7 @@ class PoiseError(Exception):
     """A message for the person at the terminal. It says what is wrong and what to do about it."""
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     """The error for a name that is not in a table, with the nearest one that is.
 
     Example:
@@ -30,7 +30,7 @@ def first_line(fault: BaseException) -> str:
 
 
 # What code raises that computes with values it did not expect.
-UNEXPECTED_VALUES = (
+UNEXPECTED_VALUE_ERRORS = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError,
     RecursionError, AssertionError,
 )  # fmt: skip
@@ -46,14 +46,14 @@ def explain_damage(path: object) -> Iterator[None]:
     """
     try:
         yield
-    except UNEXPECTED_VALUES as fault:
+    except UNEXPECTED_VALUE_ERRORS as fault:
         raise PoiseError(
             f"{path} is damaged, or another version wrote it: {type(fault).__name__}: "
             f"{first_line(fault)}"
         ) from fault
 
 
-def counted(n: int, noun: str) -> str:
+def format_count(n: int, noun: str) -> str:
     """
     Example:
         >>> counted(1, "seed"), counted(12, "comparison")
@@ -62,7 +62,7 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """What there is, in few words: "only of iterations 1-3, 7, 9-10".
 
     Example:

@@ -22,11 +22,11 @@ from counterpoise.errors import PoiseError
 # the content does. So the content is flushed to the disk before it is renamed, and then the folder.
 
 # A file system that cannot flush a folder, or a folder that may be written to and not read.
-NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+FOLDER_SYNC_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Write a file or a folder to the path that is given; it becomes `path` when the block ends
     without a fault, and leaves nothing behind otherwise. A file never takes a folder's place.
 
@@ -44,9 +44,9 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         if durable:
             sync_folder(path.parent)
     finally:
-        remove(temporary)
+        remove_path(temporary)
         if path.exists():
-            remove(previous)
+            remove_path(previous)
         elif previous.exists():
             previous.rename(path)
 
@@ -64,7 +64,7 @@ def append_line(path: Path, line: str) -> None:
             raise
 
 
-def whole_lines(path: Path) -> Iterator[str]:
+def read_complete_lines(path: Path) -> Iterator[str]:
     """Every line but a last one that a crash cut off; none where there is no file."""
     if not path.exists():
         return
@@ -74,7 +74,7 @@ def whole_lines(path: Path) -> Iterator[str]:
                 yield line
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """A file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -86,11 +86,11 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
     """Files that a killed process was writing for `name`, a glob pattern. Only for a folder that no
     other process writes to.
     """
-    for path in leftovers(folder, name):
-        remove(path)
+    for path in find_leftovers(folder, name):
+        remove_path(path)
 
 
-def leftovers(folder: Path, name: str = "*") -> list[Path]:
+def find_leftovers(folder: Path, name: str = "*") -> list[Path]:
     return list(folder.glob(f".{name}.*.part"))
 
 
@@ -119,7 +119,7 @@ def sync_folder(path: Path) -> None:
     try:
         sync_file(path)
     except OSError as fault:
-        if fault.errno not in NO_FOLDER_SYNC:
+        if fault.errno not in FOLDER_SYNC_UNSUPPORTED:
             raise
 
 
@@ -140,7 +140,7 @@ def sync_tree(path: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[int]:
+def folder_lock(path: Path) -> Iterator[int]:
     """Inside, `path` is written by this process only, and by those that inherit the descriptor."""
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -157,9 +157,9 @@ def alone(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def check_alone(path: Path) -> None:
+def check_unlocked(path: Path) -> None:
     """Refuse a run that is going on before anything of it is read or cut."""
-    with alone(path):
+    with folder_lock(path):
         pass
 
 
@@ -168,12 +168,14 @@ def check_alone(path: Path) -> None:
 # Nothing is left half-written (`files.py`), and a checkpoint is removed only after its successor
 # is whole, so the run goes on from its last one once there is room again.
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NUMBER = re.compile(r"os error (\d+)|code: (\d+)")  # how safetensors tells of the system's faults
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+ERROR_NUMBER_PATTERN = re.compile(
+    r"os error (\d+)|code: (\d+)"
+)  # how safetensors tells of the system's faults
 
 
 @contextmanager
-def writing(path: Path, run: Path) -> Iterator[None]:
+def explain_write_errors(path: Path, run: Path) -> Iterator[None]:
     """Around whatever writes `path`, a part of the run in the folder `run`."""
     try:
         yield
@@ -181,7 +183,7 @@ def writing(path: Path, run: Path) -> Iterator[None]:
         number = error_number(fault)
         if number is None:
             raise
-        remedy = "free some space" if number in FULL else "mend that"
+        remedy = "free some space" if number in DISK_FULL_ERRORS else "mend that"
         raise PoiseError(
             f"{path} could not be written: {os.strerror(number)}. What was written before it is "
             f"whole: {remedy}, then go on with poise train --resume --out {run}"
@@ -192,5 +194,5 @@ def error_number(fault: Exception) -> int | None:
     """The system's number of a fault; None when it is not the system's."""
     if isinstance(fault, OSError):
         return fault.errno
-    found = NUMBER.search(str(fault))
+    found = ERROR_NUMBER_PATTERN.search(str(fault))
     return int(found[1] or found[2]) if found else None

@@ -27,14 +27,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.errors import PoiseError, first_line, unknown_name
 
-OWN = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
-DIGITS = 16
-_FORM = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGITS}}}))?(?:\s*=\s*(.*))?")
+PLUGIN_CHOICE = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
+DIGEST_DIGITS = 16
+_PLUGIN_NAME = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGEST_DIGITS}}}))?(?:\s*=\s*(.*))?")
 
 
-class Asked(NamedTuple):
+class PluginName(NamedTuple):
     """Example: str(read("my_rewards.py:score@1f0c6a2b9d3e4f50")) == "my_rewards.py:score" """
 
     source: str  # a path that ends in .py, or a module
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
         return f"{self}@{self.digest}" if self.digest else str(self)
 
 
-class Function(NamedTuple):
+class PluginFunction(NamedTuple):
     """One that is loaded. What `call` raises is one line with the file and the line of it."""
 
     path: Path
@@ -59,7 +59,7 @@ class Function(NamedTuple):
     signature: Signature
     call: Callable[..., Any]
 
-    def check(self, *takes: str, **named: str) -> None:
+    def check_arguments(self, *takes: str, **named: str) -> None:
         """It must take so many arguments by place, and these by name."""
         try:
             self.signature.bind(*takes, **named)
@@ -68,83 +68,86 @@ class Function(NamedTuple):
             raise PoiseError(f"{self.path}: it cannot be called as {called}: {fault}") from fault
 
 
-def is_own(name: str) -> bool:
+def is_plugin(name: str) -> bool:
     """No name of ours has a colon."""
     return ":" in name
 
 
-def read(name: str) -> Asked:
-    found = _FORM.fullmatch(name)
+def parse_plugin_name(name: str) -> PluginName:
+    found = _PLUGIN_NAME.fullmatch(name)
     if found is None:
-        raise _no_function(name)
+        raise _malformed_name(name)
     source, function, digest, share = found.groups()
-    return Asked(source, function, digest or "", share)
+    return PluginName(source, function, digest or "", share)
 
 
-def content(name: str) -> str | tuple[str | None, ...]:
+def name_without_location(name: str) -> str | tuple[str | None, ...]:
     """What any name stands for: a function of the user's is what its file says, wherever it lies;
     ours as it is."""
-    return read(name)[1:] if is_own(name) else name
+    return parse_plugin_name(name)[1:] if is_plugin(name) else name
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """Any name where people read it: the file without its folder and its pin; ours as it is.
 
     Example:
         >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5"), shown("grouped")
         ('my_rewards.py:score=0.5', 'grouped')
     """
-    if not is_own(name):
+    if not is_plugin(name):
         return name
-    asked = read(name)
+    asked = parse_plugin_name(name)
     source = Path(asked.source).name if _is_file(asked.source) else asked.source
-    return f"{asked._replace(source=source)}{_behind(asked)}"
+    return f"{asked._replace(source=source)}{_share_suffix(asked)}"
 
 
-def shown_all(value: Any) -> Any:
+def display_names(value: Any) -> Any:
     """The same of an option that may be a list."""
-    return [shown(name) for name in value] if isinstance(value, list) else shown(value)
+    return (
+        [display_name(name) for name in value] if isinstance(value, list) else display_name(value)
+    )
 
 
-def pinned(name: str, folder: Path) -> str:
+def pin_plugin(name: str, folder: Path) -> str:
     """The name as a run keeps it; a relative path is one from `folder`, or from here.
 
     One that is pinned stays as it is, whatever became of the file: reading a run asks for none.
     """
-    asked = read(name)
+    asked = parse_plugin_name(name)
     if asked.digest:
         return name
     source = asked.source
     if _is_file(source):
         places = [(place / source).absolute() for place in (folder, Path())]
         source = str(next((place for place in places if place.exists()), places[0]))
-    return f"{source}:{asked.function}@{_digest(_text(_path(source)))}{_behind(asked)}"
+    digest = _hash_source(_read_source(_source_path(source)))
+    return f"{source}:{asked.function}@{digest}{_share_suffix(asked)}"
 
 
-def load(name: str, *takes: str) -> Callable[..., Any]:
+def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
     """The function, which must take arguments of these names (its own may be others)."""
-    found = function(name)
-    found.check(*takes)
+    found = load_plugin(name)
+    found.check_arguments(*takes)
     return found.call
 
 
-def function(name: str) -> Function:
+def load_plugin(name: str) -> PluginFunction:
     """The function, whatever it takes."""
-    asked = read(name)
+    asked = parse_plugin_name(name)
     if asked.share is not None:
-        raise _no_function(name)
+        raise _malformed_name(name)
     source = str(Path(asked.source).absolute()) if _is_file(asked.source) else asked.source
-    return _function(asked._replace(source=source))
+    return _load_plugin(asked._replace(source=source))
 
 
 @cache
-def _function(asked: Asked) -> Function:
-    path, module = _path(asked.source), _module(asked.source, asked.digest)
+def _load_plugin(asked: PluginName) -> PluginFunction:
+    path, module = _source_path(asked.source), _load_module(asked.source, asked.digest)
     found = vars(module).get(asked.function)
     if not callable(found):
         mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
         there = [f.__name__ for f in mine if isfunction(f)]
-        raise PoiseError(f"{path}: {unknown('function', asked.function, there)}")
+        raise PoiseError(f"{path}: {unknown_name('function', asked.function, there)}")
     if iscoroutinefunction(found):
         raise PoiseError(f"{path}: {asked.function} is an `async def`: write a plain `def`")
     try:
@@ -153,24 +156,24 @@ def _function(asked: Asked) -> Function:
         raise PoiseError(f"{path}: what {asked.function} takes is not known: {fault}") from fault
 
     def call(*given: Any, **named: Any) -> Any:
-        with blamed(path):
+        with explain_plugin_errors(path):
             return found(*given, **named)
 
-    return Function(path, asked.function, parameters, call)
+    return PluginFunction(path, asked.function, parameters, call)
 
 
 @cache
-def _module(source: str, digest: str) -> ModuleType:
-    path = _path(source)
-    text = _text(path)
-    now = _digest(text)
+def _load_module(source: str, digest: str) -> ModuleType:
+    path = _source_path(source)
+    text = _read_source(path)
+    now = _hash_source(text)
     if digest and digest != now:
         raise PoiseError(
             f"{path} has changed since the run began (its sha256 was {digest}..., it is {now}...): "
             f"put it back, start a new --out, or strike out @{digest} in the run's config.toml to "
             "go on with it as it is"
         )
-    with blamed(path):
+    with explain_plugin_errors(path):
         if not _is_file(source):
             return import_module(source)
         module = ModuleType(f"{path.stem}@{now}")
@@ -181,7 +184,7 @@ def _module(source: str, digest: str) -> ModuleType:
 
 
 @contextmanager
-def blamed(path: Path) -> Iterator[None]:
+def explain_plugin_errors(path: Path) -> Iterator[None]:
     """What the user's code raises, as one line; a PoiseError is one already."""
     try:
         yield
@@ -190,10 +193,10 @@ def blamed(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as fault:
         kind, said = type(fault).__name__, first_line(fault)
         told = said if said == kind else f"{kind}: {said}"
-        raise PoiseError(f"{path}{_line(fault, path)}: {told}") from fault
+        raise PoiseError(f"{path}{_line_suffix(fault, path)}: {told}") from fault
 
 
-def _line(fault: BaseException, path: Path) -> str:
+def _line_suffix(fault: BaseException, path: Path) -> str:
     if isinstance(fault, SyntaxError) and fault.filename == str(path):
         return f":{fault.lineno}"
     frames = traceback.extract_tb(fault.__traceback__)
@@ -201,11 +204,11 @@ def _line(fault: BaseException, path: Path) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-def _no_function(name: str) -> PoiseError:
-    return PoiseError(f"'{name}' names no function: write {OWN} or MODULE:FUNCTION")
+def _malformed_name(name: str) -> PoiseError:
+    return PoiseError(f"'{name}' names no function: write {PLUGIN_CHOICE} or MODULE:FUNCTION")
 
 
-def _behind(asked: Asked) -> str:
+def _share_suffix(asked: PluginName) -> str:
     return "" if asked.share is None else f"={asked.share}"
 
 
@@ -213,23 +216,25 @@ def _is_file(source: str) -> bool:
     return source.endswith(".py")
 
 
-def _path(source: str) -> Path:
+def _source_path(source: str) -> Path:
     """Of the file, or of the module's."""
     if _is_file(source):
         return Path(source)
     origin = ""
     if all(part.isidentifier() for part in source.split(".")):
-        with blamed(Path(source)):  # looking for a module imports the packages around it
-            origin = _origin(source)
+        with explain_plugin_errors(
+            Path(source)
+        ):  # looking for a module imports the packages around it
+            origin = _find_module_file(source)
     if not _is_file(origin):
         raise PoiseError(
             f"no module '{source}' where Python looks: install it or set PYTHONPATH, or name a "
-            f"file, as {OWN}"
+            f"file, as {PLUGIN_CHOICE}"
         )
     return Path(origin)
 
 
-def _origin(module: str) -> str:
+def _find_module_file(module: str) -> str:
     try:
         found = find_spec(module)
     except ModuleNotFoundError as fault:
@@ -239,15 +244,15 @@ def _origin(module: str) -> str:
     return (found and found.origin) or ""
 
 
-def _text(path: Path) -> bytes:
+def _read_source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}") from fault
 
 
-def _digest(text: bytes) -> str:
-    return sha256(text).hexdigest()[:DIGITS]
+def _hash_source(text: bytes) -> str:
+    return sha256(text).hexdigest()[:DIGEST_DIGITS]
 
 
 # Name -> the one function that carries it, imported when first asked for.
@@ -260,8 +265,8 @@ def _digest(text: bytes) -> str:
 class Registry(Mapping[str, str]):
     """A read-only table of `"package.module:attribute"` strings.
 
-    `own` names, in the same way, what makes an entry of a user's function: (its name) -> what
-    `load` returns. Without it the table takes none.
+    `plugin_loader` names, in the same way, a function that turns the name of a user's function into
+    an entry, (name) -> what `load` returns. Without it the table takes no plugins.
 
     Example:
         >>> table = Registry("square root", {"real": "math:sqrt", "complex": "cmath:sqrt"})
@@ -269,9 +274,9 @@ class Registry(Mapping[str, str]):
         3.0
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], own: str = "") -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], plugin_loader: str = "") -> None:
         self.kind = kind
-        self.own = own
+        self.plugin_loader = plugin_loader
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> str:
@@ -286,19 +291,19 @@ class Registry(Mapping[str, str]):
     @property
     def choices(self) -> tuple[str, ...]:
         """What an option that names an entry may be."""
-        return (*self._entries, OWN) if self.own else tuple(self._entries)
+        return (*self._entries, PLUGIN_CHOICE) if self.plugin_loader else tuple(self._entries)
 
     def load(self, name: str) -> Callable[..., Any]:
         """The function registered under `name`; an unknown name says which one is nearest."""
         if name in self._entries:
-            return _imported(self._entries[name])
-        if self.own and is_own(name):
-            made: Callable[..., Any] = _imported(self.own)(name)
+            return _import_entry(self._entries[name])
+        if self.plugin_loader and is_plugin(name):
+            made: Callable[..., Any] = _import_entry(self.plugin_loader)(name)
             return made
-        raise unknown(self.kind, name, self.choices)
+        raise unknown_name(self.kind, name, self.choices)
 
 
-def _imported(entry: str) -> Callable[..., Any]:
+def _import_entry(entry: str) -> Callable[..., Any]:
     module, _, attribute = entry.partition(":")
     loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     return loaded

@@ -58,7 +58,7 @@ class Turn:
     """
 
     start: int  # its first token among the response's own
-    told: Ints  # the environment's tokens before it; none before the first turn
+    observation: Ints  # the environment's tokens before it; none before the first turn
     action: tuple[int, int]  # [start, end) among the response's own tokens: what was judged
     feedback: str  # of the environment, in hindsight; "" when there is nothing to mend
 
@@ -97,7 +97,9 @@ class Rollout:
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
     finished: bool = True
-    further: Mapping[str, float] = field(default_factory=dict)  # rewards beside the verifier's
+    extra_rewards: Mapping[str, float] = field(
+        default_factory=dict
+    )  # rewards beside the verifier's
     anchor: bool = False  # drawn after the prompt's generic text, and trained after its own
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
@@ -108,14 +110,14 @@ class Rollout:
         return Prompt(self.prompt_id, self.prompt, self.answer, columns=self.columns)
 
     @property
-    def told(self) -> list[tuple[int, Ints]]:
+    def observations(self) -> list[tuple[int, Ints]]:
         """What the environment said before which of the response's tokens, in their order."""
         T = len(self.response_tokens)
-        return [(t.start, t.told) for t in self.turns if len(t.told) and t.start < T]
+        return [(t.start, t.observation) for t in self.turns if len(t.observation) and t.start < T]
 
     @property
-    def num_told(self) -> int:
-        return sum(len(tokens) for _, tokens in self.told) if self.turns else 0
+    def num_observation_tokens(self) -> int:
+        return sum(len(tokens) for _, tokens in self.observations) if self.turns else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,9 @@ class Row:
     born: int = 0  # iteration in which it was sampled
     rollout: Rollout | None = None
     weights_T: Floats | None = None  # token weights of the credit method; None means all ones
-    scored_T: Floats | None = None  # the trainer's log-probabilities when the row was sampled
+    trainer_logprobs_T: Floats | None = (
+        None  # the trainer's log-probabilities when the row was sampled
+    )
 
     @property
     def name(self) -> tuple[str, int]:
@@ -175,12 +179,16 @@ class Row:
     @property
     def old_logprobs(self) -> Floats:
         """Of the policy that sampled the row: by the trainer if it scored it, else the sampler."""
-        return self.content.sampled_logprobs if self.scored_T is None else self.scored_T
+        return (
+            self.content.sampled_logprobs
+            if self.trainer_logprobs_T is None
+            else self.trainer_logprobs_T
+        )
 
     @property
-    def num_read(self) -> int:
+    def num_tokens_read(self) -> int:
         """Tokens a pass reads for the row: its own, and what an environment told in between."""
-        return self.num_tokens + (self.rollout.num_told if self.rollout else 0)
+        return self.num_tokens + (self.rollout.num_observation_tokens if self.rollout else 0)
 
     @property
     def content(self) -> Rollout:
@@ -197,7 +205,7 @@ class BatchPlan:
         BatchPlan(rule="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
     """
 
-    rule: str
+    composer: str
     steps: tuple[tuple[int, ...], ...]  # indices into the rows the plan was made for
 
     @property

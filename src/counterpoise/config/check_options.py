@@ -5,46 +5,46 @@ from __future__ import annotations
 import math
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import settings_of
-from counterpoise.errors import PoiseError, counted, unknown
+from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
-FLOAT32 = 3.4e38  # its largest number
+LARGEST_FLOAT32 = 3.4e38  # its largest number
 
 
-def checked(config: RunConfig) -> RunConfig:
+def check_config(config: RunConfig) -> RunConfig:
     """The same configuration, or the first reason why it cannot run."""
-    settings_of(config.evaluate.settings, config.sample)
+    parse_settings(config.evaluate.settings, config.sample)
     for check in (
-        _levels,
-        _steps,
-        _credit,
-        _groups,
-        _rewards,
-        _balance,
-        _rates,
-        _importance,
-        _trajectory,
-        _rule,
-        _environment,
-        _vllm,
-        _scratch,
-        _track,
+        _check_levels,
+        _check_steps,
+        _check_credit,
+        _check_groups,
+        _check_rewards,
+        _check_balance,
+        _check_learning_rates,
+        _check_importance,
+        _check_trajectory,
+        _check_rule,
+        _check_environment,
+        _check_vllm,
+        _check_scratch_model,
+        _check_trackers,
     ):
         if reason := check(config):
             raise PoiseError(reason)
     return config
 
 
-def _levels(config: RunConfig) -> str:
+def _check_levels(config: RunConfig) -> str:
     bad = [level for level in config.task.levels if level not in (1, 2, 3, 4)]
     return f"task.levels: {bad[0]} is not a level (1 to 4)" if bad else ""
 
 
-def _steps(config: RunConfig) -> str:
+def _check_steps(config: RunConfig) -> str:
     """A plan needs rows for every step; `grouped`, `coupled` and `half_groups` need groups."""
     rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
-    G, tau, target = config.sample.group_size, config.balance.tau, config.target
+    G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
     rows = target if tau else prompts * G
     fewest_groups = math.ceil(target / G)
     if rule == "whole" and steps != 1:
@@ -54,29 +54,29 @@ def _steps(config: RunConfig) -> str:
     if rule == "half_groups" and steps == 1:
         return "batch.composer=half_groups puts the halves of a group apart: raise batch.steps to 2"
     if rows < steps:
-        many = counted(rows, "row")
+        many = format_count(rows, "row")
         return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
     group_by_group = rule in ("grouped", "coupled", "half_groups")
     if group_by_group and prompts < steps:
         return (
-            f"{counted(prompts, 'group')} cannot fill {steps} steps by {rule}: "
+            f"{format_count(prompts, 'group')} cannot fill {steps} steps by {rule}: "
             "lower batch.steps or raise sample.prompts"
         )
     if group_by_group and tau and fewest_groups < steps:
         return (
-            f"balance.target={target} may be {counted(fewest_groups, 'group')}, which cannot fill "
-            f"{steps} steps by {rule}: lower batch.steps or raise balance.target"
+            f"balance.target={target} may be {format_count(fewest_groups, 'group')}, which cannot "
+            f"fill {steps} steps by {rule}: lower batch.steps or raise balance.target"
         )
     return ""
 
 
-def _credit(config: RunConfig) -> str:
+def _check_credit(config: RunConfig) -> str:
     if config.credit.settings:
         STAGE_CHECKS.load("credit.settings")(config)
     return ""
 
 
-def _groups(config: RunConfig) -> str:
+def _check_groups(config: RunConfig) -> str:
     """Anchors and dynamic sampling: what a group may be."""
     sample, credit = config.sample, config.credit
     if sample.anchors and sample.anchors > sample.group_size - 2:
@@ -108,7 +108,7 @@ def _groups(config: RunConfig) -> str:
     return ""
 
 
-def _rewards(config: RunConfig) -> str:
+def _check_rewards(config: RunConfig) -> str:
     options = config.verify
     if options.also:
         STAGE_CHECKS.load("verify.also")(config)
@@ -122,9 +122,9 @@ def _rewards(config: RunConfig) -> str:
     return ""
 
 
-def _balance(config: RunConfig) -> str:
+def _check_balance(config: RunConfig) -> str:
     """RB must be able to fill a batch at all."""
-    tau, target = config.balance.tau, config.target
+    tau, target = config.balance.tau, config.balance_target
     if tau and config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
     if tau and config.credit.name == "w_reinforce" and config.balance.unit == "rollout":
@@ -140,15 +140,15 @@ def _balance(config: RunConfig) -> str:
     return ""
 
 
-def _rates(config: RunConfig) -> str:
+def _check_learning_rates(config: RunConfig) -> str:
     """AdamW's first step multiplies by lr / (1 - 0.9)."""
     for name, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
-        if 10 * lr > FLOAT32:
+        if 10 * lr > LARGEST_FLOAT32:
             return f"{name}={lr:g}: float32 holds no update of that size: lower it"
     return ""
 
 
-def _importance(config: RunConfig) -> str:
+def _check_importance(config: RunConfig) -> str:
     options = config.update
     if options.importance != "off" and options.old_logprobs == "sampler":
         return (
@@ -158,7 +158,7 @@ def _importance(config: RunConfig) -> str:
     return ""
 
 
-def _trajectory(config: RunConfig) -> str:
+def _check_trajectory(config: RunConfig) -> str:
     """Only a loss that is linear in the weights keeps what they were made for."""
     options = config.update
     if options.trajectory == "off":
@@ -173,7 +173,7 @@ def _trajectory(config: RunConfig) -> str:
     return ""
 
 
-def _rule(config: RunConfig) -> str:
+def _check_rule(config: RunConfig) -> str:
     """Rules that stand in for the clip, or would undo what another option is for."""
     name, update = config.credit.rule, config.update
     if name != "off" or config.credit.rule_settings:
@@ -188,7 +188,7 @@ def _rule(config: RunConfig) -> str:
     return ""
 
 
-def _environment(config: RunConfig) -> str:
+def _check_environment(config: RunConfig) -> str:
     """What takes a rollout for one response, and what takes it for an episode."""
     weights, name = config.credit.weights, config.task.environment
     if name == "none":
@@ -204,7 +204,7 @@ def _environment(config: RunConfig) -> str:
     return ""
 
 
-def _vllm(config: RunConfig) -> str:
+def _check_vllm(config: RunConfig) -> str:
     """What vLLM cannot say or do as the native sampler does."""
     s = config.sample
     if s.engine != "vllm":
@@ -219,7 +219,7 @@ def _vllm(config: RunConfig) -> str:
     return ""
 
 
-def _scratch(config: RunConfig) -> str:
+def _check_scratch_model(config: RunConfig) -> str:
     hidden, heads = config.warmup.hidden, config.warmup.heads
     if heads % 2:
         return f"warmup.heads must be even, not {heads}: two share a key/value head"
@@ -231,10 +231,10 @@ def _scratch(config: RunConfig) -> str:
     return ""
 
 
-def _track(config: RunConfig) -> str:
+def _check_trackers(config: RunConfig) -> str:
     for name in config.track.to:
         if name not in TRACKERS:
-            return f"track.to: {unknown('tracker', name, TRACKERS)}"
+            return f"track.to: {unknown_name('tracker', name, TRACKERS)}"
         if config.track.to.count(name) > 1:
             return f"track.to names {name} twice"
     return ""

@@ -17,12 +17,12 @@ from typing import Any
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 
-TRAINING = "training"
+TRAINING_SETTING = "training"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Example: str(Setting(0.6, 0.95)) == "0.6/0.95" """
+class EvaluationSetting:
+    """Example: str(EvaluationSetting(0.6, 0.95)) == "0.6/0.95" """
 
     temperature: float
     top_p: float
@@ -30,21 +30,21 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.temperature:g}/{self.top_p:g}"
 
-    def of(self, sample: SampleConfig) -> SampleConfig:
+    def apply_to(self, sample: SampleConfig) -> SampleConfig:
         """The training's way of sampling, but at this temperature and nucleus."""
-        if self == Setting(sample.temperature, sample.top_p):
+        if self == EvaluationSetting(sample.temperature, sample.top_p):
             return sample
         return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)
 
 
-def parse(text: str, sample: SampleConfig) -> Setting:
+def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
     """
     Example:
         >>> parse("0.6/0.95", SampleConfig()), parse("training", SampleConfig())
         (Setting(temperature=0.6, top_p=0.95), Setting(temperature=1.0, top_p=1.0))
     """
-    if text == TRAINING:
-        return Setting(sample.temperature, sample.top_p)
+    if text == TRAINING_SETTING:
+        return EvaluationSetting(sample.temperature, sample.top_p)
     try:
         temperature, top_p = (float(part) for part in text.split("/"))
     except ValueError:
@@ -54,28 +54,28 @@ def parse(text: str, sample: SampleConfig) -> Setting:
             f"evaluate.settings: '{text}' is not a way to sample: write 'training', or a "
             "temperature and a top-p such as '0.6/0.95'"
         )
-    return Setting(temperature, top_p)
+    return EvaluationSetting(temperature, top_p)
 
 
-def settings_of(names: Sequence[str], sample: SampleConfig) -> tuple[Setting, ...]:
+def parse_settings(names: Sequence[str], sample: SampleConfig) -> tuple[EvaluationSetting, ...]:
     """In the order of the run file; one that is named twice is an error."""
-    found = tuple(parse(name, sample) for name in names)
+    found = tuple(parse_setting(name, sample) for name in names)
     if len(set(found)) < len(found):
         raise PoiseError(f"evaluate.settings names one way to sample twice: {', '.join(names)}")
     return found
 
 
-def by_setting(
+def group_by_setting(
     evaluations: Sequence[Mapping[str, Any]],
-) -> dict[Setting | None, list[Mapping[str, Any]]]:
+) -> dict[EvaluationSetting | None, list[Mapping[str, Any]]]:
     """Lines of evaluations.jsonl by how they were sampled, the first setting first.
 
     None: a run from before settings, which sampled as in training.
     """
-    found: dict[Setting | None, list[Mapping[str, Any]]] = {}
+    found: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
     for line in evaluations:
         known = "temperature" in line
-        key = Setting(line["temperature"], line["top_p"]) if known else None
+        key = EvaluationSetting(line["temperature"], line["top_p"]) if known else None
         found.setdefault(key, []).append(line)
     return found
 

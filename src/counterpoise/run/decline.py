@@ -13,30 +13,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterpoise.config.evaluation_settings import by_setting
-from counterpoise.run.heldout import Success
+from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.run.heldout import HeldoutSuccess
 
-COLLAPSE = 0.5  # of the success at the beginning
+COLLAPSE_RATIO = 0.5  # of the success at the beginning
 QUARTER = 4
 REMEDY = "lower update.lr, which was {lr:g}, or stop earlier"
 
-Records = Sequence[Mapping[str, Any]]
+LogRecords = Sequence[Mapping[str, Any]]
 
 
-def describe_decline(evaluations: Records, metrics: Records, lr: float) -> str:
+def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) -> str:
     """What to tell of a run, from its evaluations.jsonl and metrics.jsonl; "": it did not decline.
 
     Example: "held-out success ended below its start, 46.1 % [41.0, 51.2] -> 32.5 % [29.1, 36.4]"
     """
-    settings = by_setting(evaluations)
+    settings = group_by_setting(evaluations)
     if not settings:
         return _describe_training(metrics, lr)
     lines = next(iter(settings.values()))
-    first, last = Success.of(lines[0]), Success.of(lines[-1])
+    first, last = HeldoutSuccess.from_record(lines[0]), HeldoutSuccess.from_record(lines[-1])
     if last.mean >= first.mean:
         return ""
     numbers = f"{first} -> {last}"
-    if last.mean < COLLAPSE * first.mean:
+    if last.mean < COLLAPSE_RATIO * first.mean:
         return (
             f"the run collapsed: held-out success ended below half of its start, {numbers}; "
             + REMEDY.format(lr=lr)
@@ -46,13 +46,13 @@ def describe_decline(evaluations: Records, metrics: Records, lr: float) -> str:
     return f"held-out success ended below its start, {numbers}; {advice}"
 
 
-def _describe_training(metrics: Records, lr: float) -> str:
+def _describe_training(metrics: LogRecords, lr: float) -> str:
     few = len(metrics) // QUARTER
     if not few:
         return ""
     success = [record["success"] for record in metrics]
     first, last = sum(success[:few]) / few, sum(success[-few:]) / few
-    if last >= COLLAPSE * first:
+    if last >= COLLAPSE_RATIO * first:
         return ""
     return (
         "the run collapsed: success on training prompts ended below half of its start, "

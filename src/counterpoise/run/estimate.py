@@ -24,7 +24,7 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.plugins import shown
+from counterpoise.plugins import display_name
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
 from counterpoise.task.load import check_enough_prompts, load_problems
@@ -33,7 +33,7 @@ GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderShape:
     """The sizes of a decoder that memory depends on."""
 
     hidden: int
@@ -55,25 +55,25 @@ class Shape:
 
 
 # Published shapes of the paper's models, so that a dry run needs no download.
-KNOWN = {
-    "Qwen/Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152064, False, 4096),
-    "Qwen/Qwen3-1.7B-Base": Shape(2048, 28, 16, 8, 128, 6144, 151936, True, 32768),
-    "Qwen/Qwen3-4B-Base": Shape(2560, 36, 32, 8, 128, 9728, 151936, True, 32768),
+KNOWN_SHAPES = {
+    "Qwen/Qwen2.5-Math-7B": DecoderShape(3584, 28, 28, 4, 128, 18944, 152064, False, 4096),
+    "Qwen/Qwen3-1.7B-Base": DecoderShape(2048, 28, 16, 8, 128, 6144, 151936, True, 32768),
+    "Qwen/Qwen3-4B-Base": DecoderShape(2560, 36, 32, 8, 128, 9728, 151936, True, 32768),
 }
 
 
-def shape_of(name: str) -> Shape | None:
+def find_shape(name: str) -> DecoderShape | None:
     """From the table above, a shape by name, or the model's own config.json on this machine."""
-    if name in KNOWN:
-        return KNOWN[name]
+    if name in KNOWN_SHAPES:
+        return KNOWN_SHAPES[name]
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
     if name == "smollm2":
         name = f"{SHAPE_PREFIX}smollm2-135m"
-    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _config_of(name)
+    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _load_model_config(name)
     if c is None:
         return None
-    return Shape(
+    return DecoderShape(
         hidden=c.hidden_size,
         layers=c.num_hidden_layers,
         heads=c.num_attention_heads,
@@ -86,7 +86,7 @@ def shape_of(name: str) -> Shape | None:
     )
 
 
-def _config_of(name: str) -> Any:
+def _load_model_config(name: str) -> Any:
     """None where the model is not on this machine."""
     from transformers import AutoConfig
 
@@ -108,7 +108,7 @@ def describe_run(config: RunConfig) -> str:
     """The resolved configuration, then counts and memory in plain words."""
     s, n = config.sample, config.loop.iterations
     rollouts = s.prompts * s.group_size
-    tokens = rollouts * s.max_new_tokens * _turns(config)
+    tokens = rollouts * s.max_new_tokens * _max_turns(config)
     balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
     updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
     most, drawn = 1 + s.refills, f"{n * rollouts:,} rollouts"
@@ -116,24 +116,24 @@ def describe_run(config: RunConfig) -> str:
         drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
     told = [
         f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
-        f"{config.batch.steps} optimizer steps ({shown(config.batch.composer)})",
+        f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
         f"in all         {drawn}, updates: {updates}",
         f"tokens         at most {most * tokens:,} sampled an iteration, "
         f"{n * most * tokens:,} in all",
-        *memory(config),
-        *data(config),
+        *describe_memory(config),
+        *describe_problems(config),
     ]
     lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in told)]
     return "\n".join(lines)
 
 
-def _turns(config: RunConfig) -> int:
+def _max_turns(config: RunConfig) -> int:
     return config.task.turns if config.task.environment != "none" else 1
 
 
-def memory(config: RunConfig) -> list[str]:
+def describe_memory(config: RunConfig) -> list[str]:
     """The model and its memory, in lines."""
-    shape = shape_of(config.model.name)
+    shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
     single = config.model.dtype == "float32" or config.model.name == "embedded"
@@ -152,7 +152,7 @@ def memory(config: RunConfig) -> list[str]:
         kept = shape.layers * shape.hidden + per_layer
     activations = config.update.micro_tokens * kept * width
     # an environment may tell the problem again
-    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _turns(config)
+    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
     row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     drawing = [
         f"               keys and values {row / GB:.3f} GB a row of full length; the sampler",
@@ -175,7 +175,7 @@ def memory(config: RunConfig) -> list[str]:
 # -- problems -----------------------------------------------------------------------------------
 
 
-def data(config: RunConfig) -> list[str]:
+def describe_problems(config: RunConfig) -> list[str]:
     """The problems and what was not checked, in lines; a fault in a file that is here is raised."""
     task = config.task
     own = [name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"]
@@ -189,13 +189,13 @@ def data(config: RunConfig) -> list[str]:
     elif set(own) & set(missing):
         unread.insert(0, "the problems")
     else:
-        told.insert(0, _problems(config))
+        told.insert(0, _describe_problem_counts(config))
     heads = ["task", *[""] * (len(told) - 1)]
     lines = [f"{head:<15}{line}" for head, line in zip(heads, told, strict=True)]
     return [*lines, f"not checked    {'; '.join(unread)}"]
 
 
-def _problems(config: RunConfig) -> str:
+def _describe_problem_counts(config: RunConfig) -> str:
     """Files are read whole; of problems that are generated one is made, so that a wrong name or a
     missing package is found."""
     task = config.task

@@ -27,11 +27,12 @@ from counterpoise.verify.scores import Verifier, verified
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
+class HeldoutSuccess:
     """Success at one way of sampling (`config/evaluation_settings.py`).
 
     Example:
-        Success(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)
+        HeldoutSuccess(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128,
+                       samples=8)
     """
 
     mean: float
@@ -44,7 +45,7 @@ class Success:
     reward: float | None = None  # mean over all samples; older records lack it
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Success:
+    def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
         """From a line of evaluations.jsonl, which holds more."""
         return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
 
@@ -52,7 +53,7 @@ class Success:
         return str(IntervalEstimate(self.mean, self.low, self.high))
 
 
-def judge(
+def evaluate_policy(
     policy: Policy,
     prompts: Sequence[Prompt],
     samples: int,
@@ -61,7 +62,7 @@ def judge(
     seed: int,
     sample: SampleFunction = native,
     episodes: EpisodePlayer | None = None,
-) -> Success:
+) -> HeldoutSuccess:
     """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
     seeds = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
@@ -70,14 +71,14 @@ def judge(
     responses = sample_responses(policy, asked, seeds, config, sample, episodes)
     texts = [r.text for group in responses for r in group]
     rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
-    return summarise(np.array(rewards).reshape(len(prompts), samples))
+    return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
 
 
-def summarise(rewards_PG: NDArray[np.float64]) -> Success:
+def summarize_rewards(rewards_PG: NDArray[np.float64]) -> HeldoutSuccess:
     solved_P = (rewards_PG > 0).mean(axis=1)
     found = share_estimate(solved_P)
     P, G = rewards_PG.shape
-    return Success(
+    return HeldoutSuccess(
         mean=found.mean,
         low=found.low,
         high=found.high,

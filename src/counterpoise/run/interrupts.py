@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SAME = 1.0  # seconds in which a second signal is the first once more: `timeout` sends two
+REPEATED_SIGNAL_SECONDS = (
+    1.0  # seconds in which a second signal is the first once more: `timeout` sends two
+)
 
 
 @contextmanager
-def terminated_is_interrupted() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Inside, SIGTERM raises KeyboardInterrupt; in the main thread only, as Python asks."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -30,7 +32,7 @@ def terminated_is_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def postponed(doing: str) -> Iterator[Callable[[], bool]]:
+def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
     """Inside, what would interrupt waits for the end of the block, and stderr is told what is being
     done meanwhile; a second signal does not wait. Yields whether one is waiting.
 
@@ -46,9 +48,9 @@ def postponed(doing: str) -> Iterator[Callable[[], bool]]:
         now = time.monotonic()
         if not arrived:
             arrived.append((number, now))
-            said = f"\npoise: {doing}; once more stops at once, without\n"
+            said = f"\npoise: {activity}; once more stops at once, without\n"
             os.write(2, said.encode())  # what is buffered may be half written
-        elif now - arrived[0][1] > SAME:
+        elif now - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
             before[signal.Signals(number)](number, None)
 
     for number in before:

@@ -22,7 +22,7 @@ from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
 
 
-class Clock:
+class StageClock:
     """Seconds spent in each stage of an iteration."""
 
     def __init__(self) -> None:
@@ -34,82 +34,86 @@ class Clock:
         self.laps[name] = self.laps.get(name, 0.0) + now - self.last  # a stage may come again
         self.last = now
 
-    def split(self, stage: str, part: str, seconds: float) -> None:
-        """Take `part` out of the time of `stage`, inside which it ran."""
+    def split(self, stage: str, substage: str, seconds: float) -> None:
+        """Take `substage` out of the time of `stage`, inside which it ran."""
         self.laps[f"{stage}_seconds"] -= seconds
-        self.laps[f"{part}_seconds"] = seconds
+        self.laps[f"{substage}_seconds"] = seconds
 
     def total(self) -> float:
         return time.perf_counter() - self.start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iteration:
+class IterationResult:
     """What one iteration made, stage by stage."""
 
     number: int
     groups: Sequence[Group]  # as sampled and verified, those that dynamic sampling dropped too
     scores: Scores
-    credited: Sequence[Sequence[Row]]  # rows of every group
+    credited_groups: Sequence[Sequence[Row]]  # rows of every group
     batch: Sequence[Row]  # rows of the update; empty while reward balance waits
     plan: BatchPlan | None
     description: PlanDescription | None
     results: Sequence[StepResult]
-    views: Sequence[StepMeasurement]  # of the monitor, one for each step that it looked at
-    rounds: int = 1  # of sampling
+    measurements: Sequence[StepMeasurement]  # of the monitor, one for each step that it looked at
+    sampling_rounds: int = 1  # of sampling
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
 
 
-def record(made: Iteration, buffer: RewardBalancedBuffer, clock: Clock) -> dict[str, Any]:
+def metrics_record(
+    iteration: IterationResult, buffer: RewardBalancedBuffer, clock: StageClock
+) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
-    rollouts = [rollout for group in made.groups for rollout in group.rollouts]
+    rollouts = [rollout for group in iteration.groups for rollout in group.rollouts]
     answers = [rollout for rollout in rollouts if not rollout.anchor]
     tokens = sum(len(r.response_tokens) for r in rollouts)
-    rewards_PG = [group.rewards_G for group in made.groups]
+    rewards_PG = [group.rewards_G for group in iteration.groups]
     counts = asdict(buffer.counts)
     return {
-        "iteration": made.number,
+        "iteration": iteration.number,
         "success": float(np.mean([r.reward > 0 for r in answers])),
         "reward": float(np.mean([r.reward for r in answers])),
-        **_of_rewards(answers, [rollout for rollout in rollouts if rollout.anchor]),
+        **_reward_metrics(answers, [rollout for rollout in rollouts if rollout.anchor]),
         "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
-        "sampling_rounds": made.rounds,
+        "sampling_rounds": iteration.sampling_rounds,
         "rollouts": len(rollouts),
         "rollout_tokens": tokens,
         "response_length": tokens / len(rollouts),
-        **_of_turns(rollouts),
+        **_turn_metrics(rollouts),
         "truncated_share": float(np.mean([not r.finished for r in rollouts])),
-        "verifier_timeouts": made.scores.timeouts,
-        "verifier_crashes": made.scores.crashes,
+        "verifier_timeouts": iteration.scores.timeouts,
+        "verifier_crashes": iteration.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
         "buffer_negative": buffer.waiting_negative,
-        "dropped_no_spread": len(made.drops.get("no_spread", ())),
+        "dropped_no_spread": len(iteration.drops.get("no_spread", ())),
         "dropped_surplus": counts["dropped_surplus"],
         "dropped_aged": counts["dropped_aged"],
-        "batch_rows": len(made.batch),
-        "rows_without_signal": sum(not row.sign for rows in made.credited for row in rows),
-        **_of_plan(made.description),
-        **_of_update(made.results),
-        **sampler_mismatch(made.batch, made.results, made.number),
-        **monitor_metrics(made.views),
+        "batch_rows": len(iteration.batch),
+        "rows_without_signal": sum(
+            not row.sign for rows in iteration.credited_groups for row in rows
+        ),
+        **_plan_metrics(iteration.description),
+        **_update_metrics(iteration.results),
+        **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
+        **monitor_metrics(iteration.measurements),
         **clock.laps,
         "iteration_seconds": clock.total(),
         "tokens_per_second": tokens / clock.laps["sample_seconds"],
     }
 
 
-def _of_rewards(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
+def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
     """Means of the further rewards, and the success of anchors, in runs that have them."""
     found = {
-        f"reward_{name}": float(np.mean([r.further[name] for r in answers]))
-        for name in answers[0].further
+        f"reward_{name}": float(np.mean([r.extra_rewards[name] for r in answers]))
+        for name in answers[0].extra_rewards
     }
     if anchors:
         found["anchor_success"] = float(np.mean([r.reward > 0 for r in anchors]))
     return found
 
 
-def _of_turns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """In runs with an environment: how long episodes are, and how many of those that took their
     k-th turn were right at it."""
     episodes = [rollout.turns for rollout in rollouts if rollout.turns]
@@ -119,21 +123,21 @@ def _of_turns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     return {
         "turns": float(np.mean([len(turns) for turns in episodes])),
         "turn_success": [float(np.mean([not turn.feedback for turn in at])) for at in taken],
-        "told_tokens": sum(rollout.num_told for rollout in rollouts),
+        "told_tokens": sum(rollout.num_observation_tokens for rollout in rollouts),
     }
 
 
-def drop_record(made: Iteration) -> dict[str, Any]:
+def drop_record(iteration: IterationResult) -> dict[str, Any]:
     """A line of drops.jsonl: {"no_spread": {"7:word_problems/train/12": [0, 1, 2, 3]}, ...}."""
-    found: dict[str, Any] = {"iteration": made.number}
-    for reason, names in made.drops.items():
+    found: dict[str, Any] = {"iteration": iteration.number}
+    for reason, names in iteration.drops.items():
         groups: dict[str, list[int]] = found.setdefault(reason, {})
         for group, index in names:
             groups.setdefault(group, []).append(index)
     return found
 
 
-def without_a_step(records: Sequence[Mapping[str, Any]]) -> str:
+def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
     """Why a run took no optimizer step, from its lines of metrics.jsonl; "": it took one."""
     if any(record["steps"] for record in records):
         return ""
@@ -153,7 +157,7 @@ def without_a_step(records: Sequence[Mapping[str, Any]]) -> str:
     return f"no optimizer step was taken: {why}"
 
 
-def _of_plan(description: PlanDescription | None) -> dict[str, Any]:
+def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
     names = (
         "positive_share",
         "split_groups",
@@ -164,7 +168,7 @@ def _of_plan(description: PlanDescription | None) -> dict[str, Any]:
     return {name: description[name] if description else None for name in names}  # type: ignore[literal-required]
 
 
-def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
+def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
     taken = [r for r in results if not r.skipped]
     if not taken:
         numbers = dict.fromkeys(
@@ -192,69 +196,77 @@ def _of_update(results: Sequence[StepResult]) -> dict[str, Any]:
     }
 
 
-def plan_record(made: Iteration) -> dict[str, Any]:
+def plan_record(iteration: IterationResult) -> dict[str, Any]:
     """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
-    assert made.plan is not None, "an iteration without an update has no plan"
-    batch = made.batch
+    assert iteration.plan is not None, "an iteration without an update has no plan"
+    batch = iteration.batch
     number: dict[str, int] = {}
     return {
-        "iteration": made.number,
-        "rule": made.plan.rule,
-        "steps": [list(step) for step in made.plan.steps],
+        "iteration": iteration.number,
+        "rule": iteration.plan.composer,
+        "steps": [list(step) for step in iteration.plan.steps],
         "group": [number.setdefault(row.group, len(number)) for row in batch],
         "groups": list(number),
         "index": [row.index for row in batch],
         "advantage": [row.advantage for row in batch],
         "tokens": [row.num_tokens for row in batch],
         "born": [row.born for row in batch],
-        "describe": made.description,
+        "describe": iteration.description,
     }
 
 
-TRACED = (
+TRACE_COLUMNS = (
     "step", "row", "position", "token", "advantage", "old_logprob", "logprob", "entropy",
     "pull",
 )  # fmt: skip
 
 
-def token_trace(made: Iteration) -> TokenTrace:
+def token_trace(iteration: IterationResult) -> TokenTrace:
     """Every trained token with the very numbers the loss used; `row` indexes the plan's rows.
 
     Where the monitor looked, also what the step did to the token and who pushed it.
     """
-    results = made.results
+    results = iteration.results
     rows = [row for result in results for row in result.rows]
     steps = np.repeat(np.arange(len(results), dtype=np.int16), [len(r.rows) for r in results])
-    lengths = [made.batch[row].num_tokens for row in rows]
+    lengths = [iteration.batch[row].num_tokens for row in rows]
     starts = np.cumsum([0, *lengths])
     values: tuple[np.ndarray, ...] = (
         np.repeat(steps, lengths),
         np.repeat(np.array(rows, dtype=np.int32), lengths),
         (np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)).astype(np.int32),
-        _joined([made.batch[row].content.response_tokens for row in rows]),
-        _joined([x for result in results for x in result.advantages]),
-        _joined([x for result in results for x in result.old_logprobs]),
-        _joined([x for result in results for x in result.logprobs]),
-        _joined([x for result in results for x in result.entropies]),
-        _joined([x for result in results for x in result.pulls]),
+        _concatenate([iteration.batch[row].content.response_tokens for row in rows]),
+        _concatenate([x for result in results for x in result.advantages]),
+        _concatenate([x for result in results for x in result.old_logprobs]),
+        _concatenate([x for result in results for x in result.logprobs]),
+        _concatenate([x for result in results for x in result.entropies]),
+        _concatenate([x for result in results for x in result.pulls]),
     )
-    traced = dict(zip(TRACED, values, strict=True))
+    traced = dict(zip(TRACE_COLUMNS, values, strict=True))
     start_of = dict(zip(rows, starts.tolist(), strict=False))
-    seen = [rows_of[i] for view, rows_of in _viewed(made) for i in view.measured_rows]
-    places = [start_of[row] + np.arange(made.batch[row].num_tokens) for row in seen]
-    return TokenTrace({**traced, **token_columns(made.views, _joined(places), len(values[0]))})
+    seen = [
+        rows_of[i]
+        for view, rows_of in _measurements_with_rows(iteration)
+        for i in view.measured_rows
+    ]
+    places = [start_of[row] + np.arange(iteration.batch[row].num_tokens) for row in seen]
+    return TokenTrace(
+        {**traced, **token_columns(iteration.measurements, _concatenate(places), len(values[0]))}
+    )
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def push_trace(made: Iteration) -> TokenTrace | None:
+def push_trace(iteration: IterationResult) -> TokenTrace | None:
     """Who pushed the watched tokens; None where nothing was watched."""
-    return push_table(made.views, [rows for _, rows in _viewed(made)])
+    return push_table(
+        iteration.measurements, [rows for _, rows in _measurements_with_rows(iteration)]
+    )
 
 
-def _viewed(made: Iteration) -> list[tuple[StepMeasurement, list[int]]]:
+def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:
     """Each view, and which rows of the batch its rows are."""
-    steps = made.plan.steps if made.plan else ()
-    return [(view, [steps[view.step][i] for i in view.rows]) for view in made.views]
+    steps = iteration.plan.steps if iteration.plan else ()
+    return [(view, [steps[view.step][i] for i in view.rows]) for view in iteration.measurements]

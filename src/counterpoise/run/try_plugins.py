@@ -15,7 +15,7 @@ import numpy as np
 
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
-from counterpoise.plugins import is_own, shown
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.variants import COMPOSERS, VERIFIERS
@@ -23,34 +23,34 @@ from counterpoise.verify.extra_rewards import own_rewards
 from counterpoise.verify.plugin_reward import MEANT, wanted
 from counterpoise.verify.scores import verified
 
-PROBLEMS = 2
+NUM_TRIAL_PROBLEMS = 2
 
 
-def check_loads(config: RunConfig) -> None:
+def check_plugins_load(config: RunConfig) -> None:
     """One line for a function that is not there, or cannot be called as it will be."""
     for name in own_rewards(config.verify):
         VERIFIERS.load(name)
-    if is_own(config.batch.composer):
+    if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
 
 
-def rehearse(config: RunConfig, engine: str = "native") -> list[str]:
+def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     """Call them once; what was tried, for the end of a dry run."""
     names = own_rewards(config.verify)
-    prompts = first_problems(config) if names else ()
+    prompts = load_first_problems(config) if names else ()
     tried = []
     for name in names:
-        told = _asked(name, prompts, beside=name != config.verify.name)
-        tried.append(f"#   own reward     {shown(name)}: {told}")
-    if is_own(name := config.batch.composer):
-        rows = made_up(config, rollouts=engine == "native")
+        told = _try_reward(name, prompts, is_extra=name != config.verify.name)
+        tried.append(f"#   own reward     {display_name(name)}: {told}")
+    if is_plugin(name := config.batch.composer):
+        rows = make_trial_rows(config, rollouts=engine == "native")
         plan = compose(name, rows, config.batch.steps, config.loop.seed)
         sizes = ", ".join(str(len(step)) for step in plan.steps)
-        tried.append(f"#   own composer   {shown(name)}: steps of {sizes} rows")
+        tried.append(f"#   own composer   {display_name(name)}: steps of {sizes} rows")
     return tried
 
 
-def _asked(name: str, prompts: Sequence[Prompt], *, beside: bool) -> str:
+def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
     """What a reward gives for right answers and for none; one beside others may be always equal."""
     if not prompts:
         return "not tried: the problems are not here"
@@ -58,23 +58,23 @@ def _asked(name: str, prompts: Sequence[Prompt], *, beside: bool) -> str:
     rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
     told = f"{boxed} for the answer in a box, {empty} for nothing"
-    if len(set(rewards)) == 1 and not beside:
+    if len(set(rewards)) == 1 and not is_extra:
         told += ": no step is taken where rewards are all equal"
     if (places := wanted(name).places) and places[1] not in MEANT:
         told += f" ({places[1]}: the answers)"
     return told
 
 
-def first_problems(config: RunConfig) -> Sequence[Prompt]:
+def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
     """None where they are not on this machine."""
     task = config.task
     if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
         return ()
-    few = replace(task, size=PROBLEMS, heldout=0, heldout_path="")
-    return load_problems(replace(config, task=few)).train[:PROBLEMS]
+    few = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
+    return load_problems(replace(config, task=few)).train[:NUM_TRIAL_PROBLEMS]
 
 
-def made_up(config: RunConfig, *, rollouts: bool) -> list[Row]:
+def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
     """An iteration's rows, right and wrong by turns; the tokens of all are parts of one array."""
     P, G, longest = config.sample.prompts, config.sample.group_size, config.sample.max_new_tokens
     lengths_PG = np.random.default_rng(0).integers(1, longest + 1, size=(P, G))

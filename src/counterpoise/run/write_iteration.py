@@ -10,22 +10,25 @@ from counterpoise.store.folder import RunFolder
 
 
 def write_iteration(
-    folder: RunFolder, made: metrics.Iteration, record: dict[str, Any], store: StoreConfig
+    folder: RunFolder,
+    iteration: metrics.IterationResult,
+    record: dict[str, Any],
+    store: StoreConfig,
 ) -> None:
     """Rollouts, tokens and plan as `store` asks, and what was dropped; its line of metrics.jsonl
     comes last.
     """
-    now = made.number
+    now = iteration.number
     if store.rollouts:
-        folder.write_rollouts(now, made.groups)
-    if store.tokens and any(result.rows for result in made.results):
-        folder.write_table("tokens", now, metrics.token_trace(made))
-        if pushed := metrics.push_trace(made):
+        folder.write_rollouts(now, iteration.groups)
+    if store.tokens and any(result.rows for result in iteration.results):
+        folder.write_table("tokens", now, metrics.token_trace(iteration))
+        if pushed := metrics.push_trace(iteration):
             folder.write_table("pushes", now, pushed)
-    if made.plan and made.description:
-        numbers = {k: v for k, v in made.description.items() if not isinstance(v, list)}
+    if iteration.plan and iteration.description:
+        numbers = {k: v for k, v in iteration.description.items() if not isinstance(v, list)}
         short = {"iteration": now, "describe": numbers}  # without the rows and steps
-        folder.append("plans", metrics.plan_record(made) if store.report else short)
-    if made.drops:
-        folder.append("drops", metrics.drop_record(made))
+        folder.append("plans", metrics.plan_record(iteration) if store.report else short)
+    if iteration.drops:
+        folder.append("drops", metrics.drop_record(iteration))
     folder.append("metrics", record)

@@ -11,23 +11,23 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import remove, replacing
+from counterpoise.files import atomic_write, remove_path
 from counterpoise.store.folder import CHECKPOINTS, RunFolder
 
-NAME = "finished.json"
+FINISHED_FILE = "finished.json"
 
 
-def finish(folder: RunFolder, config: RunConfig) -> None:
+def mark_finished(folder: RunFolder, config: RunConfig) -> None:
     folder.sync()  # the mark promises everything that was written before it
-    with replacing(folder.path / NAME) as temporary:
+    with atomic_write(folder.path / FINISHED_FILE) as temporary:
         temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
     if not config.store.model:
-        remove(folder.checkpoints)
+        remove_path(folder.checkpoints)
 
 
-def finished(path: Path, iterations: int) -> bool:
+def is_finished(path: Path, iterations: int) -> bool:
     """Whether the run in `path` reached `iterations` and wrote all it was to write."""
-    mark = path / NAME
+    mark = path / FINISHED_FILE
     if not mark.is_file():
         return False
     try:
@@ -39,13 +39,13 @@ def finished(path: Path, iterations: int) -> bool:
     return bool(ended == iterations)
 
 
-def check_unfinished(path: Path, config: RunConfig) -> None:
+def check_resumable(path: Path, config: RunConfig) -> None:
     """A run that kept no model cannot go on: starting it again would only wipe its numbers.
 
     Checkpoints that `finish` could not remove, because it was killed, go now.
     """
-    if not config.store.model and (path / NAME).is_file():
-        remove(path / CHECKPOINTS)
+    if not config.store.model and (path / FINISHED_FILE).is_file():
+        remove_path(path / CHECKPOINTS)
         raise PoiseError(
             f"{path} has ended and kept no model (store.model=false): there is nothing to resume"
         )

@@ -24,16 +24,16 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import (
-    alone,
     append_line,
-    leftovers,
+    atomic_write,
+    explain_write_errors,
+    find_leftovers,
+    folder_lock,
     make_folder,
+    read_complete_lines,
     remove_leftovers,
-    replacing,
     sync_file,
     sync_folder,
-    whole_lines,
-    writing,
 )
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import rollout_lines
@@ -62,13 +62,13 @@ def is_imported(path: Path) -> bool:
     return (path / IMPORTED).is_file()
 
 
-def is_planned(path: Path) -> bool:
+def has_plans(path: Path) -> bool:
     """Another trainer's run whose batches our adapter for TRL planned, and kept."""
     return is_imported(path) and (path / "plans.jsonl").is_file()
 
 
 class RunFolder:
-    writes = True  # False: another process writes the folder, this one only reads it
+    writable = True  # False: another process writes the folder, this one only reads it
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class RunFolder:
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")
-            if path.is_dir() and set(path.iterdir()) - set(leftovers(path, CONFIG)):
+            if path.is_dir() and set(path.iterdir()) - set(find_leftovers(path, CONFIG)):
                 raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
@@ -103,10 +103,10 @@ class RunFolder:
         cls.check_free(path)
         try:
             make_folder(path)
-            with alone(path):  # or the leftovers may be those of a run that starts just now
+            with folder_lock(path):  # or the leftovers may be those of a run that starts just now
                 cls.check_free(path)
                 remove_leftovers(path, CONFIG)
-                with replacing(path / CONFIG) as temporary:
+                with atomic_write(path / CONFIG) as temporary:
                     temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
@@ -120,7 +120,7 @@ class RunFolder:
             what = "was written by a script with TRL: it has no config.toml"
             without = "was imported: it has rollouts, but no config.toml and no token trace"
             raise PoiseError(
-                f"{path} {what if is_planned(path) else without}; poise report {path} shows it"
+                f"{path} {what if has_plans(path) else without}; poise report {path} shows it"
             )
         if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             children = sorted(path.glob("*"))
@@ -130,23 +130,23 @@ class RunFolder:
         return cls(path)
 
     def write_config(self, config: RunConfig) -> None:
-        with self.replacing(CONFIG) as temporary:
+        with self.atomic_write(CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")
 
-    def config(self) -> RunConfig:
+    def read_config(self) -> RunConfig:
         return load_config(self.path / CONFIG)
 
     # -- writing -------------------------------------------------------------------------------
 
-    def writing(self, name: str) -> AbstractContextManager[None]:
+    def explain_write_errors(self, name: str) -> AbstractContextManager[None]:
         """Around whatever writes a part of the folder: a fault of the disk is one clear line."""
-        return writing(self.path / name, self.path)
+        return explain_write_errors(self.path / name, self.path)
 
     @contextmanager
-    def replacing(self, name: str, *, durable: bool = True) -> Iterator[Path]:
-        """`atomic.replacing` for a file of the folder; `sync` flushes it if this does not."""
+    def atomic_write(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """`atomic.atomic_write` for a file of the folder; `sync` flushes it if this does not."""
         path = self.path / name
-        with self.writing(name), replacing(path, durable=durable) as temporary:
+        with self.explain_write_errors(name), atomic_write(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
             yield temporary
         if not durable:
@@ -155,17 +155,17 @@ class RunFolder:
     def sync(self) -> None:
         """What iterations wrote since the last call is on the disk when this returns."""
         for path in sorted(self._unsynced):
-            with self.writing(str(path.relative_to(self.path))):
+            with self.explain_write_errors(str(path.relative_to(self.path))):
                 sync_file(path)
         for folder in sorted({self.path, *(path.parent for path in self._unsynced)}):
-            with self.writing(str(folder.relative_to(self.path))):
+            with self.explain_write_errors(str(folder.relative_to(self.path))):
                 sync_folder(folder)
         self._unsynced.clear()
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         """One line of one of the LOGS."""
         file = self.path / f"{log}.jsonl"
-        with self.writing(file.name):
+        with self.explain_write_errors(file.name):
             append_line(file, json.dumps({"schema": SCHEMA, **record}))
         self._unsynced.add(file)
         for hear in self.listeners:
@@ -173,13 +173,13 @@ class RunFolder:
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         text = "".join(line + "\n" for line in rollout_lines(groups))
-        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
+        with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
         """The text of every token, so that readers of the folder need no tokenizer."""
         text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
-        with self.replacing("vocabulary.json") as temporary:
+        with self.atomic_write("vocabulary.json") as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_table(self, kind: str, iteration: int, trace: TokenTrace) -> None:
@@ -188,7 +188,7 @@ class RunFolder:
             {"counterpoise_schema": str(SCHEMA)}
         )
         name = f"{kind}/step_{iteration:05d}.parquet"
-        with self.replacing(name, durable=False) as temporary:
+        with self.atomic_write(name, durable=False) as temporary:
             # a dictionary of numbers that hardly repeat costs six times the time, and space
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
@@ -197,7 +197,7 @@ class RunFolder:
         for log in LOGS:
             kept = [r for r in self.read(log) if r["iteration"] <= iteration]
             if (self.path / f"{log}.jsonl").exists():
-                with self.replacing(f"{log}.jsonl") as temporary:
+                with self.atomic_write(f"{log}.jsonl") as temporary:
                     temporary.write_text(
                         "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
                     )
@@ -222,6 +222,6 @@ class RunFolder:
         # Whatever else lies there is not a file of the run.
         return {int(number): path for number, path in files.items() if number.isdecimal()}
 
-    def rollouts(self, iteration: int) -> list[dict[str, Any]]:
+    def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-        return [json.loads(line) for line in whole_lines(file)]
+        return [json.loads(line) for line in read_complete_lines(file)]

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import OPTION_COUNT, from_tables, load_config, options
-from counterpoise.errors import PoiseError, first_line, ranges
-from counterpoise.files import remove
+from counterpoise.config.load import OPTION_COUNT, config_from_tables, list_options, load_config
+from counterpoise.errors import PoiseError, first_line, format_ranges
+from counterpoise.files import remove_path
 from counterpoise.store import checkpoint
-from counterpoise.store.finished import NAME as FINISHED
+from counterpoise.store.finished import FINISHED_FILE as FINISHED
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
 # Options that change how a run goes on, not what it computes (by rounding at most).
-FREE = {
+CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
     "track.to",
@@ -31,7 +31,7 @@ FREE = {
 # Version 0.1.0 wrote no option_count into config.toml, and had so many options. Options that were
 # added later are not missed in its folders.
 OPTIONS_OF_0_1_0 = 95
-NAMED = 4  # missing sections and options that a message names
+MAX_NAMED = 4  # missing sections and options that a message names
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,28 @@ STRICT = ResumePermissions()
 # -- the configuration --------------------------------------------------------------------------
 
 
-def config_to_resume(out: Path, given: RunConfig | None, overrides: list[str]) -> RunConfig:
-    """The run's own config.toml; only options in FREE may be given another value.
+def load_config_to_resume(
+    out: Path, requested: RunConfig | None, overrides: list[str]
+) -> RunConfig:
+    """The run's own config.toml; only options in CHANGEABLE_OPTIONS may be given another value.
 
-    A config.toml that is lost or torn is replaced by `given`, if that agrees with the copy in the
-    newest checkpoint; training then writes it back.
+    A missing or truncated config.toml is replaced by `requested`, provided that it agrees with the
+    copy in the newest checkpoint; training then writes it back.
     """
-    copy = checkpoint.newest_options(out / CHECKPOINTS)
+    copy = checkpoint.newest_intact_options(out / CHECKPOINTS)
     if copy is None or is_run(out):
         RunFolder.open(out)  # or it says why not
-    if damage := config_damage(out / CONFIG):
-        if given is None or copy is None:
-            raise PoiseError(f"{out / CONFIG} {damage}: {_remedy(out, copy)}")
-        check_checkpoint_options(out, copy.parent.name, copy.read_text(encoding="utf-8"), given)
-        return given
+    if damage := find_config_damage(out / CONFIG):
+        if requested is None or copy is None:
+            raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, copy)}")
+        check_checkpoint_options(out, copy.parent.name, copy.read_text(encoding="utf-8"), requested)
+        return requested
     stored = load_config(out / CONFIG)
     if copy is not None:
         text = copy.read_text(encoding="utf-8")
         check_checkpoint_options(out, copy.parent.name, text, stored, source=f"{CONFIG} says")
-    wanted = given or load_config(out / CONFIG, overrides)
-    for name, before, after in pinned_differences(stored, wanted):
+    wanted = requested or load_config(out / CONFIG, overrides)
+    for name, before, after in forbidden_differences(stored, wanted):
         raise PoiseError(
             f"{out} was made with {name}={before!r}, not {after!r}: "
             "resume without it, or start a new --out"
@@ -75,7 +77,7 @@ def config_to_resume(out: Path, given: RunConfig | None, overrides: list[str]) -
     return wanted
 
 
-def config_damage(path: Path) -> str:
+def find_config_damage(path: Path) -> str:
     """What is wrong with a stored config.toml, as the end of a sentence; empty: nothing is.
 
     Values that are not allowed are for `load_config` to name.
@@ -95,8 +97,8 @@ def config_damage(path: Path) -> str:
     present = sum(len(table) for table in tables.values() if isinstance(table, dict))
     if present >= count:
         return ""
-    missing = [name for name, _, _ in options() if not _holds(tables, name)]
-    return f"holds {present} of its {count} options and lacks {_shown(missing)}"
+    missing = [name for name, _, _ in list_options() if not _has_option(tables, name)]
+    return f"holds {present} of its {count} options and lacks {_summarize_missing(missing)}"
 
 
 def check_checkpoint_options(
@@ -107,21 +109,25 @@ def check_checkpoint_options(
     """
     if not text:
         return
-    where = str(out / CHECKPOINTS / name / checkpoint.OPTIONS)
-    saved = from_tables(tomllib.loads(text), where=where)
-    for option, before, after in pinned_differences(saved, config):
+    where = str(out / CHECKPOINTS / name / checkpoint.OPTIONS_FILE)
+    saved = config_from_tables(tomllib.loads(text), where=where)
+    for option, before, after in forbidden_differences(saved, config):
         raise PoiseError(
             f"{out}: {source} {option}={after!r}, but checkpoint {name} was made with "
             f"{option}={before!r}: give it that value again, or start a new --out"
         )
 
 
-def pinned_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
+def forbidden_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
     """`differences` in options that a resumed run may not change."""
-    return [difference for difference in differences(a, b) if difference[0] not in FREE]
+    return [
+        difference
+        for difference in config_differences(a, b)
+        if difference[0] not in CHANGEABLE_OPTIONS
+    ]
 
 
-def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
+def config_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
     """(option, value in a, value in b) wherever they differ."""
     found = []
     for section in dataclasses.fields(a):
@@ -133,30 +139,30 @@ def differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
     return found
 
 
-def _holds(tables: dict[str, Any], name: str) -> bool:
+def _has_option(tables: dict[str, Any], name: str) -> bool:
     section, _, key = name.partition(".")
     table = tables.get(section)
     return isinstance(table, dict) and key in table
 
 
-def _shown(missing: list[str]) -> str:
+def _summarize_missing(missing: list[str]) -> str:
     """Sections that are missing as a whole, and single options: "[balance], update.lr".
 
     Example:
         >>> _shown(["track.to", "update.lr"])
         '[track], update.lr'
     """
-    every = [name for name, _, _ in options()]
+    every = [name for name, _, _ in list_options()]
     words: dict[str, None] = {}
     for name in missing:
         section = f"{name.partition('.')[0]}."
         whole = all(other in missing for other in every if other.startswith(section))
         words[f"[{section[:-1]}]" if whole else name] = None
-    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return ", ".join(list(words)[:NAMED]) + more
+    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
+    return ", ".join(list(words)[:MAX_NAMED]) + more
 
 
-def _remedy(out: Path, copy: Path | None) -> str:
+def _config_remedy(out: Path, copy: Path | None) -> str:
     if copy is None:
         return "bring it back from a backup, since no checkpoint here holds a copy of it"
     command = shlex.join(["poise", "train", str(copy), "--resume", "--out", str(out)])
@@ -176,13 +182,15 @@ def check_restart(folder: RunFolder) -> None:
     last = last_iteration(folder)
     remedy = "bring checkpoints/ back from a backup, or discard the run and start it again with"
     command = f"{remedy} --resume --from-start"
-    if unusable := checkpoint.available(folder.checkpoints):
-        numbers = ranges(sorted(int(p.name.removeprefix(checkpoint.PREFIX)) for p in unusable))
+    if unusable := checkpoint.list_checkpoints(folder.checkpoints):
+        numbers = format_ranges(
+            sorted(int(p.name.removeprefix(checkpoint.PREFIX)) for p in unusable)
+        )
         raise PoiseError(
             f"{folder.path} reached iteration {last}, but no checkpoint of it can be used (those "
             f"of iterations {numbers} are damaged): {command}"
         )
-    every = folder.config().loop.checkpoint_every
+    every = folder.read_config().loop.checkpoint_every
     evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
     due = max(last - 1, evaluated) // every * every
     ended = (folder.path / FINISHED).exists() or (folder.path / MODEL).exists()
@@ -199,8 +207,8 @@ def last_iteration(folder: RunFolder) -> int:
     return max([*logged, *stored], default=0)
 
 
-def discard(folder: RunFolder) -> None:
+def discard_run(folder: RunFolder) -> None:
     """Everything that a run has made; its options stay. Interrupted, it can be repeated."""
     for name in (FINISHED, MODEL, CHECKPOINTS):
-        remove(folder.path / name)
+        remove_path(folder.path / name)
     folder.rewind(-1)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise.store.turns import plain_turns
+from counterpoise.store.turns import turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
@@ -24,19 +24,19 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make o
 def rollout_lines(groups: Sequence[Group]) -> list[str]:
     """The lines of rollouts/step_00012.jsonl; log-probabilities to six digits."""
     rollouts = [(group.key, rollout) for group in groups for rollout in group.rollouts]
-    prompts = _as_text([rollout.prompt_tokens for _, rollout in rollouts])
-    responses = _as_text([rollout.response_tokens for _, rollout in rollouts])
-    logprobs = _as_text([rollout.sampled_logprobs for _, rollout in rollouts])
+    prompts = _numbers_to_text([rollout.prompt_tokens for _, rollout in rollouts])
+    responses = _numbers_to_text([rollout.response_tokens for _, rollout in rollouts])
+    logprobs = _numbers_to_text([rollout.sampled_logprobs for _, rollout in rollouts])
     return [
-        f'{_start(rollout, key)}, "prompt_tokens": [{prompt}], "response_tokens": [{response}], '
-        f'"sampled_logprobs": [{logprob}]}}'
+        f'{_encode_fields(rollout, key)}, "prompt_tokens": [{prompt}], '
+        f'"response_tokens": [{response}], "sampled_logprobs": [{logprob}]}}'
         for (key, rollout), prompt, response, logprob in zip(
             rollouts, prompts, responses, logprobs, strict=True
         )
     ]
 
 
-def _start(rollout: Rollout, group: str) -> str:
+def _encode_fields(rollout: Rollout, group: str) -> str:
     """The line up to its lists, the closing brace left out."""
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -48,16 +48,16 @@ def _start(rollout: Rollout, group: str) -> str:
         "reward": rollout.reward,
         "finished": rollout.finished,
     }
-    if rollout.further:
-        record["further"] = dict(rollout.further)
+    if rollout.extra_rewards:
+        record["further"] = dict(rollout.extra_rewards)
     if rollout.anchor:
         record["anchor"] = True
     if rollout.turns:
-        record["turns"] = plain_turns(rollout.turns)
+        record["turns"] = turns_to_records(rollout.turns)
     return _encode(record)[:-1]
 
 
-def _as_text(lists: Sequence[np.ndarray]) -> list[str]:
+def _numbers_to_text(lists: Sequence[np.ndarray]) -> list[str]:
     """Each list of numbers as JSON, without its brackets; fractions to six digits."""
     if not lists:
         return []

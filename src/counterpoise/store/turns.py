@@ -16,11 +16,11 @@ import numpy as np
 from counterpoise.types import Turn
 
 
-def plain_turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+def turns_to_records(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return [
         {
             "start": turn.start,
-            "told": turn.told.tolist(),
+            "told": turn.observation.tolist(),
             "action": list(turn.action),
             "feedback": turn.feedback,
         }
@@ -28,7 +28,7 @@ def plain_turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     ]
 
 
-def turns_of(record: Mapping[str, Any]) -> tuple[Turn, ...]:
+def turns_from_record(record: Mapping[str, Any]) -> tuple[Turn, ...]:
     """Of a record that may have `turns`; a ValueError or TypeError says what is wrong with them."""
     found = []
     for turn in record.get("turns", ()):

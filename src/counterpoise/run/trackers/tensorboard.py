@@ -15,30 +15,30 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from counterpoise.files import alone
-from counterpoise.run.trackers.tracker import Row, home_of
+from counterpoise.files import folder_lock
+from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 
 class TensorBoard:
     def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
-        self.place = home_of(run, out) / "tensorboard"
-        self.place.mkdir(parents=True, exist_ok=True)
-        self.held = ExitStack()
-        self.held.enter_context(alone(self.place))
-        self.writer = SummaryWriter(str(self.place), purge_step=0)
-        self.writer.add_text("config", as_table(about))
+        self.folder = prepare_tracker_home(run, out) / "tensorboard"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = ExitStack()
+        self.lock.enter_context(folder_lock(self.folder))
+        self.writer = SummaryWriter(str(self.folder), purge_step=0)
+        self.writer.add_text("config", format_markdown_table(about))
 
-    def log(self, row: Row) -> None:
+    def log(self, row: MetricRow) -> None:
         for name, value in row.values.items():
             self.writer.add_scalar(name, value, row.iteration, row.time)
         self.writer.flush()  # a fault of the disk is heard of here
 
     def close(self, *, failed: bool) -> None:
-        with self.held:
+        with self.lock:
             self.writer.close()
 
 
-def as_table(about: Mapping[str, Any]) -> str:
+def format_markdown_table(about: Mapping[str, Any]) -> str:
     """Markdown, a line an option.
 
     Example:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.variants import TRACKERS
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """A line of metrics.jsonl or evaluations.jsonl.
 
     Example:
-        Row(iteration=12, values={"reward/success": 0.5, "update/loss": -0.01}, time=1.8e9)
+        MetricRow(iteration=12, values={"reward/success": 0.5, "update/loss": -0.01}, time=1.8e9)
     """
 
     iteration: int
@@ -31,9 +31,9 @@ class Row(NamedTuple):
 
 
 class Tracker(Protocol):
-    place: Path  # where its files are
+    folder: Path  # where its files are
 
-    def log(self, row: Row) -> None: ...
+    def log(self, row: MetricRow) -> None: ...
 
     def close(self, *, failed: bool) -> None:
         """`failed`: the run did not come to its end."""
@@ -59,7 +59,7 @@ def check_installed(names: Sequence[str]) -> None:
 # DIR/RUN/run.json says whose they are, so that two runs of one name do not become one.
 
 
-def home_of(run: Path, out: Path | None) -> Path:
+def prepare_tracker_home(run: Path, out: Path | None) -> Path:
     """The folder that gets a folder of each tracker's."""
     if out is None:
         return run
@@ -67,7 +67,7 @@ def home_of(run: Path, out: Path | None) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     mark, mine = home / "run.json", {"schema": 1, "run": str(run.resolve())}
     if not mark.exists():
-        with replacing(mark) as temporary:
+        with atomic_write(mark) as temporary:
             temporary.write_text(json.dumps(mine), encoding="utf-8")
     if (found := json.loads(mark.read_text(encoding="utf-8"))) != mine:
         raise PoiseError(f"{home} is of another run, {found['run']}: choose another --out")

@@ -20,23 +20,23 @@ from typing import Any
 
 from wandb import init
 
-from counterpoise.files import alone, replacing
-from counterpoise.run.trackers.tracker import Row, home_of
+from counterpoise.files import atomic_write, folder_lock
+from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 PROJECT = "counterpoise"
 
 
 class WandB:
     def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
-        home = home_of(run, out)
-        self.place = home / "wandb"  # where W&B puts its files in `dir`
-        self.place.mkdir(parents=True, exist_ok=True)
-        self.held = ExitStack()
-        self.held.enter_context(alone(self.place))
+        home = prepare_tracker_home(run, out)
+        self.folder = home / "wandb"  # where W&B puts its files in `dir`
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = ExitStack()
+        self.lock.enter_context(folder_lock(self.folder))
         self.run = init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=os.environ.get("WANDB_NAME", run.resolve().name),
-            id=run_id(self.place),
+            id=load_run_id(self.folder),
             resume="allow",
             dir=str(home),
             config=dict(about),
@@ -44,25 +44,25 @@ class WandB:
         )
         self.run.define_metric("iteration", hidden=True)
         self.run.define_metric("*", step_metric="iteration")
-        self.known = self.run.starting_step
+        self.rows_already_sent = self.run.starting_step
 
-    def log(self, row: Row) -> None:
-        if self.known:
-            self.known -= 1
+    def log(self, row: MetricRow) -> None:
+        if self.rows_already_sent:
+            self.rows_already_sent -= 1
         else:
             self.run.log({**row.values, "iteration": row.iteration, "_timestamp": row.time})
 
     def close(self, *, failed: bool) -> None:
-        with self.held:
+        with self.lock:
             self.run.finish(exit_code=int(failed))
 
 
-def run_id(place: Path) -> str:
+def load_run_id(place: Path) -> str:
     """The one in `place`, made when first asked for."""
     file = place / "id.json"
     if not file.is_file():
         place.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
     found: str = json.loads(file.read_text(encoding="utf-8"))["id"]
     return found

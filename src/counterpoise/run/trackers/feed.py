@@ -13,22 +13,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config.evaluation_settings import Setting, by_setting
+from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.config.load import read_tables
 from counterpoise.errors import PoiseError, explain_damage, first_line
-from counterpoise.run.trackers.panels import of_evaluation, of_metrics
-from counterpoise.run.trackers.tracker import Row, Tracker, check_installed
+from counterpoise.run.trackers.panels import name_evaluation, name_metrics
+from counterpoise.run.trackers.tracker import MetricRow, Tracker, check_installed
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
 from counterpoise.variants import TRACKERS
 
-Line = dict[str, Any]
-SECONDS = {"metrics": "iteration_seconds", "evaluations": "evaluate_seconds"}  # log -> its line's
+LogLine = dict[str, Any]
+DURATION_FIELDS = {
+    "metrics": "iteration_seconds",
+    "evaluations": "evaluate_seconds",
+}  # log -> its line's
 
 
-class Sending:
+class TrackerFeed:
     """
     Example:
-        sending = Sending(folder, ["tensorboard"], off)  # has sent what the folder holds by now
+        sending = TrackerFeed(folder, ["tensorboard"], off)  # has sent what the folder holds by now
         sending.hear("metrics", {"iteration": 8, "success": 0.5})
         sending.close(failed=False)
     """
@@ -37,66 +40,70 @@ class Sending:
         self,
         folder: RunFolder,
         names: Sequence[str],
-        off: Callable[[str, Exception], None],
+        on_failure: Callable[[str, Exception], None],
         out: Path | None = None,
     ) -> None:
-        self.off = off  # told of a tracker that failed
+        self.on_failure = on_failure  # told of a tracker that failed
         self.trackers: dict[str, Tracker] = {}
-        self.settings: dict[Setting | None, None] = {}  # of held-out lines so far, the first first
+        self.settings: dict[
+            EvaluationSetting | None, None
+        ] = {}  # of held-out lines so far, the first first
         for name in names:
-            with self._or_off(name):
-                self.trackers[name] = TRACKERS.load(name)(folder.path, out, about(folder.path))
-        for log, line, at in stored(folder):
+            with self._drop_on_failure(name):
+                self.trackers[name] = TRACKERS.load(name)(
+                    folder.path, out, load_run_options(folder.path)
+                )
+        for log, line, at in timed_log_lines(folder):
             self._send(log, line, at)
 
-    def hear(self, log: str, line: Line) -> None:
+    def receive(self, log: str, line: LogLine) -> None:
         """A line that was just written to one of the folder's logs."""
-        if log in SECONDS:
+        if log in DURATION_FIELDS:
             self._send(log, line, time.time())
 
     def close(self, *, failed: bool) -> None:
         for name, tracker in list(self.trackers.items()):
-            with self._or_off(name):
+            with self._drop_on_failure(name):
                 tracker.close(failed=failed)
 
-    def _send(self, log: str, line: Line, at: float) -> None:
-        row = Row(line["iteration"], self._values(log, line), at)
+    def _send(self, log: str, line: LogLine, at: float) -> None:
+        row = MetricRow(line["iteration"], self._values(log, line), at)
         for name, tracker in list(self.trackers.items()):
-            with self._or_off(name):
+            with self._drop_on_failure(name):
                 tracker.log(row)
 
-    def _values(self, log: str, line: Line) -> dict[str, float]:
+    def _values(self, log: str, line: LogLine) -> dict[str, float]:
         if log == "metrics":
-            return of_metrics(line)
-        (setting,) = by_setting([line])
+            return name_metrics(line)
+        (setting,) = group_by_setting([line])
         self.settings[setting] = None
-        return of_evaluation(line, setting, first=next(iter(self.settings)))
+        return name_evaluation(line, setting, first=next(iter(self.settings)))
 
     @contextmanager
-    def _or_off(self, name: str) -> Iterator[None]:
+    def _drop_on_failure(self, name: str) -> Iterator[None]:
         try:
             yield
         except Exception as fault:  # whatever another package, the network or a disk came up with
             self.trackers.pop(name, None)
-            self.off(name, fault)
+            self.on_failure(name, fault)
 
 
-def stored(folder: RunFolder) -> list[tuple[str, Line, float]]:
+def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     """(log, line, when) in the order of writing. Lines do not say when: the last one was when its
     file was written, and from there it is counted back by what iterations and evaluations took.
     """
-    lines = [(log, line) for log in SECONDS for line in folder.read(log)]
+    lines = [(log, line) for log in DURATION_FIELDS for line in folder.read(log)]
     lines.sort(key=lambda each: (each[1]["iteration"], each[0] == "evaluations"))
-    files = [folder.path / f"{log}.jsonl" for log in SECONDS]
+    files = [folder.path / f"{log}.jsonl" for log in DURATION_FIELDS]
     at = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
     found = []
     for log, line in reversed(lines):
         found.append((log, line, at))
-        at -= line.get(SECONDS[log]) or 0.0
+        at -= line.get(DURATION_FIELDS[log]) or 0.0
     return found[::-1]
 
 
-def about(run: Path) -> dict[str, Any]:
+def load_run_options(run: Path) -> dict[str, Any]:
     """The run's options as tables; of an imported one, where it came from."""
     if is_imported(run):
         told: dict[str, Any] = json.loads((run / IMPORTED).read_text(encoding="utf-8"))
@@ -105,20 +112,22 @@ def about(run: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def tracked(folder: RunFolder, names: Sequence[str], tell: Callable[[str], None]) -> Iterator[None]:
+def track_run(
+    folder: RunFolder, names: Sequence[str], notify: Callable[[str], None]
+) -> Iterator[None]:
     """Inside, what the folder's logs hold and get goes to the trackers."""
     if not names:
         yield
         return
 
     def off(name: str, fault: Exception) -> None:
-        tell(
+        notify(
             f"{name} is off: {first_line(fault)}; what it lacks is sent by "
             f"poise track {folder.path} --to {name}"
         )
 
-    sending = Sending(folder, names, off)
-    folder.listeners.append(sending.hear)
+    sending = TrackerFeed(folder, names, off)
+    folder.listeners.append(sending.receive)
     try:
         yield
     except BaseException:
@@ -127,7 +136,7 @@ def tracked(folder: RunFolder, names: Sequence[str], tell: Callable[[str], None]
     sending.close(failed=False)
 
 
-def send(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
+def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
     """`poise track`; a line for each tracker."""
     check_installed(names)
     folder = RunFolder(path) if is_imported(path) else RunFolder.open(path)
@@ -139,6 +148,6 @@ def send(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
         raise PoiseError(f"{path} was not sent to {name}: {first_line(fault)}") from fault
 
     with explain_damage(path):
-        sending = Sending(folder, list(dict.fromkeys(names)), off, out)
+        sending = TrackerFeed(folder, list(dict.fromkeys(names)), off, out)
         sending.close(failed=False)
-    return [f"{name}: {rows} iterations -> {t.place}" for name, t in sending.trackers.items()]
+    return [f"{name}: {rows} iterations -> {t.folder}" for name, t in sending.trackers.items()]
