@@ -147,9 +147,9 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PoiseError) as fault:
         VERIFIERS.load(pinned)
     assert str(fault.value) == (
-        f"{path} has changed since the run began (its sha256 was {before}..., it is "
-        f"{digest(path)}...): put it back, start a new --out, or strike out @{before} in the run's "
-        "config.toml to go on with it as it is"
+        f"{path} has changed since the run began (its sha256 was {before}..., now it is "
+        f"{digest(path)}...): restore the file, start a new --out, or remove @{before} from "
+        "the run's config.toml to continue with the new version"
     )
 
 

@@ -262,7 +262,7 @@ def test_resuming_a_finished_run_changes_nothing(
     assert (out / "metrics.jsonl").read_bytes() == before
     same(outcome(out), undisturbed)
     assert listen.said == [
-        "already finished: 7 iterations; raise loop.iterations to go on, as by --set "
+        "already finished: 7 iterations; to continue, raise loop.iterations, for example --set "
         "loop.iterations=14"
     ]
     (out / "finished.json").unlink()  # killed before it was written

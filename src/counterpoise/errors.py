@@ -18,10 +18,10 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
         >>> print(unknown("composer", "groupd", ["grouped", "shuffled"]))
         unknown composer 'groupd': did you mean 'grouped'? (choices: grouped, shuffled)
     """
-    known = sorted(choices)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f": did you mean '{near[0]}'?" if near else ""
-    return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known)})")
+    known_names = sorted(choices)
+    nearest = get_close_matches(name, known_names, n=1, cutoff=0.5)
+    hint = f": did you mean '{nearest[0]}'?" if nearest else ""
+    return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known_names)})")
 
 
 def first_line(fault: BaseException) -> str:
@@ -69,10 +69,10 @@ def format_ranges(numbers: Iterable[int]) -> str:
         >>> ranges([1, 2, 3, 7, 9, 10])
         '1-3, 7, 9-10'
     """
-    runs: list[list[int]] = []
+    intervals: list[list[int]] = []
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+        if intervals and number == intervals[-1][1] + 1:
+            intervals[-1][1] = number
         else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+            intervals.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in intervals)

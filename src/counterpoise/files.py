@@ -54,13 +54,13 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
 def append_line(path: Path, line: str) -> None:
     """A whole line or none: what a full disk cut short is taken back."""
     with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        left = memoryview(f"{line}\n".encode())
+        old_size = file.tell()
+        remaining = memoryview(f"{line}\n".encode())
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError:
-            file.truncate(before)
+            file.truncate(old_size)
             raise
 
 
@@ -194,5 +194,5 @@ def error_number(fault: Exception) -> int | None:
     """The system's number of a fault; None when it is not the system's."""
     if isinstance(fault, OSError):
         return fault.errno
-    found = ERROR_NUMBER_PATTERN.search(str(fault))
-    return int(found[1] or found[2]) if found else None
+    match = ERROR_NUMBER_PATTERN.search(str(fault))
+    return int(match[1] or match[2]) if match else None

@@ -154,8 +154,8 @@ def advance(
     finished and a checkpoint saved; an evaluation is not finished: a resumed run makes it."""
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
         observer.on_iteration(iterate(state, train_set, config, verifier, folder))
-        last = state.iteration == config.loop.iterations and config.store.model
-        due = last or state.iteration % config.loop.checkpoint_every == 0
+        is_last = state.iteration == config.loop.iterations and config.store.model
+        due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
             save_state(folder, state, config)
     try:
@@ -174,25 +174,26 @@ def iterate(
     folder: RunFolder,
 ) -> dict[str, Any]:
     """One iteration; returns its line of metrics.jsonl."""
-    now, seed = state.iteration + 1, config.loop.seed
+    iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
-    drawer = SamplerBinding(
-        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
-    )
-    asked = RolloutCollector(drawer, config, verifier, clock.lap, now)
-    sampled = sample_groups(asked, train_set, config, now)
+    collector = RolloutCollector(bind_sampler(state), config, verifier, clock.lap, iteration)
+    sampled = sample_groups(collector, train_set, config, iteration)
 
     reader = make_policy_reader(state, config)
     credited = assign_credit(sampled.groups, config, reader)
     clock.lap("score")  # some credit reads the rows, which spares old log-probabilities their pass
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
-    batch = balance_batch(state, credited, config, now)
-    oldest = now - config.balance.max_age
+    batch = balance_batch(state, credited, config, iteration)
+    oldest = iteration - config.balance.max_age
     drops = find_drops(sampled.dropped, rows, batch, state.buffer.state(), oldest)
-    rule = config.batch
+    batch_options = config.batch
     plan = (
-        compose(rule.composer, batch, rule.steps, seed_for(seed, "compose", now)) if batch else None
+        compose(
+            batch_options.composer, batch, batch_options.steps, seed_for(seed, "compose", iteration)
+        )
+        if batch
+        else None
     )
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
@@ -204,17 +205,26 @@ def iterate(
     monitor = make_monitor(state, batch, plan, config) if plan else None
     results = update(state, batch, plan, config, monitor) if plan else []
     if results:
-        check_finite(state, now)
+        check_finite(state, iteration)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
-    made = metrics.IterationResult(
-        now, asked.collected_groups, asked.scores, credited, batch, plan, description, results,
-        monitor.measurements if monitor else [], sampled.rounds, drops,
-    )  # fmt: skip
-    record = metrics.metrics_record(made, state.buffer, clock)
-    write_iteration(folder, made, record, config.store)
-    state.iteration = now
+    result = metrics.IterationResult(
+        number=iteration,
+        groups=collector.collected_groups,
+        scores=collector.scores,
+        credited_groups=credited,
+        batch=batch,
+        plan=plan,
+        description=description,
+        results=results,
+        measurements=monitor.measurements if monitor else [],
+        sampling_rounds=sampled.rounds,
+        drops=drops,
+    )
+    record = metrics.metrics_record(result, state.buffer, clock)
+    write_iteration(folder, result, record, config.store)
+    state.iteration = iteration
     return record
 
 
@@ -227,14 +237,14 @@ def encode_prompts(
     """Training prompts with their tokens; those too long are left out, and that is said."""
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
-    kept = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
-    if dropped := len(encoded) - len(kept):
+    short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
+    if dropped := len(encoded) - len(short_enough):
         observer.notify(
             f"{dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
-    check_enough_prompts(len(kept), config.sample.prompts)
-    return kept
+    check_enough_prompts(len(short_enough), config.sample.prompts)
+    return short_enough
 
 
 def assign_credit(
@@ -247,11 +257,18 @@ def assign_credit(
     )
 
 
+def bind_sampler(state: RunState) -> SamplerBinding:
+    """The run's sampler with its policy, its batch size and its environment."""
+    return SamplerBinding(
+        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
+    )
+
+
 def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
     """What credit may look at in this iteration."""
-    now, seed = state.iteration + 1, config.loop.seed
+    iteration, seed = state.iteration + 1, config.loop.seed
     return PolicyReader(
-        state.policy, config.sample.temperature, state.micro_batch, now, seed, state.passes
+        state.policy, config.sample.temperature, state.micro_batch, iteration, seed, state.passes
     )
 
 
@@ -262,8 +279,8 @@ def balance_batch(
     if config.balance.tau == 0:
         return [row for group in groups for row in group]
     state.buffer.add(groups)
-    taken = state.buffer.take(now)
-    return list(taken.rows) if taken else []
+    balanced = state.buffer.take(now)
+    return list(balanced.rows) if balanced else []
 
 
 def with_old_logprobs(
@@ -277,9 +294,9 @@ def with_old_logprobs(
     if config.update.old_logprobs == "sampler":
         return batch
     reader = replace(make_policy_reader(state, config), scores=dict(known_scores))
-    scored, waiting = score_before_update(reader, batch, plan, state.buffer.state())
+    scored_batch, waiting = score_before_update(reader, batch, plan, state.buffer.state())
     refill_buffer(state, waiting)
-    return scored
+    return scored_batch
 
 
 def make_monitor(
@@ -288,16 +305,20 @@ def make_monitor(
     """The microscope for this iteration; None: not now. Watched are the first groups with both
     signs among what is looked at.
     """
-    options, now = config.monitor, state.iteration + 1
-    if not options.every or now % options.every:
+    options, iteration = config.monitor, state.iteration + 1
+    if not options.every or iteration % options.every:
         return None
-    seed = seed_for(config.loop.seed, "monitor", now)
-    looked = monitor_sampling.choose_monitored_rows(
+    seed = seed_for(config.loop.seed, "monitor", iteration)
+    monitored_names = monitor_sampling.choose_monitored_rows(
         batch, plan, state.micro_batch.size, options.tokens, seed
     )
-    seen = [row for row in batch if looked is None or row.name in looked]
-    watched = monitor_sampling.first_mixed_groups(seen, options.watch)
-    return Monitor(config.sample.temperature, state.micro_batch, watched, state.passes, looked)
+    monitored_rows = [
+        row for row in batch if monitored_names is None or row.name in monitored_names
+    ]
+    watched = monitor_sampling.first_mixed_groups(monitored_rows, options.watch)
+    return Monitor(
+        config.sample.temperature, state.micro_batch, watched, state.passes, monitored_names
+    )
 
 
 def update(
@@ -309,8 +330,8 @@ def update(
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
-    sampled = config.update.old_logprobs == "sampler"
-    first = first_updating_step(batch, plan)
+    uses_sampler_logprobs = config.update.old_logprobs == "sampler"
+    first_updating = first_updating_step(batch, plan)
     rule = bind_rule(config, make_policy_reader(state, config), state.initial_weights)
     for s, step in enumerate(plan.steps):
         rows = [batch[i] for i in step]
@@ -326,7 +347,7 @@ def update(
                 passes=state.passes,
             ),
             observer=monitor and monitor.at(s, rows),
-            on_policy=s == first and not sampled,
+            on_policy=s == first_updating and not uses_sampler_logprobs,
             rule=rule.for_step(s) if rule else None,
         )
         if result.skipped != "no signal":  # such a step was never tried
@@ -352,33 +373,39 @@ def evaluate(
 
     Every setting samples with the same seeds, and a resumed run repeats none that was judged.
     """
-    options, at, seed = config.evaluate, state.iteration, config.loop.seed
-    due = at in (0, config.loop.iterations) or (options.every and at % options.every == 0)
+    options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
+    due = iteration in (0, config.loop.iterations) or (
+        options.every and iteration % options.every == 0
+    )
     prompts = heldout[: options.prompts]
     if not due or not prompts:
         return
-    judged = [line for line in folder.read("evaluations") if line["iteration"] == at]
-    for setting in parse_settings(options.settings, config.sample)[len(judged) :]:
+    existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
+    for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
         start = time.perf_counter()
         observer.on_evaluation_start(len(prompts), options.samples)
-        sampled = setting.apply_to(config.sample)
+        sample_config = setting.apply_to(config.sample)
         success = evaluate_policy(
-            state.policy, prompts, options.samples, sampled, verifier, seed, state.sample_function,
-            state.episode_player,
-        )  # fmt: skip
+            bind_sampler(state), prompts, options.samples, sample_config, verifier, seed
+        )
         seconds = time.perf_counter() - start
         folder.append(
             "evaluations",
-            {"iteration": at, **asdict(setting), **asdict(success), "evaluate_seconds": seconds},
+            {
+                "iteration": iteration,
+                **asdict(setting),
+                **asdict(success),
+                "evaluate_seconds": seconds,
+            },
         )
-        observer.on_evaluation(at, success, setting)
+        observer.on_evaluation(iteration, success, setting)
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
     """The model, and the mark of a run that came to its end."""
-    records, judged = folder.read("metrics"), folder.read("evaluations")
-    warning = metrics.explain_no_step(records) or describe_decline(
-        judged, records, config.update.lr
+    iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
+    warning = metrics.explain_no_step(iterations) or describe_decline(
+        evaluations, iterations, config.update.lr
     )
     if warning:
         observer.notify(warning)

@@ -64,8 +64,8 @@ class PluginFunction(NamedTuple):
         try:
             self.signature.bind(*takes, **named)
         except TypeError as fault:
-            called = f"{self.name}({', '.join((*takes, *named))})"
-            raise PoiseError(f"{self.path}: it cannot be called as {called}: {fault}") from fault
+            call_form = f"{self.name}({', '.join((*takes, *named))})"
+            raise PoiseError(f"{self.path}: it cannot be called as {call_form}: {fault}") from fault
 
 
 def is_plugin(name: str) -> bool:
@@ -74,10 +74,10 @@ def is_plugin(name: str) -> bool:
 
 
 def parse_plugin_name(name: str) -> PluginName:
-    found = _PLUGIN_NAME.fullmatch(name)
-    if found is None:
+    match = _PLUGIN_NAME.fullmatch(name)
+    if match is None:
         raise _malformed_name(name)
-    source, function, digest, share = found.groups()
+    source, function, digest, share = match.groups()
     return PluginName(source, function, digest or "", share)
 
 
@@ -96,9 +96,9 @@ def display_name(name: str) -> str:
     """
     if not is_plugin(name):
         return name
-    asked = parse_plugin_name(name)
-    source = Path(asked.source).name if _is_file(asked.source) else asked.source
-    return f"{asked._replace(source=source)}{_share_suffix(asked)}"
+    plugin = parse_plugin_name(name)
+    source = Path(plugin.source).name if _is_file(plugin.source) else plugin.source
+    return f"{plugin._replace(source=source)}{_share_suffix(plugin)}"
 
 
 def display_names(value: Any) -> Any:
@@ -113,73 +113,77 @@ def pin_plugin(name: str, folder: Path) -> str:
 
     One that is pinned stays as it is, whatever became of the file: reading a run asks for none.
     """
-    asked = parse_plugin_name(name)
-    if asked.digest:
+    plugin = parse_plugin_name(name)
+    if plugin.digest:
         return name
-    source = asked.source
+    source = plugin.source
     if _is_file(source):
-        places = [(place / source).absolute() for place in (folder, Path())]
-        source = str(next((place for place in places if place.exists()), places[0]))
+        candidates = [(candidate / source).absolute() for candidate in (folder, Path())]
+        source = str(
+            next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+        )
     digest = _hash_source(_read_source(_source_path(source)))
-    return f"{source}:{asked.function}@{digest}{_share_suffix(asked)}"
+    return f"{source}:{plugin.function}@{digest}{_share_suffix(plugin)}"
 
 
 def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
     """The function, which must take arguments of these names (its own may be others)."""
-    found = load_plugin(name)
-    found.check_arguments(*takes)
-    return found.call
+    plugin = load_plugin(name)
+    plugin.check_arguments(*takes)
+    return plugin.call
 
 
 def load_plugin(name: str) -> PluginFunction:
     """The function, whatever it takes."""
-    asked = parse_plugin_name(name)
-    if asked.share is not None:
+    plugin = parse_plugin_name(name)
+    if plugin.share is not None:
         raise _malformed_name(name)
-    source = str(Path(asked.source).absolute()) if _is_file(asked.source) else asked.source
-    return _load_plugin(asked._replace(source=source))
+    source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
+    return _load_plugin(plugin._replace(source=source))
 
 
 @cache
-def _load_plugin(asked: PluginName) -> PluginFunction:
-    path, module = _source_path(asked.source), _load_module(asked.source, asked.digest)
-    found = vars(module).get(asked.function)
-    if not callable(found):
-        mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
-        there = [f.__name__ for f in mine if isfunction(f)]
-        raise PoiseError(f"{path}: {unknown_name('function', asked.function, there)}")
-    if iscoroutinefunction(found):
-        raise PoiseError(f"{path}: {asked.function} is an `async def`: write a plain `def`")
+def _load_plugin(plugin: PluginName) -> PluginFunction:
+    path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)
+    function = vars(module).get(plugin.function)
+    if not callable(function):
+        defined_here = [
+            f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__
+        ]
+        known_functions = [f.__name__ for f in defined_here if isfunction(f)]
+        raise PoiseError(f"{path}: {unknown_name('function', plugin.function, known_functions)}")
+    if iscoroutinefunction(function):
+        raise PoiseError(f"{path}: {plugin.function} is an `async def`: write a plain `def`")
     try:
-        parameters = signature(found)
+        parameters = signature(function)
     except (TypeError, ValueError) as fault:
-        raise PoiseError(f"{path}: what {asked.function} takes is not known: {fault}") from fault
+        raise PoiseError(f"{path}: what {plugin.function} takes is not known: {fault}") from fault
 
     def call(*given: Any, **named: Any) -> Any:
         with explain_plugin_errors(path):
-            return found(*given, **named)
+            return function(*given, **named)
 
-    return PluginFunction(path, asked.function, parameters, call)
+    return PluginFunction(path, plugin.function, parameters, call)
 
 
 @cache
 def _load_module(source: str, digest: str) -> ModuleType:
     path = _source_path(source)
-    text = _read_source(path)
-    now = _hash_source(text)
-    if digest and digest != now:
+    source_code = _read_source(path)
+    current_digest = _hash_source(source_code)
+    if digest and digest != current_digest:
         raise PoiseError(
-            f"{path} has changed since the run began (its sha256 was {digest}..., it is {now}...): "
-            f"put it back, start a new --out, or strike out @{digest} in the run's config.toml to "
-            "go on with it as it is"
+            f"{path} has changed since the run began (its sha256 was {digest}..., now it is "
+            f"{current_digest}...): restore the file, start a new --out, or remove @{digest} from "
+            "the run's config.toml to continue with the new version"
         )
     with explain_plugin_errors(path):
         if not _is_file(source):
             return import_module(source)
-        module = ModuleType(f"{path.stem}@{now}")
+        module = ModuleType(f"{path.stem}@{current_digest}")
         module.__file__ = str(path)
         sys.modules[module.__name__] = module  # dataclasses look their module up by name
-        exec(compile(text, str(path), "exec"), vars(module))
+        exec(compile(source_code, str(path), "exec"), vars(module))
     return module
 
 
@@ -191,9 +195,9 @@ def explain_plugin_errors(path: Path) -> Iterator[None]:
     except PoiseError:
         raise
     except (Exception, SystemExit) as fault:
-        kind, said = type(fault).__name__, first_line(fault)
-        told = said if said == kind else f"{kind}: {said}"
-        raise PoiseError(f"{path}{_line_suffix(fault, path)}: {told}") from fault
+        kind, message = type(fault).__name__, first_line(fault)
+        description = message if message == kind else f"{kind}: {message}"
+        raise PoiseError(f"{path}{_line_suffix(fault, path)}: {description}") from fault
 
 
 def _line_suffix(fault: BaseException, path: Path) -> str:
@@ -208,8 +212,8 @@ def _malformed_name(name: str) -> PoiseError:
     return PoiseError(f"'{name}' names no function: write {PLUGIN_CHOICE} or MODULE:FUNCTION")
 
 
-def _share_suffix(asked: PluginName) -> str:
-    return "" if asked.share is None else f"={asked.share}"
+def _share_suffix(plugin: PluginName) -> str:
+    return "" if plugin.share is None else f"={plugin.share}"
 
 
 def _is_file(source: str) -> bool:
@@ -221,7 +225,7 @@ def _source_path(source: str) -> Path:
     if _is_file(source):
         return Path(source)
     origin = ""
-    if all(part.isidentifier() for part in source.split(".")):
+    if all(component.isidentifier() for component in source.split(".")):
         with explain_plugin_errors(
             Path(source)
         ):  # looking for a module imports the packages around it
@@ -236,12 +240,12 @@ def _source_path(source: str) -> Path:
 
 def _find_module_file(module: str) -> str:
     try:
-        found = find_spec(module)
+        spec = find_spec(module)
     except ModuleNotFoundError as fault:
         if not f"{module}.".startswith(f"{fault.name}."):  # something that it imports
             raise
         return ""
-    return (found and found.origin) or ""
+    return (spec and spec.origin) or ""
 
 
 def _read_source(path: Path) -> bytes:
@@ -298,8 +302,8 @@ class Registry(Mapping[str, str]):
         if name in self._entries:
             return _import_entry(self._entries[name])
         if self.plugin_loader and is_plugin(name):
-            made: Callable[..., Any] = _import_entry(self.plugin_loader)(name)
-            return made
+            entry: Callable[..., Any] = _import_entry(self.plugin_loader)(name)
+            return entry
         raise unknown_name(self.kind, name, self.choices)
 
 

@@ -13,7 +13,7 @@ every pass and counted by none: it has no log-probability, no advantage and no p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +195,17 @@ class Row:
         if self.rollout is None:
             raise ValueError(f"row {self.group}[{self.index}] has no content: its rollout is None")
         return self.rollout
+
+
+def number_groups(rows: Iterable[Row]) -> tuple[list[int], list[str]]:
+    """(number of each row's group, group of each number), in order of first appearance.
+
+    Example:
+        rows of the groups "b", "a", "b"    ->    ([0, 1, 0], ["b", "a"])
+    """
+    numbers: dict[str, int] = {}
+    row_numbers = [numbers.setdefault(row.group, len(numbers)) for row in rows]
+    return row_numbers, list(numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import tiny
 
 from counterpoise.config import SampleConfig
 from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy, summarize_rewards
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
@@ -91,16 +92,16 @@ def test_judging_is_repeatable_and_asks_in_order() -> None:
     prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
     config = SampleConfig(max_new_tokens=5)
     verifier = Parity()
-    first = evaluate_policy(policy, prompts, 3, config, verifier, seed=1)
+    first = evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=1)
     asked, verifier.asked = verifier.asked, []
-    again = evaluate_policy(policy, prompts, 3, config, verifier, seed=1)
+    again = evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=1)
     assert first == again
     assert verifier.asked == asked
     assert [answer for _, answer in asked] == [str(i) for i in range(6) for _ in range(3)]
     right_PG = np.array([sum(map(int, t.split())) % 2 == 0 for t, _ in asked]).reshape(6, 3)
     assert first == summarize_rewards(right_PG.astype(float))
     verifier.asked = []
-    evaluate_policy(policy, prompts, 3, config, verifier, seed=2)
+    evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=2)
     assert verifier.asked != asked
 
 
@@ -109,6 +110,10 @@ def test_a_problem_is_sampled_alike_in_any_company() -> None:
     policy = tiny.policy()
     prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
     few, many = Parity(), Parity()
-    evaluate_policy(policy, prompts[:2], 3, SampleConfig(max_new_tokens=5), few, seed=1)
-    evaluate_policy(policy, prompts, 3, SampleConfig(max_new_tokens=5), many, seed=1)
+    evaluate_policy(
+        SamplerBinding(policy), prompts[:2], 3, SampleConfig(max_new_tokens=5), few, seed=1
+    )
+    evaluate_policy(
+        SamplerBinding(policy), prompts, 3, SampleConfig(max_new_tokens=5), many, seed=1
+    )
     assert many.asked[:6] == few.asked

@@ -330,7 +330,7 @@ def lost_checkpoints_and_logs(out: Path) -> None:
     [
         (
             damaged_checkpoints,
-            ", but no checkpoint of it can be used (those of iterations 2, 4 are",
+            ", but none of its checkpoints can be used (those of iterations 2, 4 are",
         ),
         (lost_checkpoints, " and had saved one at 4, but its checkpoints are gone: "),
         (lost_checkpoints_and_logs, " and had saved one at 4, but its checkpoints are gone: "),

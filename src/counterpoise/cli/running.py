@@ -55,7 +55,7 @@ def train_by_trl(
             from counterpoise.store.resume import STRICT
         with LiveDisplay(console) as display:
             folder = train_run(
-                run, out, resume=resume, permissions=permissions or STRICT, watch=display
+                run, out, resume=resume, permissions=permissions or STRICT, observer=display
             )
         if not console.quiet:
             tell(run, folder, console)

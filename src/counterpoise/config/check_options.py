@@ -194,13 +194,13 @@ def _check_environment(config: RunConfig) -> str:
     if name == "none":
         answered = "weighs what an environment answered: set task.environment=tries"
         return f"credit.weights=serl {answered}" if weights == "serl" else ""
-    asked = f"task.environment={name}"
+    setting = f"task.environment={name}"
     if weights in ("grail", "oar_g", "oar_p"):
-        return f"credit.weights={weights} looks at one answer of one response, not with {asked}"
+        return f"credit.weights={weights} looks at one answer of one response, not with {setting}"
     if config.sample.engine != "native":
-        return f"{asked} needs sample.engine=native: it alone was tried with episodes"
+        return f"{setting} needs sample.engine=native: it alone was tried with episodes"
     if any(also.partition("=")[0].strip() == "overlong" for also in config.verify.also):
-        return f"{asked}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
+        return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 
 

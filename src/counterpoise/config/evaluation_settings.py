@@ -46,7 +46,7 @@ def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
     if text == TRAINING_SETTING:
         return EvaluationSetting(sample.temperature, sample.top_p)
     try:
-        temperature, top_p = (float(part) for part in text.split("/"))
+        temperature, top_p = (float(number) for number in text.split("/"))
     except ValueError:
         temperature, top_p = 0.0, 0.0
     if not (1e-3 <= temperature < 1e3 and 1e-6 <= top_p <= 1):
@@ -59,10 +59,10 @@ def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
 
 def parse_settings(names: Sequence[str], sample: SampleConfig) -> tuple[EvaluationSetting, ...]:
     """In the order of the run file; one that is named twice is an error."""
-    found = tuple(parse_setting(name, sample) for name in names)
-    if len(set(found)) < len(found):
+    settings = tuple(parse_setting(name, sample) for name in names)
+    if len(set(settings)) < len(settings):
         raise PoiseError(f"evaluate.settings names one way to sample twice: {', '.join(names)}")
-    return found
+    return settings
 
 
 def group_by_setting(
@@ -72,12 +72,12 @@ def group_by_setting(
 
     None: a run from before settings, which sampled as in training.
     """
-    found: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
+    lines_by_setting: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
     for line in evaluations:
-        known = "temperature" in line
-        key = EvaluationSetting(line["temperature"], line["top_p"]) if known else None
-        found.setdefault(key, []).append(line)
-    return found
+        has_setting = "temperature" in line
+        key = EvaluationSetting(line["temperature"], line["top_p"]) if has_setting else None
+        lines_by_setting.setdefault(key, []).append(line)
+    return lines_by_setting
 
 
 def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
@@ -89,11 +89,11 @@ def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
     """
     high = 1.0 if option == "--top-p" else 1e3
     try:
-        found = [float(part) for part in text.split(",")] if text else list(default)
+        values = [float(number) for number in text.split(",")] if text else list(default)
     except ValueError:
-        found = [0.0]
-    if len(set(found)) < len(found) or not all(1e-3 <= value <= high for value in found):
+        values = [0.0]
+    if len(set(values)) < len(values) or not all(1e-3 <= value <= high for value in values):
         raise PoiseError(
             f"{option} {text}: give numbers from 0.001 to {high:g}, a comma between them, each once"
         )
-    return found
+    return values

@@ -75,14 +75,16 @@ def config_from_tables(
         if not isinstance(table, Mapping):
             raise PoiseError(f"{where}: [{name}] must be a section of options")
         merged[name] = dict(table)
-    given: dict[str, str] = {}  # where each overridden option was given
+    override_sources: dict[str, str] = {}  # where each overridden option was given
     for override in overrides:
         section, key, value = parse_override(override, sections)
         merged.setdefault(section, {})[key] = value
-        given[f"{section}.{key}"] = f"--set {override}"
+        override_sources[f"{section}.{key}"] = f"--set {override}"
     hints = get_type_hints(RunConfig)
-    read = {n: read_section(hints[n], n, merged.get(n, {}), where, given) for n in sections}
-    return check_config(RunConfig(**read))
+    section_values = {
+        n: read_section(hints[n], n, merged.get(n, {}), where, override_sources) for n in sections
+    }
+    return check_config(RunConfig(**section_values))
 
 
 def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
@@ -90,8 +92,10 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     name, equals, raw = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not equals or not dot or not key:
-        meant = [full for full, _, _ in list_options() if not dot and full.endswith(f".{section}")]
-        like = f"{meant[0]}={raw or 'VALUE'}" if meant else "update.lr=1e-4"
+        candidates = [
+            full for full, _, _ in list_options() if not dot and full.endswith(f".{section}")
+        ]
+        like = f"{candidates[0]}={raw or 'VALUE'}" if candidates else "update.lr=1e-4"
         raise PoiseError(f"--set {text}: write section.option=value, for example {like}")
     if section not in sections:
         raise PoiseError(f"--set {text}: {unknown_name('section', section, sections)}")
@@ -108,18 +112,18 @@ def read_section(
     kind: type, name: str, table: Mapping[str, Any], where: str, given: Mapping[str, str]
 ) -> Any:
     """One section's options, checked against the fields of `kind` (made by `config.option`)."""
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    known_options = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values = {}
     for key, value in table.items():
-        place = given.get(f"{name}.{key}", where)
-        if key not in known:
-            raise PoiseError(f"{place}: in [{name}]: {unknown_name('option', key, known)}")
-        meta = known[key].metadata
-        values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, place)
+        source = given.get(f"{name}.{key}", where)
+        if key not in known_options:
+            raise PoiseError(f"{source}: in [{name}]: {unknown_name('option', key, known_options)}")
+        meta = known_options[key].metadata
+        values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, source)
         if PLUGIN_CHOICE in meta["choices"]:
-            folder = Path(where).parent if place == where else Path()
-            values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, place)
+            folder = Path(where).parent if source == where else Path()
+            values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, source)
     return kind(**values)
 
 
@@ -137,8 +141,8 @@ def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], wher
         value = float(value)
     if type(value) is not kind:
         raise PoiseError(f"{where}: {name} must be {_describe_type(kind)}, not {value!r}")
-    own = PLUGIN_CHOICE in meta["choices"] and is_plugin(value)
-    if meta["choices"] and value not in meta["choices"] and not own:
+    is_plugin_name = PLUGIN_CHOICE in meta["choices"] and is_plugin(value)
+    if meta["choices"] and value not in meta["choices"] and not is_plugin_name:
         raise PoiseError(f"{where}: {name}: {unknown_name('value', value, meta['choices'])}")
     if kind is float and not math.isfinite(value):
         raise PoiseError(f"{where}: {name} must be a finite number, not {value!r}")
@@ -178,22 +182,22 @@ def _format_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def own_functions(config: RunConfig) -> dict[str, tuple[str, ...]]:
+def find_plugin_options(config: RunConfig) -> dict[str, tuple[str, ...]]:
     """Options that name functions of the user's -> these: {"verify.name": ("/a/b.py:f@...",)}."""
-    found = {}
+    plugins_by_option = {}
     for section in dataclasses.fields(config):
         table = getattr(config, section.name)
         for f in dataclasses.fields(table):
             if PLUGIN_CHOICE in f.metadata["choices"]:
                 value = getattr(table, f.name)
                 names = value if isinstance(value, list) else [value]
-                found[f"{section.name}.{f.name}"] = tuple(filter(is_plugin, names))
-    return {option: names for option, names in found.items() if names}
+                plugins_by_option[f"{section.name}.{f.name}"] = tuple(filter(is_plugin, names))
+    return {option: names for option, names in plugins_by_option.items() if names}
 
 
 def plugin_overrides(config: RunConfig) -> list[str]:
     """Options that name functions of the user's, as --set takes them, with the files' content."""
-    options = (option.partition(".")[::2] for option in own_functions(config))
+    options = (option.partition(".")[::2] for option in find_plugin_options(config))
     return [f"{s}.{key}={_format_toml(getattr(getattr(config, s), key))}" for s, key in options]
 
 

@@ -32,30 +32,30 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
     if not settings:
         return _describe_training(metrics, lr)
     lines = next(iter(settings.values()))
-    first, last = HeldoutSuccess.from_record(lines[0]), HeldoutSuccess.from_record(lines[-1])
-    if last.mean >= first.mean:
+    start, end = HeldoutSuccess.from_record(lines[0]), HeldoutSuccess.from_record(lines[-1])
+    if end.mean >= start.mean:
         return ""
-    numbers = f"{first} -> {last}"
-    if last.mean < COLLAPSE_RATIO * first.mean:
+    numbers = f"{start} -> {end}"
+    if end.mean < COLLAPSE_RATIO * start.mean:
         return (
             f"the run collapsed: held-out success ended below half of its start, {numbers}; "
             + REMEDY.format(lr=lr)
         )
-    overlap = last.high >= first.low
+    overlap = end.high >= start.low
     advice = "the intervals overlap, so it may be chance" if overlap else REMEDY.format(lr=lr)
     return f"held-out success ended below its start, {numbers}; {advice}"
 
 
 def _describe_training(metrics: LogRecords, lr: float) -> str:
-    few = len(metrics) // QUARTER
-    if not few:
+    quarter = len(metrics) // QUARTER
+    if not quarter:
         return ""
     success = [record["success"] for record in metrics]
-    first, last = sum(success[:few]) / few, sum(success[-few:]) / few
-    if last >= COLLAPSE_RATIO * first:
+    start, end = sum(success[:quarter]) / quarter, sum(success[-quarter:]) / quarter
+    if end >= COLLAPSE_RATIO * start:
         return ""
     return (
         "the run collapsed: success on training prompts ended below half of its start, "
-        f"{100 * first:.1f} % -> {100 * last:.1f} % (first and last quarter of the iterations); "
+        f"{100 * start:.1f} % -> {100 * end:.1f} % (first and last quarter of the iterations); "
         + REMEDY.format(lr=lr)
     )

@@ -111,19 +111,21 @@ def describe_run(config: RunConfig) -> str:
     tokens = rollouts * s.max_new_tokens * _max_turns(config)
     balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
     updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
-    most, drawn = 1 + s.refills, f"{n * rollouts:,} rollouts"
+    max_rounds, rollout_counts = 1 + s.refills, f"{n * rollouts:,} rollouts"
     if s.refills:
-        drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
-    told = [
+        rollout_counts = (
+            f"{rollout_counts}, up to {max_rounds * n * rollouts:,} where groups are replaced"
+        )
+    summary = [
         f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
         f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
-        f"in all         {drawn}, updates: {updates}",
-        f"tokens         at most {most * tokens:,} sampled an iteration, "
-        f"{n * most * tokens:,} in all",
+        f"in all         {rollout_counts}, updates: {updates}",
+        f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
+        f"{n * max_rounds * tokens:,} in all",
         *describe_memory(config),
         *describe_problems(config),
     ]
-    lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in told)]
+    lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in summary)]
     return "\n".join(lines)
 
 
@@ -136,38 +138,38 @@ def describe_memory(config: RunConfig) -> list[str]:
     shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
-    single = config.model.dtype == "float32" or config.model.name == "embedded"
-    width = 4 if single else 2
-    training = (16 if single else 20) * shape.parameters
+    is_float32 = config.model.dtype == "float32" or config.model.name == "embedded"
+    width = 4 if is_float32 else 2
+    training = (16 if is_float32 else 20) * shape.parameters
     if config.credit.rule != "off":
         from counterpoise.update.rules.bind import reads_initial_weights
 
         training += width * shape.parameters * reads_initial_weights(config.credit)
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
-    if not single:
+    if not is_float32:
         heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
         per_layer = 2 * shape.hidden + 2 * shape.intermediate + heads
-    kept = shape.layers * per_layer  # numbers a token
+    activations_per_token = shape.layers * per_layer  # numbers a token
     if config.update.checkpointing:
-        kept = shape.layers * shape.hidden + per_layer
-    activations = config.update.micro_tokens * kept * width
+        activations_per_token = shape.layers * shape.hidden + per_layer
+    activations = config.update.micro_tokens * activations_per_token * width
     # an environment may tell the problem again
     length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
-    row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
-    drawing = [
-        f"               keys and values {row / GB:.3f} GB a row of full length; the sampler",
+    row_bytes = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
+    sampler_lines = [
+        f"               keys and values {row_bytes / GB:.3f} GB a row of full length; the sampler",
         "               decodes as many rows at once as memory allows, 512 at most on a CPU",
     ]
     if config.sample.engine == "vllm":
         share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
-        drawing = [f"               vLLM's weights, keys and values: {share}"]
+        sampler_lines = [f"               vLLM's weights, keys and values: {share}"]
     fault = describe_overflow(
         0, config.sample.max_new_tokens, shape.positions
     )  # of prompts nobody knows
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
-        *drawing,
+        *sampler_lines,
         *([f"WARNING        {fault}"] if fault else []),
     ]
 
@@ -178,21 +180,23 @@ def describe_memory(config: RunConfig) -> list[str]:
 def describe_problems(config: RunConfig) -> list[str]:
     """The problems and what was not checked, in lines; a fault in a file that is here is raised."""
     task = config.task
-    own = [name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"]
-    missing = [name for name in (*own, *task.benchmarks) if not Path(name).exists()]
+    problem_files = [
+        name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"
+    ]
+    missing = [name for name in (*problem_files, *task.benchmarks) if not Path(name).exists()]
     load_benchmarks([name for name in task.benchmarks if name not in missing])
-    told = [f"{name} is not here: the run would stop for it" for name in missing]
-    unread = ["the model's weights and tokenizer, and so the length of prompts"]
+    task_lines = [f"{name} is not here: the run would stop for it" for name in missing]
+    unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
     if task.name == "hub" and task.path:
-        told.insert(0, f"{task.path}, by the package `datasets`")
-        unread.insert(0, "the dataset and its fields")
-    elif set(own) & set(missing):
-        unread.insert(0, "the problems")
+        task_lines.insert(0, f"{task.path}, by the package `datasets`")
+        unchecked.insert(0, "the dataset and its fields")
+    elif set(problem_files) & set(missing):
+        unchecked.insert(0, "the problems")
     else:
-        told.insert(0, _describe_problem_counts(config))
-    heads = ["task", *[""] * (len(told) - 1)]
-    lines = [f"{head:<15}{line}" for head, line in zip(heads, told, strict=True)]
-    return [*lines, f"not checked    {'; '.join(unread)}"]
+        task_lines.insert(0, _describe_problem_counts(config))
+    heads = ["task", *[""] * (len(task_lines) - 1)]
+    lines = [f"{head:<15}{line}" for head, line in zip(heads, task_lines, strict=True)]
+    return [*lines, f"not checked    {'; '.join(unchecked)}"]
 
 
 def _describe_problem_counts(config: RunConfig) -> str:
@@ -201,18 +205,18 @@ def _describe_problem_counts(config: RunConfig) -> str:
     task = config.task
     generated = task.name in ("word_problems", "reasoning_gym")
     few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config
-    found = load_problems(few)
+    problems = load_problems(few)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
-        check_generic_texts(found.train, config.sample)
-    train, heldout = len(found.train), len(found.heldout)
+        check_generic_texts(problems.train, config.sample)
+    train, heldout = len(problems.train), len(problems.heldout)
     if generated:
         train, heldout = task.size, task.heldout
     check_enough_prompts(train, config.sample.prompts)
-    judged = min(heldout, config.evaluate.prompts)
-    made = ", made when the run starts" if generated else ""
+    evaluated = min(heldout, config.evaluate.prompts)
+    origin = ", made when the run starts" if generated else ""
     return (
-        f"{found.name}: {train:,} problems to train on{made}; {heldout:,} held out, "
-        f"{judged:,} of them to judge by"
+        f"{problems.name}: {train:,} problems to train on{origin}; {heldout:,} held out, "
+        f"{evaluated:,} of them to judge by"
     )

@@ -24,11 +24,11 @@ def sigterm_as_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextmanager
@@ -39,27 +39,29 @@ def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
     Signals that are ignored, or that end the process, stay so; in other threads nothing changes.
     """
     arrived: list[tuple[int, float]] = []
-    here = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if here else ()
-    found = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in found.items() if callable(handler)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    previous_handlers = {
+        number: handler for number, handler in handlers.items() if callable(handler)
+    }
 
     def wait(number: int, frame: object) -> None:
-        now = time.monotonic()
+        received_at = time.monotonic()
         if not arrived:
-            arrived.append((number, now))
-            said = f"\npoise: {activity}; once more stops at once, without\n"
-            os.write(2, said.encode())  # what is buffered may be half written
-        elif now - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
-            before[signal.Signals(number)](number, None)
+            arrived.append((number, received_at))
+            notice = f"\npoise: {activity}; once more stops at once, without\n"
+            os.write(2, notice.encode())  # what is buffered may be half written
+        elif received_at - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
+            previous_handlers[signal.Signals(number)](number, None)
 
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, wait)
     try:
         yield lambda: bool(arrived)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     if arrived:
         number = signal.Signals(arrived[0][0])
-        before[number](number, None)
+        previous_handlers[number](number, None)

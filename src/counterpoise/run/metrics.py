@@ -17,7 +17,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
-from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
+from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace, number_groups
 from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
 
@@ -30,9 +30,9 @@ class StageClock:
         self.laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        now, name = time.perf_counter(), f"{stage}_seconds"
-        self.laps[name] = self.laps.get(name, 0.0) + now - self.last  # a stage may come again
-        self.last = now
+        time_now, name = time.perf_counter(), f"{stage}_seconds"
+        self.laps[name] = self.laps.get(name, 0.0) + time_now - self.last  # a stage may come again
+        self.last = time_now
 
     def split(self, stage: str, substage: str, seconds: float) -> None:
         """Take `substage` out of the time of `stage`, inside which it ran."""
@@ -104,13 +104,13 @@ def metrics_record(
 
 def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
     """Means of the further rewards, and the success of anchors, in runs that have them."""
-    found = {
+    means = {
         f"reward_{name}": float(np.mean([r.extra_rewards[name] for r in answers]))
         for name in answers[0].extra_rewards
     }
     if anchors:
-        found["anchor_success"] = float(np.mean([r.reward > 0 for r in anchors]))
-    return found
+        means["anchor_success"] = float(np.mean([r.reward > 0 for r in anchors]))
+    return means
 
 
 def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -119,22 +119,27 @@ def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     episodes = [rollout.turns for rollout in rollouts if rollout.turns]
     if not episodes:
         return {}
-    taken = [[t[k] for t in episodes if len(t) > k] for k in range(max(map(len, episodes)))]
+    turns_by_position = [
+        [t[k] for t in episodes if len(t) > k] for k in range(max(map(len, episodes)))
+    ]
     return {
         "turns": float(np.mean([len(turns) for turns in episodes])),
-        "turn_success": [float(np.mean([not turn.feedback for turn in at])) for at in taken],
+        "turn_success": [
+            float(np.mean([not turn.feedback for turn in turns_at_k]))
+            for turns_at_k in turns_by_position
+        ],
         "told_tokens": sum(rollout.num_observation_tokens for rollout in rollouts),
     }
 
 
 def drop_record(iteration: IterationResult) -> dict[str, Any]:
     """A line of drops.jsonl: {"no_spread": {"7:word_problems/train/12": [0, 1, 2, 3]}, ...}."""
-    found: dict[str, Any] = {"iteration": iteration.number}
+    record: dict[str, Any] = {"iteration": iteration.number}
     for reason, names in iteration.drops.items():
-        groups: dict[str, list[int]] = found.setdefault(reason, {})
+        groups: dict[str, list[int]] = record.setdefault(reason, {})
         for group, index in names:
             groups.setdefault(group, []).append(index)
-    return found
+    return record
 
 
 def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
@@ -169,8 +174,8 @@ def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
 
 
 def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
-    taken = [r for r in results if not r.skipped]
-    if not taken:
+    completed = [r for r in results if not r.skipped]
+    if not completed:
         numbers = dict.fromkeys(
             (
                 "loss", "grad_norm", "clipped_share", "capped_share", "added_loss", "chosen_share",
@@ -178,18 +183,18 @@ def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
             )
         )  # fmt: skip
         return {"steps": 0, "skipped_steps": len(results), **numbers}
-    entropies = np.concatenate([e for r in taken for e in r.entropies])
-    logprobs = np.concatenate([x for r in taken for x in r.logprobs])
-    old = np.concatenate([x for r in taken for x in r.old_logprobs])
+    entropies = np.concatenate([e for r in completed for e in r.entropies])
+    logprobs = np.concatenate([x for r in completed for x in r.logprobs])
+    old = np.concatenate([x for r in completed for x in r.old_logprobs])
     return {
-        "steps": len(taken),
-        "skipped_steps": len(results) - len(taken),
-        "loss": float(np.mean([r.loss for r in taken])),
-        "grad_norm": float(np.mean([r.grad_norm for r in taken])),
-        "clipped_share": float(np.mean([r.clipped_share for r in taken])),
-        "capped_share": float(np.mean([r.capped_share for r in taken])),
-        "added_loss": float(np.mean([r.added_loss for r in taken])),
-        "chosen_share": float(np.mean([r.chosen_share for r in taken])),
+        "steps": len(completed),
+        "skipped_steps": len(results) - len(completed),
+        "loss": float(np.mean([r.loss for r in completed])),
+        "grad_norm": float(np.mean([r.grad_norm for r in completed])),
+        "clipped_share": float(np.mean([r.clipped_share for r in completed])),
+        "capped_share": float(np.mean([r.capped_share for r in completed])),
+        "added_loss": float(np.mean([r.added_loss for r in completed])),
+        "chosen_share": float(np.mean([r.chosen_share for r in completed])),
         "entropy": float(entropies.mean()),
         "old_logprob": float(old.mean()),
         "mean_ratio": float(np.exp(logprobs - old).mean()),
@@ -200,13 +205,13 @@ def plan_record(iteration: IterationResult) -> dict[str, Any]:
     """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
     assert iteration.plan is not None, "an iteration without an update has no plan"
     batch = iteration.batch
-    number: dict[str, int] = {}
+    group_numbers, group_names = number_groups(batch)
     return {
         "iteration": iteration.number,
         "rule": iteration.plan.composer,
         "steps": [list(step) for step in iteration.plan.steps],
-        "group": [number.setdefault(row.group, len(number)) for row in batch],
-        "groups": list(number),
+        "group": group_numbers,
+        "groups": group_names,
         "index": [row.index for row in batch],
         "advantage": [row.advantage for row in batch],
         "tokens": [row.num_tokens for row in batch],
@@ -242,16 +247,23 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
         _concatenate([x for result in results for x in result.entropies]),
         _concatenate([x for result in results for x in result.pulls]),
     )
-    traced = dict(zip(TRACE_COLUMNS, values, strict=True))
+    columns = dict(zip(TRACE_COLUMNS, values, strict=True))
     start_of = dict(zip(rows, starts.tolist(), strict=False))
-    seen = [
+    measured_rows = [
         rows_of[i]
         for view, rows_of in _measurements_with_rows(iteration)
         for i in view.measured_rows
     ]
-    places = [start_of[row] + np.arange(iteration.batch[row].num_tokens) for row in seen]
+    measured_positions = [
+        start_of[row] + np.arange(iteration.batch[row].num_tokens) for row in measured_rows
+    ]
     return TokenTrace(
-        {**traced, **token_columns(iteration.measurements, _concatenate(places), len(values[0]))}
+        {
+            **columns,
+            **token_columns(
+                iteration.measurements, _concatenate(measured_positions), len(values[0])
+            ),
+        }
     )
 
 

@@ -76,7 +76,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
     """Write a checkpoint. The logs reach the disk before it: it promises that they are complete."""
     folder.sync()
     rows, tensors = rows_to_tensors(state.buffer.state())
-    made = checkpoint.Checkpoint(
+    snapshot = checkpoint.Checkpoint(
         iteration=state.iteration,
         model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
@@ -91,7 +91,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
         options=to_toml(config),
     )
     with folder.explain_write_errors(f"checkpoints/{checkpoint.folder_name(state.iteration)}"):
-        checkpoint.save(folder.checkpoints, made, config.loop.keep_checkpoints)
+        checkpoint.save(folder.checkpoints, snapshot, config.loop.keep_checkpoints)
 
 
 def check_finite(state: RunState, iteration: int) -> None:
@@ -136,46 +136,49 @@ def restore_state(
         if folder.writable:
             discard_run(folder)
         return state
-    saved = checkpoint.load_newest(folder.checkpoints, notify)
-    if saved is None:
+    snapshot = checkpoint.load_newest(folder.checkpoints, notify)
+    if snapshot is None:
         if folder.writable:
             check_restart(folder)
         notify("no checkpoint was due yet: starting again from iteration 0")
         folder.rewind(-1)
         return state
     check_checkpoint_options(
-        folder.path, checkpoint.folder_name(saved.iteration), saved.options, config
+        folder.path, checkpoint.folder_name(snapshot.iteration), snapshot.options, config
     )
-    if saved.iteration > config.loop.iterations:
+    if snapshot.iteration > config.loop.iterations:
         raise PoiseError(
-            f"{folder.path} has {saved.iteration} iterations behind it: "
+            f"{folder.path} has {snapshot.iteration} iterations behind it: "
             f"loop.iterations={config.loop.iterations} cannot be reached"
         )
     if folder.writable:
         evaluated = bool(heldout[: config.evaluate.prompts])
-        settle_missing_logs(folder, config, saved.iteration, evaluated, permissions, notify)
+        settle_missing_logs(folder, config, snapshot.iteration, evaluated, permissions, notify)
         checkpoint.remove_superseded(
-            folder.checkpoints, saved.iteration, config.loop.keep_checkpoints
+            folder.checkpoints, snapshot.iteration, config.loop.keep_checkpoints
         )
-    checkpoint.set_model_weights(policy.model, saved.model)
-    state.optimizer.restore(saved.optimizer)
-    rows = rows_from_tensors(saved.state["rows"], saved.buffer)
-    state.buffer = _make_buffer(config, rows, BufferCounts(**saved.state["counts"]))
-    state.skipped_in_a_row = saved.state["skipped_in_a_row"]
+    checkpoint.set_model_weights(policy.model, snapshot.model)
+    state.optimizer.restore(snapshot.optimizer)
+    rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
+    state.buffer = _make_buffer(config, rows, BufferCounts(**snapshot.state["counts"]))
+    state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
     for size, name in (
         (state.micro_batch, "micro_tokens"),
         (state.prompts_per_draw, "prompts_at_once"),
     ):
-        size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
-    state.iteration = saved.iteration
-    folder.rewind(saved.iteration)
-    if is_finished(folder.path, saved.iteration) and saved.iteration == config.loop.iterations:
+        size.size = min(size.size, snapshot.state.get(name, size.size))  # older ones lack them
+    state.iteration = snapshot.iteration
+    folder.rewind(snapshot.iteration)
+    if (
+        is_finished(folder.path, snapshot.iteration)
+        and snapshot.iteration == config.loop.iterations
+    ):
         notify(
-            f"already finished: {saved.iteration} iterations; raise loop.iterations to go on, as "
-            f"by --set loop.iterations={2 * saved.iteration}"
+            f"already finished: {snapshot.iteration} iterations; to continue, raise "
+            f"loop.iterations, for example --set loop.iterations={2 * snapshot.iteration}"
         )
     else:
-        notify(f"resuming after iteration {saved.iteration}")
+        notify(f"resuming after iteration {snapshot.iteration}")
     return state
 
 

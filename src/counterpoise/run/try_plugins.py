@@ -38,16 +38,16 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     """Call them once; what was tried, for the end of a dry run."""
     names = own_rewards(config.verify)
     prompts = load_first_problems(config) if names else ()
-    tried = []
+    lines = []
     for name in names:
-        told = _try_reward(name, prompts, is_extra=name != config.verify.name)
-        tried.append(f"#   own reward     {display_name(name)}: {told}")
+        outcome = _try_reward(name, prompts, is_extra=name != config.verify.name)
+        lines.append(f"#   own reward     {display_name(name)}: {outcome}")
     if is_plugin(name := config.batch.composer):
         rows = make_trial_rows(config, rollouts=engine == "native")
         plan = compose(name, rows, config.batch.steps, config.loop.seed)
         sizes = ", ".join(str(len(step)) for step in plan.steps)
-        tried.append(f"#   own composer   {display_name(name)}: steps of {sizes} rows")
-    return tried
+        lines.append(f"#   own composer   {display_name(name)}: steps of {sizes} rows")
+    return lines
 
 
 def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
@@ -57,12 +57,12 @@ def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
     texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
-    told = f"{boxed} for the answer in a box, {empty} for nothing"
+    outcome = f"{boxed} for the answer in a box, {empty} for nothing"
     if len(set(rewards)) == 1 and not is_extra:
-        told += ": no step is taken where rewards are all equal"
-    if (places := wanted(name).places) and places[1] not in MEANT:
-        told += f" ({places[1]}: the answers)"
-    return told
+        outcome += ": no step is taken where rewards are all equal"
+    if (positional := wanted(name).places) and positional[1] not in MEANT:
+        outcome += f" ({positional[1]}: the answers)"
+    return outcome
 
 
 def load_first_problems(config: RunConfig) -> Sequence[Prompt]:

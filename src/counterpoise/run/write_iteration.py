@@ -18,16 +18,16 @@ def write_iteration(
     """Rollouts, tokens and plan as `store` asks, and what was dropped; its line of metrics.jsonl
     comes last.
     """
-    now = iteration.number
+    number = iteration.number
     if store.rollouts:
-        folder.write_rollouts(now, iteration.groups)
+        folder.write_rollouts(number, iteration.groups)
     if store.tokens and any(result.rows for result in iteration.results):
-        folder.write_table("tokens", now, metrics.token_trace(iteration))
+        folder.write_table("tokens", number, metrics.token_trace(iteration))
         if pushed := metrics.push_trace(iteration):
-            folder.write_table("pushes", now, pushed)
+            folder.write_table("pushes", number, pushed)
     if iteration.plan and iteration.description:
         numbers = {k: v for k, v in iteration.description.items() if not isinstance(v, list)}
-        short = {"iteration": now, "describe": numbers}  # without the rows and steps
+        short = {"iteration": number, "describe": numbers}  # without the rows and steps
         folder.append("plans", metrics.plan_record(iteration) if store.report else short)
     if iteration.drops:
         folder.append("drops", metrics.drop_record(iteration))

@@ -63,12 +63,12 @@ def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
     """The weights of one checkpoint, into the model `name` that its run began with."""
     try:
-        saved = load_file(path / MODEL_FILE)
+        weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
         raise PoiseError(f"{path} cannot be read: {fault}") from fault
-    if saved.keys() - dict(model.named_parameters()).keys():
+    if weights.keys() - dict(model.named_parameters()).keys():
         raise PoiseError(f"{path} is no checkpoint of the model '{name}'")
-    set_model_weights(model, saved)
+    set_model_weights(model, weights)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
@@ -77,8 +77,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     remove_leftovers(folder, f"{PREFIX}*")  # of a process that was killed while saving
     with atomic_write(folder / folder_name(checkpoint.iteration)) as temporary:
         temporary.mkdir()
-        for part in ("model", "optimizer", "buffer"):
-            save_file(getattr(checkpoint, part), temporary / f"{part}.safetensors")
+        for component in ("model", "optimizer", "buffer"):
+            save_file(getattr(checkpoint, component), temporary / f"{component}.safetensors")
         state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
         if checkpoint.options:
@@ -106,14 +106,14 @@ def folder_name(iteration: int) -> str:
 def run_of_checkpoint(path: Path) -> Path | None:
     """The run that a checkpoint is of; None: the folder is no checkpoint."""
     path = path.resolve()
-    one = path.parent.name == CHECKPOINTS and (path / MODEL_FILE).is_file()
-    return path.parents[1] if one else None
+    is_checkpoint = path.parent.name == CHECKPOINTS and (path / MODEL_FILE).is_file()
+    return path.parents[1] if is_checkpoint else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
-    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
-    return sorted((p for p in found if p.is_dir()), key=iteration_of)
+    candidates = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    return sorted((p for p in candidates if p.is_dir()), key=iteration_of)
 
 
 def iteration_of(path: Path) -> int:
@@ -142,8 +142,8 @@ def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | Non
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = {
-            part: load_file(path / f"{part}.safetensors")
-            for part in ("model", "optimizer", "buffer")
+            component: load_file(path / f"{component}.safetensors")
+            for component in ("model", "optimizer", "buffer")
         }
         options = path / OPTIONS_FILE
         text = options.read_text(encoding="utf-8") if options.is_file() else ""

@@ -31,12 +31,12 @@ def is_finished(path: Path, iterations: int) -> bool:
     if not mark.is_file():
         return False
     try:
-        ended = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
+        finished_iterations = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(
             f"{mark} is damaged ({first_line(fault)}): remove it, and the run is unfinished"
         ) from fault
-    return bool(ended == iterations)
+    return bool(finished_iterations == iterations)
 
 
 def check_resumable(path: Path, config: RunConfig) -> None:

@@ -117,11 +117,10 @@ class RunFolder:
         if not path.exists():
             raise PoiseError(f"{path} does not exist: name the folder of a run")
         if is_imported(path):
-            what = "was written by a script with TRL: it has no config.toml"
-            without = "was imported: it has rollouts, but no config.toml and no token trace"
-            raise PoiseError(
-                f"{path} {what if has_plans(path) else without}; poise report {path} shows it"
-            )
+            origin = "was imported: it has rollouts, but no config.toml and no token trace"
+            if has_plans(path):
+                origin = "was written by a script with TRL: it has no config.toml"
+            raise PoiseError(f"{path} {origin}; poise report {path} shows it")
         if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             children = sorted(path.glob("*"))
             inside = next((c for c in children if is_run(c) or is_imported(c)), None)
@@ -195,11 +194,11 @@ class RunFolder:
     def rewind(self, iteration: int) -> None:
         """Forget everything after `iteration` finished iterations."""
         for log in LOGS:
-            kept = [r for r in self.read(log) if r["iteration"] <= iteration]
+            records = [r for r in self.read(log) if r["iteration"] <= iteration]
             if (self.path / f"{log}.jsonl").exists():
                 with self.atomic_write(f"{log}.jsonl") as temporary:
                     temporary.write_text(
-                        "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
+                        "".join(json.dumps(r) + "\n" for r in records), encoding="utf-8"
                     )
         for kind in (".", CHECKPOINTS, *STEP_FILES):
             remove_leftovers(self.path / kind)

@@ -56,7 +56,7 @@ def find_missing_logs(
     """What iterations 1 to `iteration` should have left and is neither there nor a recorded gap."""
     past = range(1, iteration + 1)
     lines = {line["iteration"]: line for line in folder.read("metrics")}
-    found: MissingLogs = {
+    absent: MissingLogs = {
         "metrics.jsonl": _absent_from(past, lines),
         "plans.jsonl": _absent_from(
             _iterations_with_plan(lines), _iterations_in_log(folder, "plans")
@@ -67,21 +67,25 @@ def find_missing_logs(
     }
     if evaluated:
         counts = Counter(line["iteration"] for line in folder.read("evaluations"))
-        often = len(parse_settings(config.evaluate.settings, config.sample))
+        lines_per_evaluation = len(parse_settings(config.evaluate.settings, config.sample))
         every = config.evaluate.every
-        due = [at for at in range(iteration) if at == 0 or (every and at % every == 0)]
-        found["evaluations.jsonl"] = [at for at in due if counts[at] < often]
+        due = [
+            number for number in range(iteration) if number == 0 or (every and number % every == 0)
+        ]
+        absent["evaluations.jsonl"] = [
+            number for number in due if counts[number] < lines_per_evaluation
+        ]
     if config.store.rollouts:
-        found["rollouts/"] = _absent_from(past, _iterations_with_file(folder, "rollouts"))
+        absent["rollouts/"] = _absent_from(past, _iterations_with_file(folder, "rollouts"))
     if config.store.tokens:
         stepped = [number for number, line in lines.items() if line.get("steps")]
-        found["tokens/"] = _absent_from(stepped, _iterations_with_file(folder, "tokens"))
-    known = _recorded_gaps(folder)
-    kept = {
-        name: sorted(n for n in numbers if n <= iteration and n not in known.get(name, ()))
-        for name, numbers in found.items()
+        absent["tokens/"] = _absent_from(stepped, _iterations_with_file(folder, "tokens"))
+    recorded = _recorded_gaps(folder)
+    unrecorded = {
+        name: sorted(n for n in numbers if n <= iteration and n not in recorded.get(name, ()))
+        for name, numbers in absent.items()
     }
-    return {name: numbers for name, numbers in kept.items() if numbers}
+    return {name: numbers for name, numbers in unrecorded.items() if numbers}
 
 
 def describe_missing(missing: MissingLogs) -> str:
@@ -102,15 +106,15 @@ def _iterations_with_plan(lines: dict[int, dict[str, Any]]) -> list[int]:
 
 def _iterations_with_drops(lines: dict[int, dict[str, Any]], config: RunConfig) -> list[int]:
     """Iterations whose metrics prove a drop: the buffer's counts are those since the run began."""
-    found = []
+    iterations = []
     for number, line in lines.items():
-        before = lines.get(number - 1) if number > 1 else {}
+        previous = lines.get(number - 1) if number > 1 else {}
         counts = ("dropped_surplus", "dropped_aged")
-        grown = before is not None and any(line.get(c, 0) > before.get(c, 0) for c in counts)
+        grown = previous is not None and any(line.get(c, 0) > previous.get(c, 0) for c in counts)
         no_signal = config.balance.tau > 0 and line.get("rows_without_signal")
         if grown or no_signal or line.get("dropped_no_spread"):
-            found.append(number)
-    return found
+            iterations.append(number)
+    return iterations
 
 
 def _iterations_in_log(folder: RunFolder, log: str) -> set[int]:
@@ -128,8 +132,8 @@ def _absent_from(due: Iterable[int], there: Iterable[int]) -> list[int]:
 
 
 def _recorded_gaps(folder: RunFolder) -> dict[str, set[int]]:
-    known: dict[str, set[int]] = {}
+    gaps: dict[str, set[int]] = {}
     for line in folder.read("gaps"):
         for name, numbers in line["missing"].items():
-            known.setdefault(name, set()).update(numbers)
-    return known
+            gaps.setdefault(name, set()).update(numbers)
+    return gaps

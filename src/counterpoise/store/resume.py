@@ -64,17 +64,19 @@ def load_config_to_resume(
             raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, copy)}")
         check_checkpoint_options(out, copy.parent.name, copy.read_text(encoding="utf-8"), requested)
         return requested
-    stored = load_config(out / CONFIG)
+    stored_config = load_config(out / CONFIG)
     if copy is not None:
         text = copy.read_text(encoding="utf-8")
-        check_checkpoint_options(out, copy.parent.name, text, stored, source=f"{CONFIG} says")
-    wanted = requested or load_config(out / CONFIG, overrides)
-    for name, before, after in forbidden_differences(stored, wanted):
+        check_checkpoint_options(
+            out, copy.parent.name, text, stored_config, source=f"{CONFIG} says"
+        )
+    resumed_config = requested or load_config(out / CONFIG, overrides)
+    for name, stored_value, requested_value in forbidden_differences(stored_config, resumed_config):
         raise PoiseError(
-            f"{out} was made with {name}={before!r}, not {after!r}: "
+            f"{out} was made with {name}={stored_value!r}, not {requested_value!r}: "
             "resume without it, or start a new --out"
         )
-    return wanted
+    return resumed_config
 
 
 def find_config_damage(path: Path) -> str:
@@ -110,11 +112,11 @@ def check_checkpoint_options(
     if not text:
         return
     where = str(out / CHECKPOINTS / name / checkpoint.OPTIONS_FILE)
-    saved = config_from_tables(tomllib.loads(text), where=where)
-    for option, before, after in forbidden_differences(saved, config):
+    saved_config = config_from_tables(tomllib.loads(text), where=where)
+    for option, saved_value, current_value in forbidden_differences(saved_config, config):
         raise PoiseError(
-            f"{out}: {source} {option}={after!r}, but checkpoint {name} was made with "
-            f"{option}={before!r}: give it that value again, or start a new --out"
+            f"{out}: {source} {option}={current_value!r}, but checkpoint {name} was made with "
+            f"{option}={saved_value!r}: give it that value again, or start a new --out"
         )
 
 
@@ -129,14 +131,14 @@ def forbidden_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object,
 
 def config_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
     """(option, value in a, value in b) wherever they differ."""
-    found = []
+    differences = []
     for section in dataclasses.fields(a):
-        left, right = getattr(a, section.name), getattr(b, section.name)
-        for f in dataclasses.fields(left):
-            before, after = getattr(left, f.name), getattr(right, f.name)
-            if before != after:
-                found.append((f"{section.name}.{f.name}", before, after))
-    return found
+        section_a, section_b = getattr(a, section.name), getattr(b, section.name)
+        for f in dataclasses.fields(section_a):
+            value_a, value_b = getattr(section_a, f.name), getattr(section_b, f.name)
+            if value_a != value_b:
+                differences.append((f"{section.name}.{f.name}", value_a, value_b))
+    return differences
 
 
 def _has_option(tables: dict[str, Any], name: str) -> bool:
@@ -153,13 +155,13 @@ def _summarize_missing(missing: list[str]) -> str:
         '[track], update.lr'
     """
     every = [name for name, _, _ in list_options()]
-    words: dict[str, None] = {}
+    summary: dict[str, None] = {}
     for name in missing:
         section = f"{name.partition('.')[0]}."
-        whole = all(other in missing for other in every if other.startswith(section))
-        words[f"[{section[:-1]}]" if whole else name] = None
-    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
-    return ", ".join(list(words)[:MAX_NAMED]) + more
+        whole_section = all(option in missing for option in every if option.startswith(section))
+        summary[f"[{section[:-1]}]" if whole_section else name] = None
+    more = f" and {len(summary) - MAX_NAMED} more" if len(summary) > MAX_NAMED else ""
+    return ", ".join(list(summary)[:MAX_NAMED]) + more
 
 
 def _config_remedy(out: Path, copy: Path | None) -> str:
@@ -179,7 +181,7 @@ def check_restart(folder: RunFolder) -> None:
     saves the first one, its logs already hold that iteration: only what is written afterwards, a
     later iteration or an evaluation, proves that the checkpoint was complete.
     """
-    last = last_iteration(folder)
+    reached = last_iteration(folder)
     remedy = "bring checkpoints/ back from a backup, or discard the run and start it again with"
     command = f"{remedy} --resume --from-start"
     if unusable := checkpoint.list_checkpoints(folder.checkpoints):
@@ -187,15 +189,17 @@ def check_restart(folder: RunFolder) -> None:
             sorted(int(p.name.removeprefix(checkpoint.PREFIX)) for p in unusable)
         )
         raise PoiseError(
-            f"{folder.path} reached iteration {last}, but no checkpoint of it can be used (those "
-            f"of iterations {numbers} are damaged): {command}"
+            f"{folder.path} reached iteration {reached}, but none of its checkpoints can be used "
+            f"(those of iterations {numbers} are damaged): {command}"
         )
     every = folder.read_config().loop.checkpoint_every
     evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
-    due = max(last - 1, evaluated) // every * every
-    ended = (folder.path / FINISHED).exists() or (folder.path / MODEL).exists()
-    if ended or due > 0:
-        past = "had ended" if ended else f"reached iteration {last} and had saved one at {due}"
+    due = max(reached - 1, evaluated) // every * every
+    has_ended = (folder.path / FINISHED).exists() or (folder.path / MODEL).exists()
+    if has_ended or due > 0:
+        past = (
+            "had ended" if has_ended else f"reached iteration {reached} and had saved one at {due}"
+        )
         raise PoiseError(f"{folder.path} {past}, but its checkpoints are gone: {command}")
 
 
@@ -203,8 +207,10 @@ def last_iteration(folder: RunFolder) -> int:
     """The last one that left anything in the logs or the step files; 0: none."""
     logs = ("metrics", "plans", "drops")
     logged = [line["iteration"] for log in logs for line in folder.read(log)]
-    stored = [iteration for kind in STEP_FILES for iteration in folder.step_files(kind)]
-    return max([*logged, *stored], default=0)
+    iterations_with_files = [
+        iteration for kind in STEP_FILES for iteration in folder.step_files(kind)
+    ]
+    return max([*logged, *iterations_with_files], default=0)
 
 
 def discard_run(folder: RunFolder) -> None:

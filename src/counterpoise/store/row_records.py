@@ -22,8 +22,8 @@ ARRAY_TYPES = {
 
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Rows as (plain values for JSON, flat tensors for safetensors); bit for bit reversible."""
-    plain: list[dict[str, Any]] = []
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ARRAY_TYPES}
+    records: list[dict[str, Any]] = []
+    arrays_by_name: dict[str, list[np.ndarray]] = {name: [] for name in ARRAY_TYPES}
     for row in rows:
         content = row.content
         arrays = {
@@ -35,8 +35,8 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
         }
         for name, array in arrays.items():
             if array is not None:
-                parts[name].append(np.asarray(array, dtype=ARRAY_TYPES[name]))
-        plain.append(
+                arrays_by_name[name].append(np.asarray(array, dtype=ARRAY_TYPES[name]))
+        records.append(
             {
                 "group": row.group,
                 "advantage": row.advantage,
@@ -56,14 +56,14 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
         )
     tensors = {
         name: torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, ARRAY_TYPES[name]))
-        for name, arrays in parts.items()
+        for name, arrays in arrays_by_name.items()
     }
-    return plain, tensors
+    return records, tensors
 
 
 def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
     """The inverse of `rows_to_tensors`."""
-    at = dict.fromkeys(ARRAY_TYPES, 0)
+    offsets = dict.fromkeys(ARRAY_TYPES, 0)
     rows = []
     for record in plain:
         arrays: dict[str, Any] = {}
@@ -71,8 +71,8 @@ def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -
             if length is None:
                 arrays[name] = None
                 continue
-            arrays[name] = tensors[name][at[name] : at[name] + length].numpy().copy()
-            at[name] += length
+            arrays[name] = tensors[name][offsets[name] : offsets[name] + length].numpy().copy()
+            offsets[name] += length
         rollout = Rollout(
             **{
                 k: record[k]

@@ -30,12 +30,12 @@ def turns_to_records(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 def turns_from_record(record: Mapping[str, Any]) -> tuple[Turn, ...]:
     """Of a record that may have `turns`; a ValueError or TypeError says what is wrong with them."""
-    found = []
+    turns = []
     for turn in record.get("turns", ()):
         if not isinstance(turn, dict) or not {"start", "told", "action", "feedback"} <= turn.keys():
             raise ValueError("a turn needs start, told, action and feedback")
-        first, last = turn["action"]
-        told = np.array(turn["told"], dtype=np.int32)
-        action = (int(first), int(last))
-        found.append(Turn(int(turn["start"]), told, action, str(turn["feedback"])))
-    return tuple(found)
+        action_start, action_end = turn["action"]
+        observation = np.array(turn["told"], dtype=np.int32)
+        action = (int(action_start), int(action_end))
+        turns.append(Turn(int(turn["start"]), observation, action, str(turn["feedback"])))
+    return tuple(turns)

@@ -62,11 +62,11 @@ def small(*sets: str) -> RunConfig:
 
 
 def run(
-    config: RunConfig, out: Path, *, resume: bool = False, watch: RunObserver | None = None
+    config: RunConfig, out: Path, *, resume: bool = False, observer: RunObserver | None = None
 ) -> RunFolder:
     from counterpoise.hosts.trl.run import train
 
-    return train(config, out, resume=resume, watch=watch)
+    return train(config, out, resume=resume, observer=observer)
 
 
 # -- without TRL --------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
                 run(config, out, resume=True)
             refused.append(before == (out / "metrics.jsonl").read_bytes())
 
-    run(config, out, watch=Impatient())
+    run(config, out, observer=Impatient())
     assert refused == [True, True]
     run(config, out, resume=True)  # ended: nobody holds it
 
@@ -480,7 +480,7 @@ def test_what_was_done_when_a_run_was_stopped_is_kept(
 
     before = signal.getsignal(signal.SIGINT)
     with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
-        run(config, out, watch=Stopping())
+        run(config, out, observer=Stopping())
     assert heard == [2]
     assert signal.getsignal(signal.SIGINT) is before
     folder = RunFolder.open(out)
@@ -510,7 +510,7 @@ def test_the_second_signal_stops_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     config = small("evaluate.prompts=0", "monitor.every=0", "loop.checkpoint_every=1000")
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "run", watch=Impatient())
+        run(config, tmp_path / "run", observer=Impatient())
     assert checkpoint.list_checkpoints(RunFolder.open(tmp_path / "run").checkpoints) == []
 
 

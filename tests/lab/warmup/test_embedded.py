@@ -18,6 +18,7 @@ from counterpoise.lab.warmup import scratch
 from counterpoise.lab.warmup.scratch import SPECIAL, build_tokenizer, collect_vocabulary
 from counterpoise.model.load import EMBEDDED_FOLDER, Policy, load_policy
 from counterpoise.run.heldout import evaluate_policy
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.task.word_problems import LEVELS, load, make_problem
 from counterpoise.verify.exact import ExactVerifier
 
@@ -74,7 +75,7 @@ def test_it_is_right_about_half_the_time_and_unsure_nearly_everywhere(policy: Po
     """Few problems, so wide bounds: benchmarks measure the 35 to 55 % that is promised."""
     heldout = load(size=1, heldout=24).heldout
     found = evaluate_policy(
-        policy, heldout, 8, SampleConfig(max_new_tokens=112), ExactVerifier(), 0
+        SamplerBinding(policy), heldout, 8, SampleConfig(max_new_tokens=112), ExactVerifier(), 0
     )
     assert 0.3 < found.mean < 0.6
     assert found.pass_any > 0.75

@@ -45,7 +45,7 @@ def train(
     *,
     resume: bool = False,
     permissions: ResumePermissions = STRICT,
-    watch: RunObserver | None = None,
+    observer: RunObserver | None = None,
 ) -> RunFolder:
     """Do what `loop.train` does, with TRL as the trainer."""
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -53,7 +53,7 @@ def train(
     host.require_trl()
     check_options(config, processes)
     check_installed(config.track.to)
-    watch = watch if is_main and watch else RunObserver()
+    observer = observer if is_main and observer else RunObserver()
     if resume:
         check_resumable(out, config)
         if is_main:
@@ -64,20 +64,25 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
-    prompts = encode_prompts(policy, task.train, config, watch)
+    prompts = encode_prompts(policy, task.train, config, observer)
     folder = _open_folder(config, out, resume=resume, is_main=is_main)
     with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all
         if resume:
             # Another process may have finished the run while the model was being loaded.
             check_resumable(out, config)
             state = restore_state(
-                folder, policy, config, watch.notify, heldout=task.heldout, permissions=permissions
+                folder,
+                policy,
+                config,
+                observer.notify,
+                heldout=task.heldout,
+                permissions=permissions,
             )
         else:
             state = new_state(policy, config)
         if is_main:
             _write_header(folder, config, policy)
-            warn_of_overlap(task.train, benchmarks, folder, watch.notify)
+            warn_of_overlap(task.train, benchmarks, folder, observer.notify)
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
 
@@ -85,21 +90,21 @@ def train(
         from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 
         recorder = RunRecorder(
-            RecordedRun(config, prompts, task.heldout, verifier, folder, watch),
+            RecordedRun(config, prompts, task.heldout, verifier, folder, observer),
             state,
             is_main=is_main,
         )
-        with track_run(folder, config.track.to if is_main else [], watch.notify):
+        with track_run(folder, config.track.to if is_main else [], observer.notify):
             try:
                 with explain_out_of_memory(GENERAL_REMEDY):
-                    watch.on_start(config, policy.num_parameters, state.iteration)
+                    observer.on_start(config, policy.num_parameters, state.iteration)
                     recorder.evaluate_heldout()
                     if state.iteration < config.loop.iterations:
                         _train_with_trl(recorder, processes)
             finally:
                 verifier.close()
             if is_main:
-                finish_run(policy, config, folder, watch)
+                finish_run(policy, config, folder, observer)
     return folder
 
 

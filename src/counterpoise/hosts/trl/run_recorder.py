@@ -65,7 +65,7 @@ class RecordedRun:
     heldout: Sequence[Prompt]
     verifier: Verifier
     folder: RunFolder
-    watch: RunObserver
+    observer: RunObserver
 
 
 class RunRecorder(StepMonitor):
@@ -204,7 +204,7 @@ class RunRecorder(StepMonitor):
         """Held-out success, where it is due at this iteration."""
         run = self.run
         if self.is_main:
-            evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.watch)
+            evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.observer)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class RunRecorder(StepMonitor):
             }
             line = {**line, "steps": len(iteration.logs), **means}
         write_iteration(self.run.folder, record, line, config.store)
-        self.run.watch.on_iteration(line)
+        self.run.observer.on_iteration(line)
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint of the native format, with the tokens of waiting rows."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.config.load import load_config, own_functions
+from counterpoise.config.load import find_plugin_options, load_config
 from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
@@ -113,7 +113,7 @@ def _try_plugins(experiment: Experiment) -> list[str]:
     for key in design.run_keys()[: len(design.arms)]:
         config = load_config(design.base, list(design.overrides(key)))
         # An arm without plugins of its own was covered by the base run.
-        if own_functions(config).items() <= own_functions(run).items():
+        if find_plugin_options(config).items() <= find_plugin_options(run).items():
             continue
         with prefix_errors(f"[experiment.arms] {key.arm}"):
             lines += [line for line in try_plugins(config) if line not in lines]

@@ -32,9 +32,9 @@ from counterpoise import plugins
 from counterpoise.config import RunConfig, option
 from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.config.load import (
+    find_plugin_options,
     find_run_file,
     load_config,
-    own_functions,
     read_section,
     read_tables,
 )
@@ -277,7 +277,9 @@ def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
     """{arm: {option: digest of the plugin file}}; arms without plugins are left out."""
     pins = {}
     for key in design.run_keys()[: len(design.arms)]:
-        plugins_by_option = own_functions(load_config(design.base, list(design.overrides(key))))
+        plugins_by_option = find_plugin_options(
+            load_config(design.base, list(design.overrides(key)))
+        )
         if plugins_by_option:
             pins[key.arm] = {
                 option: " ".join(plugins.parse_plugin_name(name).digest for name in names)

@@ -31,6 +31,7 @@ from counterpoise.model.load import (
 )
 from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy
 from counterpoise.run.interrupts import postpone_interrupts
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import make_episode_player
 from counterpoise.task.load import load_problems
 from counterpoise.terminal import TerminalConsole
@@ -152,9 +153,13 @@ def measure_success(
 ) -> HeldoutSuccess:
     options = config.evaluate
     return evaluate_policy(
-        policy, prompts, options.samples, config.sample, verifier, config.loop.seed,
-        episodes=make_episode_player(config.task, verifier),
-    )  # fmt: skip
+        SamplerBinding(policy, episodes=make_episode_player(config.task, verifier)),
+        prompts,
+        options.samples,
+        config.sample,
+        verifier,
+        config.loop.seed,
+    )
 
 
 def describe_success(success: HeldoutSuccess, config: RunConfig) -> str:

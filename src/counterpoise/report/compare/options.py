@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from counterpoise.config.load import list_options, own_functions
+from counterpoise.config.load import find_plugin_options, list_options
 from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.plugins import display_names
 from counterpoise.report.charts.render import render
@@ -67,7 +67,7 @@ def _values(runs: Sequence[ComparedRun], name: str) -> list[str | None]:
         value = getattr(getattr(run.config, section), option)
         values.append(json.dumps(value))
         short_values.append(
-            json.dumps(display_names(value) if name in own_functions(run.config) else value)
+            json.dumps(display_names(value) if name in find_plugin_options(run.config) else value)
         )
     return short_values if len(set(short_values)) == len(set(values)) else values
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from counterpoise import __version__
 from counterpoise.config import RunConfig
-from counterpoise.config.load import list_options, own_functions, to_toml
+from counterpoise.config.load import find_plugin_options, list_options, to_toml
 from counterpoise.plugins import display_names
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 def panel(run: RunData) -> Panel:
     documented = {name: meaning for name, _, meaning in list_options()}
     # A user's own function is shown by its file name, without the stored digest.
-    plugin_options = own_functions(run.config)
+    plugin_options = find_plugin_options(run.config)
     changed = [
         (
             name,

@@ -53,8 +53,8 @@ class TrackerFeed:
                 self.trackers[name] = TRACKERS.load(name)(
                     folder.path, out, load_run_options(folder.path)
                 )
-        for log, line, at in timed_log_lines(folder):
-            self._send(log, line, at)
+        for log, line, written_at in timed_log_lines(folder):
+            self._send(log, line, written_at)
 
     def receive(self, log: str, line: LogLine) -> None:
         """A line that was just written to one of the folder's logs."""
@@ -95,19 +95,19 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     lines = [(log, line) for log in DURATION_FIELDS for line in folder.read(log)]
     lines.sort(key=lambda each: (each[1]["iteration"], each[0] == "evaluations"))
     files = [folder.path / f"{log}.jsonl" for log in DURATION_FIELDS]
-    at = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-    found = []
+    written_at = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    timed_lines = []
     for log, line in reversed(lines):
-        found.append((log, line, at))
-        at -= line.get(DURATION_FIELDS[log]) or 0.0
-    return found[::-1]
+        timed_lines.append((log, line, written_at))
+        written_at -= line.get(DURATION_FIELDS[log]) or 0.0
+    return timed_lines[::-1]
 
 
 def load_run_options(run: Path) -> dict[str, Any]:
     """The run's options as tables; of an imported one, where it came from."""
     if is_imported(run):
-        told: dict[str, Any] = json.loads((run / IMPORTED).read_text(encoding="utf-8"))
-        return told
+        origin: dict[str, Any] = json.loads((run / IMPORTED).read_text(encoding="utf-8"))
+        return origin
     return read_tables(run / CONFIG)
 
 
@@ -126,14 +126,14 @@ def track_run(
             f"poise track {folder.path} --to {name}"
         )
 
-    sending = TrackerFeed(folder, names, off)
-    folder.listeners.append(sending.receive)
+    feed = TrackerFeed(folder, names, off)
+    folder.listeners.append(feed.receive)
     try:
         yield
     except BaseException:
-        sending.close(failed=True)
+        feed.close(failed=True)
         raise
-    sending.close(failed=False)
+    feed.close(failed=False)
 
 
 def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
@@ -148,6 +148,6 @@ def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
         raise PoiseError(f"{path} was not sent to {name}: {first_line(fault)}") from fault
 
     with explain_damage(path):
-        sending = TrackerFeed(folder, list(dict.fromkeys(names)), off, out)
-        sending.close(failed=False)
-    return [f"{name}: {rows} iterations -> {t.folder}" for name, t in sending.trackers.items()]
+        feed = TrackerFeed(folder, list(dict.fromkeys(names)), off, out)
+        feed.close(failed=False)
+    return [f"{name}: {rows} iterations -> {t.folder}" for name, t in feed.trackers.items()]

@@ -56,16 +56,16 @@ def name_metrics(line: Mapping[str, Any]) -> dict[str, float]:
         >>> of_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
         {'sample/turn_success_1': 0.5, 'sample/turn_success_2': 0.25}
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for field, value in line.items():
         name = f"{find_panel(field)}/{field}"
         if field in ("schema", "iteration"):
             continue
         if isinstance(value, list):
-            found |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _is_number(v)}
+            values |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _is_number(v)}
         elif _is_number(value):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def name_evaluation(

@@ -65,10 +65,10 @@ def prepare_tracker_home(run: Path, out: Path | None) -> Path:
         return run
     home = out / run.resolve().name
     home.mkdir(parents=True, exist_ok=True)
-    mark, mine = home / "run.json", {"schema": 1, "run": str(run.resolve())}
-    if not mark.exists():
-        with atomic_write(mark) as temporary:
-            temporary.write_text(json.dumps(mine), encoding="utf-8")
-    if (found := json.loads(mark.read_text(encoding="utf-8"))) != mine:
-        raise PoiseError(f"{home} is of another run, {found['run']}: choose another --out")
+    owner_file, owner = home / "run.json", {"schema": 1, "run": str(run.resolve())}
+    if not owner_file.exists():
+        with atomic_write(owner_file) as temporary:
+            temporary.write_text(json.dumps(owner), encoding="utf-8")
+    if (recorded_owner := json.loads(owner_file.read_text(encoding="utf-8"))) != owner:
+        raise PoiseError(f"{home} is of another run, {recorded_owner['run']}: choose another --out")
     return home

@@ -64,5 +64,5 @@ def load_run_id(place: Path) -> str:
         place.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as temporary:
             temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
-    found: str = json.loads(file.read_text(encoding="utf-8"))["id"]
-    return found
+    identifier: str = json.loads(file.read_text(encoding="utf-8"))["id"]
+    return identifier
