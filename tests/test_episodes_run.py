@@ -119,9 +119,9 @@ def test_numbers_of_turns() -> None:
     ("sets", "message"),
     [
         (["credit.weights='serl'"], "set task.environment=tries"),
-        (["task.environment='tries'", "credit.weights='grail'"], "one answer of one response"),
+        (["task.environment='tries'", "credit.weights='grail'"], "needs single responses"),
         (["task.environment='tries'", "sample.engine='vllm'"], "needs sample.engine=native"),
-        (["task.environment='tries'", "sample.anchors=1"], "nobody answers an anchor"),
+        (["task.environment='tries'", "sample.anchors=1"], "cannot reply to an anchor"),
         (["task.environment='tries'", "verify.also=['overlong=0.5']"], "leave overlong out"),
         (["task.environment='trees'"], "tries"),
         (["task.environment='tries'", "task.turns=1"], "task.turns"),

@@ -321,7 +321,8 @@ def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> Non
 def test_a_dry_run_fetches_nothing(task: str) -> None:
     config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])
     assert try_plugins(config) == [
-        f"#   own reward     {EXAMPLE.name}:nearness: not tried: the problems are not here"
+        f"#   own reward     {EXAMPLE.name}:nearness: not tried: "
+        "the problems are not on this machine"
     ]
 
 

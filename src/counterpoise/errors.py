@@ -1,4 +1,4 @@
-"""Faults that are the user's to mend: one clear line, exit code 2, nothing lost."""
+"""Errors that the user can fix: one clear line, exit code 2, nothing lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 
 class PoiseError(Exception):
-    """A message for the person at the terminal. It says what is wrong and what to do about it."""
+    """An error message for the user: what is wrong and what to do about it."""
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
@@ -25,11 +25,11 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
 
 
 def first_line(fault: BaseException) -> str:
-    """Of what another package raised: enough for one line, its kind where it says nothing."""
+    """The first line of an exception's message, or its type if the message is empty."""
     return (str(fault).strip() or type(fault).__name__).splitlines()[0]
 
 
-# What code raises that computes with values it did not expect.
+# Exceptions of code that meets a value it did not expect.
 UNEXPECTED_VALUE_ERRORS = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError,
     RecursionError, AssertionError,
@@ -38,11 +38,11 @@ UNEXPECTED_VALUE_ERRORS = (
 
 @contextmanager
 def explain_damage(path: object) -> Iterator[None]:
-    """Around code that draws or counts what a folder holds: a value that no version of ours wrote,
-    or one that is missing, is a fault of the files and becomes one line.
+    """Turn errors caused by unexpected or missing values in the files of `path` into one line.
 
-    What readers all rely on is checked where it is read; this is for the many numbers that only
-    one panel or another asks for. Not for code that trains or writes.
+    For code that only reads and displays a folder. What all readers rely on is checked when it is
+    read; this covers the many numbers that a single panel uses. Never use it around code that
+    trains or writes, where such an exception is a bug.
     """
     try:
         yield
@@ -54,7 +54,8 @@ def explain_damage(path: object) -> Iterator[None]:
 
 
 def format_count(n: int, noun: str) -> str:
-    """
+    """A count with its noun in the singular or plural.
+
     Example:
         >>> counted(1, "seed"), counted(12, "comparison")
         ('1 seed', '12 comparisons')
@@ -63,7 +64,7 @@ def format_count(n: int, noun: str) -> str:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """What there is, in few words: "only of iterations 1-3, 7, 9-10".
+    """Ascending numbers as ranges, for messages such as "iterations 1-3, 7, 9-10".
 
     Example:
         >>> ranges([1, 2, 3, 7, 9, 10])

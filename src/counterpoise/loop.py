@@ -1,6 +1,6 @@
 """The algorithm, one call per stage. Start reading here.
 
-    sample -> verify -> credit -> balance -> compose -> update (and look) -> store
+    sample -> verify -> credit -> balance -> compose -> update (and monitor) -> store
 
 An iteration samples once and takes one optimizer step for each step of its batch plan. With
 reward balance on, a batch may wait for more rollouts; then an iteration takes no step at all.
@@ -75,8 +75,8 @@ from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
 
-FINISHING_NOTICE = "finishing the iteration, then a checkpoint"
-MAX_SKIPPED_STEPS = 5  # steps in a row that are not finite before the run stops
+FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
+MAX_SKIPPED_STEPS = 5  # not-finite steps in a row after which the run stops
 
 
 def train(
@@ -94,6 +94,7 @@ def train(
         check_unlocked(out)
     else:
         RunFolder.check_free(out)
+    # Everything that can be checked cheaply comes before the model is loaded.
     check_plugins_load(config)
     check_installed(config.track.to)
     if config.loop.threads:
@@ -107,7 +108,7 @@ def train(
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with folder_lock(out):  # from before the logs are cut until the last file is written
         if resume:
-            check_resumable(out, config)  # it may have ended while the model was loaded
+            check_resumable(out, config)  # it may have ended while the model was loading
             state = restore_state(
                 folder,
                 policy,
@@ -150,8 +151,11 @@ def advance(
     folder: RunFolder,
     observer: RunObserver,
 ) -> None:
-    """One iteration, its checkpoint and evaluation. Stopped by Ctrl-C or SIGTERM, the iteration is
-    finished and a checkpoint saved; an evaluation is not finished: a resumed run makes it."""
+    """One iteration, with its checkpoint and evaluation where they are due.
+
+    On Ctrl-C or SIGTERM the iteration is finished and a checkpoint saved; an evaluation is not
+    finished, since a resumed run repeats it.
+    """
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
         observer.on_iteration(iterate(state, train_set, config, verifier, folder))
         is_last = state.iteration == config.loop.iterations and config.store.model
@@ -182,7 +186,8 @@ def iterate(
 
     reader = make_policy_reader(state, config)
     credited = assign_credit(sampled.groups, config, reader)
-    clock.lap("score")  # some credit reads the rows, which spares old log-probabilities their pass
+    clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
+    # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
     batch = balance_batch(state, credited, config, iteration)
     oldest = iteration - config.balance.max_age
@@ -234,7 +239,7 @@ def iterate(
 def encode_prompts(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, observer: RunObserver
 ) -> list[EncodedPrompt]:
-    """Training prompts with their tokens; those too long are left out, and that is said."""
+    """Training prompts with their tokens; prompts that are too long are left out with a notice."""
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
     short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
@@ -250,7 +255,7 @@ def encode_prompts(
 def assign_credit(
     groups: Sequence[Group], config: RunConfig, reader: PolicyReader
 ) -> list[list[Row]]:
-    """Rows of every group; weights see the policy that sampled."""
+    """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
     return assign(
         groups, options.name, options.weights, options.settings, reader, configured_mixture(config)
@@ -265,7 +270,7 @@ def bind_sampler(state: RunState) -> SamplerBinding:
 
 
 def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
-    """What credit may look at in this iteration."""
+    """The view of the policy that credit methods get in this iteration."""
     iteration, seed = state.iteration + 1, config.loop.seed
     return PolicyReader(
         state.policy, config.sample.temperature, state.micro_batch, iteration, seed, state.passes
@@ -275,7 +280,7 @@ def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
 def balance_batch(
     state: RunState, groups: list[list[Row]], config: RunConfig, now: int
 ) -> list[Row]:
-    """The rows of this iteration's update; none while no balanced batch can be taken."""
+    """The rows of this iteration's update; none until a balanced batch can be formed."""
     if config.balance.tau == 0:
         return [row for group in groups for row in group]
     state.buffer.add(groups)
@@ -290,7 +295,7 @@ def with_old_logprobs(
     config: RunConfig,
     known_scores: Scores = NO_SCORES,
 ) -> list[Row]:
-    """Score what is trained after the weights have changed: in the batch, and in the buffer."""
+    """Score the rows that will be trained after the weights change: of the batch and the buffer."""
     if config.update.old_logprobs == "sampler":
         return batch
     reader = replace(make_policy_reader(state, config), scores=dict(known_scores))
@@ -302,8 +307,9 @@ def with_old_logprobs(
 def make_monitor(
     state: RunState, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
 ) -> Monitor | None:
-    """The microscope for this iteration; None: not now. Watched are the first groups with both
-    signs among what is looked at.
+    """The monitor of this iteration, or None if it is off or not due.
+
+    The groups whose pushes are stored are the first monitored ones with rows of both signs.
     """
     options, iteration = config.monitor, state.iteration + 1
     if not options.every or iteration % options.every:
@@ -350,13 +356,14 @@ def update(
             on_policy=s == first_updating and not uses_sampler_logprobs,
             rule=rule.for_step(s) if rule else None,
         )
-        if result.skipped != "no signal":  # such a step was never tried
+        if result.skipped != "no signal":  # such a step was never attempted
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
         if state.skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise PoiseError(
                 f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a loss or gradient that is not "
-                "finite: start anew with a lower update.lr; what the run wrote before is whole"
+                "finite: start a new run with a lower update.lr; what was written before is intact"
             )
+        # The step numbers its own rows; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
 
@@ -371,7 +378,7 @@ def evaluate(
 ) -> None:
     """Held-out success before training, after it, and every `evaluate.every` iterations.
 
-    Every setting samples with the same seeds, and a resumed run repeats none that was judged.
+    Every setting samples with the same seeds. A resumed run skips settings already evaluated.
     """
     options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
     due = iteration in (0, config.loop.iterations) or (
@@ -402,7 +409,7 @@ def evaluate(
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
-    """The model, and the mark of a run that came to its end."""
+    """Warn of a failed run, save the model, and mark the run as finished."""
     iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
     warning = metrics.explain_no_step(iterations) or describe_decline(
         evaluations, iterations, config.update.lr

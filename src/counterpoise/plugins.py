@@ -1,14 +1,14 @@
-"""FILE.py:FUNCTION or MODULE:FUNCTION -> a function of the user's, the same throughout a run.
+"""Plugins: the user's own functions, named FILE.py:FUNCTION or MODULE:FUNCTION.
 
-    my_rewards.py:score                                as it is asked for
-    /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run keeps it
+    my_rewards.py:score                                as the user writes it
+    /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run stores it
     my_rewards.py:score=0.5                            with a share, in lists of several
 
-What stands behind the @ begins the file's sha256. A run is pinned to it when its options are read,
-and whoever loads the function later (the run that is resumed, another process) gets the one that
-the run began with or one line that says the file has changed. The very bytes that were hashed are
-run, once a process: an edit while a run goes on does not reach it. Only the file itself is hashed,
-not what it imports. MODULE is found as Python finds it, FILE needs to be in no package.
+After the @ come the first digits of the file's SHA-256. A run is pinned to it when its options are
+read. A later load (by a resumed run or another process) gets the same function, or one line that
+says the file has changed. The bytes that were hashed are the ones executed, once per process, so
+editing the file does not affect a running run. Only the file itself is hashed, not its imports.
+MODULE is looked up as Python does; FILE need not belong to a package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from counterpoise.errors import PoiseError, first_line, unknown_name
 
-PLUGIN_CHOICE = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
+PLUGIN_CHOICE = "FILE.py:FUNCTION"  # the choice that stands for any plugin
 DIGEST_DIGITS = 16
 _PLUGIN_NAME = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGEST_DIGITS}}}))?(?:\s*=\s*(.*))?")
 
@@ -52,7 +52,7 @@ class PluginName(NamedTuple):
 
 
 class PluginFunction(NamedTuple):
-    """One that is loaded. What `call` raises is one line with the file and the line of it."""
+    """A loaded plugin. Exceptions of `call` become one line with the file and line number."""
 
     path: Path
     name: str
@@ -60,7 +60,7 @@ class PluginFunction(NamedTuple):
     call: Callable[..., Any]
 
     def check_arguments(self, *takes: str, **named: str) -> None:
-        """It must take so many arguments by place, and these by name."""
+        """Check that it accepts these positional and keyword arguments."""
         try:
             self.signature.bind(*takes, **named)
         except TypeError as fault:
@@ -69,11 +69,12 @@ class PluginFunction(NamedTuple):
 
 
 def is_plugin(name: str) -> bool:
-    """No name of ours has a colon."""
+    """Whether a name is a plugin: built-in names have no colon."""
     return ":" in name
 
 
 def parse_plugin_name(name: str) -> PluginName:
+    """Split a plugin's name into its source, function, digest and share."""
     match = _PLUGIN_NAME.fullmatch(name)
     if match is None:
         raise _malformed_name(name)
@@ -82,13 +83,15 @@ def parse_plugin_name(name: str) -> PluginName:
 
 
 def name_without_location(name: str) -> str | tuple[str | None, ...]:
-    """What any name stands for: a function of the user's is what its file says, wherever it lies;
-    ours as it is."""
+    """A name to compare runs by: a plugin without its path, a built-in name unchanged.
+
+    Equal digests mean equal files, wherever these are.
+    """
     return parse_plugin_name(name)[1:] if is_plugin(name) else name
 
 
 def display_name(name: str) -> str:
-    """Any name where people read it: the file without its folder and its pin; ours as it is.
+    """A name for people to read: a plugin without folder and digest, a built-in name unchanged.
 
     Example:
         >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5"), shown("grouped")
@@ -102,16 +105,17 @@ def display_name(name: str) -> str:
 
 
 def display_names(value: Any) -> Any:
-    """The same of an option that may be a list."""
+    """`display_name` for the value of an option, which may be a list."""
     return (
         [display_name(name) for name in value] if isinstance(value, list) else display_name(value)
     )
 
 
 def pin_plugin(name: str, folder: Path) -> str:
-    """The name as a run keeps it; a relative path is one from `folder`, or from here.
+    """The name as a run stores it, with the file's digest.
 
-    One that is pinned stays as it is, whatever became of the file: reading a run asks for none.
+    A relative path is looked up in `folder`, then in the working directory. A name that is already
+    pinned is returned unchanged even if its file is gone: a stored run must remain readable.
     """
     plugin = parse_plugin_name(name)
     if plugin.digest:
@@ -127,14 +131,14 @@ def pin_plugin(name: str, folder: Path) -> str:
 
 
 def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
-    """The function, which must take arguments of these names (its own may be others)."""
+    """Load the function and check that it accepts as many arguments as `takes` names."""
     plugin = load_plugin(name)
     plugin.check_arguments(*takes)
     return plugin.call
 
 
 def load_plugin(name: str) -> PluginFunction:
-    """The function, whatever it takes."""
+    """Load a plugin without checking its arguments."""
     plugin = parse_plugin_name(name)
     if plugin.share is not None:
         raise _malformed_name(name)
@@ -157,7 +161,9 @@ def _load_plugin(plugin: PluginName) -> PluginFunction:
     try:
         parameters = signature(function)
     except (TypeError, ValueError) as fault:
-        raise PoiseError(f"{path}: what {plugin.function} takes is not known: {fault}") from fault
+        raise PoiseError(
+            f"{path}: the arguments of {plugin.function} cannot be determined: {fault}"
+        ) from fault
 
     def call(*given: Any, **named: Any) -> Any:
         with explain_plugin_errors(path):
@@ -189,7 +195,7 @@ def _load_module(source: str, digest: str) -> ModuleType:
 
 @contextmanager
 def explain_plugin_errors(path: Path) -> Iterator[None]:
-    """What the user's code raises, as one line; a PoiseError is one already."""
+    """Turn an exception of the user's code into one line; a PoiseError passes unchanged."""
     try:
         yield
     except PoiseError:
@@ -221,7 +227,7 @@ def _is_file(source: str) -> bool:
 
 
 def _source_path(source: str) -> Path:
-    """Of the file, or of the module's."""
+    """The path of the source file."""
     if _is_file(source):
         return Path(source)
     origin = ""
@@ -232,8 +238,8 @@ def _source_path(source: str) -> Path:
             origin = _find_module_file(source)
     if not _is_file(origin):
         raise PoiseError(
-            f"no module '{source}' where Python looks: install it or set PYTHONPATH, or name a "
-            f"file, as {PLUGIN_CHOICE}"
+            f"Python finds no module '{source}': install it, set PYTHONPATH, or name a file as "
+            f" {PLUGIN_CHOICE}"
         )
     return Path(origin)
 
@@ -242,7 +248,7 @@ def _find_module_file(module: str) -> str:
     try:
         spec = find_spec(module)
     except ModuleNotFoundError as fault:
-        if not f"{module}.".startswith(f"{fault.name}."):  # something that it imports
+        if not f"{module}.".startswith(f"{fault.name}."):  # one of its imports is missing
             raise
         return ""
     return (spec and spec.origin) or ""
@@ -259,11 +265,11 @@ def _hash_source(text: bytes) -> str:
     return sha256(text).hexdigest()[:DIGEST_DIGITS]
 
 
-# Name -> the one function that carries it, imported when first asked for.
+# Tables of variants, each imported when it is first used.
 #
-# A variant (a composer, an advantage, a surrogate, a panel) is one file and one line in its
-# stage's table. Tables hold strings, so listing the names costs no heavy import. A table may also
-# take functions that stand in no table: the user's own, by FILE.py:FUNCTION (plugins.py).
+# A variant (a composer, an advantage, a surrogate, a panel) is one file and one line of its table
+# in variants.py. Tables hold strings, so listing the names imports nothing heavy. A table may also
+# accept plugins, FILE.py:FUNCTION.
 
 
 class Registry(Mapping[str, str]):
@@ -294,7 +300,7 @@ class Registry(Mapping[str, str]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What an option that names an entry may be."""
+        """The values of an option that names an entry."""
         return (*self._entries, PLUGIN_CHOICE) if self.plugin_loader else tuple(self._entries)
 
     def load(self, name: str) -> Callable[..., Any]:

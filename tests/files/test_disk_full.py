@@ -81,8 +81,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path: Path)
     assert [kind for kind, _, _ in told] == ["rollouts", "tokens", "metrics", "checkpoints"]
     for kind, line, files in told:
         assert line.startswith(f"{run}/{kind}")
-        assert "could not be written: No space left on device. What was written before" in line
-        assert line.endswith(f"free some space, then go on with poise train --resume --out {run}")
+        assert "could not be written: No space left on device. Everything written before" in line
+        assert line.endswith(
+            f"free some space, then continue with poise train --resume --out {run}"
+        )
         assert not any(name.endswith(".part") for name in files)
         assert "checkpoints/iteration_00001/manifest.json" in files
 
@@ -183,7 +185,7 @@ def test_what_is_not_the_disks_fault_goes_through(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError), explain_write_errors(tmp_path / "a", tmp_path):
         raise SafetensorError("invalid header")
     with (
-        pytest.raises(PoiseError, match=r"could not be written: Permission denied.*mend that"),
+        pytest.raises(PoiseError, match=r"could not be written: Permission denied.*fix that"),
         explain_write_errors(tmp_path / "a", tmp_path),
     ):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))

@@ -141,7 +141,7 @@ def test_a_file_that_is_here_is_read(problems: Path) -> None:
 
 def test_files_that_are_not_here_are_named(problems: Path) -> None:
     gone = problems.with_name("gone.jsonl")
-    not_here = f"{gone} is not here: the run would stop for it"
+    not_here = f"{gone} does not exist: the run would fail"
     unread = UNREAD.replace("checked    ", "checked    the problems; ")
     assert describe_problems(of_file(gone)) == [f"task           {not_here}", unread]
     assert (

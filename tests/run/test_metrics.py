@@ -255,7 +255,7 @@ def test_why_a_run_took_no_step(last: dict, said: str) -> None:
 def test_a_run_that_was_always_right_took_no_step() -> None:
     right = QUIET | {"success": 1.0, "reward": 1.0}
     assert metrics.explain_no_step([right, right]) == (
-        "no optimizer step was taken: every response was right: check the reward, or take harder "
+        "no optimizer step was taken: every response was correct: check the reward, or take harder "
         "problems"
     )
 

@@ -35,7 +35,7 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: bytes, said: str) -> N
     with pytest.raises(PoiseError) as fault:
         is_finished(tmp_path, 3)
     assert str(fault.value).startswith(f"{mark} is damaged ({said}")
-    assert str(fault.value).endswith(": remove it, and the run is unfinished")
+    assert str(fault.value).endswith(": remove it to treat the run as unfinished")
     assert "\n" not in str(fault.value)
 
 

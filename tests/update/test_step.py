@@ -187,7 +187,7 @@ def test_five_in_a_row_stop_the_run(state: RunState) -> None:
     before = weights(state.policy)
     with pytest.raises(
         PoiseError,
-        match=r"5 optimizer steps in a row .* not finite: start anew with a lower update\.lr",
+        match=r"5 optimizer steps in a row .* not finite: start a new run with a lower update\.lr",
     ):
         take(state, "bbbbb")
     assert torch.equal(weights(state.policy), before)

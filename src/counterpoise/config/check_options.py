@@ -1,4 +1,4 @@
-"""Options that are each right and together are not: found before anything is written."""
+"""Checks of options that are valid alone but not together, made before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_FLOAT32 = 3.4e38  # its largest number
 
 
 def check_config(config: RunConfig) -> RunConfig:
-    """The same configuration, or the first reason why it cannot run."""
+    """Return the configuration unchanged, or raise the first reason why it cannot run."""
     parse_settings(config.evaluate.settings, config.sample)
     for check in (
         _check_levels,
@@ -46,16 +46,18 @@ def _check_steps(config: RunConfig) -> str:
     rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
     rows = target if tau else prompts * G
+    # Reward balance may fill its target with few groups; fewer than this is impossible.
     fewest_groups = math.ceil(target / G)
     if rule == "whole" and steps != 1:
         return "batch.composer=whole makes one step: set batch.steps=1"
     if rule == "by_sign" and steps == 1:
-        return "batch.composer=by_sign keeps the signs apart: raise batch.steps to 2"
+        return "batch.composer=by_sign puts the signs into different steps: raise batch.steps to 2"
     if rule == "half_groups" and steps == 1:
-        return "batch.composer=half_groups puts the halves of a group apart: raise batch.steps to 2"
+        return "batch.composer=half_groups needs a step for each half: raise batch.steps to 2"
     if rows < steps:
         many = format_count(rows, "row")
         return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
+    # These composers place whole groups (or halves of groups), so rows alone are not enough.
     group_by_group = rule in ("grouped", "coupled", "half_groups")
     if group_by_group and prompts < steps:
         return (
@@ -77,29 +79,27 @@ def _check_credit(config: RunConfig) -> str:
 
 
 def _check_groups(config: RunConfig) -> str:
-    """Anchors and dynamic sampling: what a group may be."""
+    """Anchors and dynamic sampling restrict what may be done with a group."""
     sample, credit = config.sample, config.credit
     if sample.anchors and sample.anchors > sample.group_size - 2:
         return (
-            f"sample.anchors={sample.anchors} leaves no two of sample.group_size="
-            f"{sample.group_size} responses for the problem: lower it"
+            f"sample.anchors={sample.anchors} leaves fewer than two of sample.group_size="
+            f"{sample.group_size} responses for the problem: lower sample.anchors"
         )
     if sample.anchors and config.update.old_logprobs == "sampler":
         return (
-            "sample.anchors: the sampler did not draw anchors after the problem; set "
-            "update.old_logprobs=trainer"
+            "sample.anchors: the sampler has no log-probabilities of anchors given the problem; "
+            "set update.old_logprobs=trainer"
         )
     if sample.anchors and config.update.importance != "off":
-        return (
-            "sample.anchors: nobody knows an anchor's importance weight; set update.importance=off"
-        )
+        return "sample.anchors: an anchor has no importance weight; set update.importance=off"
     if sample.anchors and config.batch.composer == "coupled":
         return (
             "batch.composer=coupled needs the sampler's log-probabilities, which anchors lack: "
             "choose batch.composer=grouped"
         )
     if sample.anchors and config.task.environment != "none":
-        return "sample.anchors: nobody answers an anchor; set task.environment=none"
+        return "sample.anchors: an environment cannot reply to an anchor; set task.environment=none"
     if sample.refills and credit.name == "w_reinforce":
         return (
             "credit.name=w_reinforce learns from groups without spread, which dynamic sampling "
@@ -114,16 +114,16 @@ def _check_rewards(config: RunConfig) -> str:
         STAGE_CHECKS.load("verify.also")(config)
     if options.overlong_tokens > config.sample.max_new_tokens:
         return (
-            f"verify.overlong_tokens={options.overlong_tokens} is more than a response has: "
+            f"verify.overlong_tokens={options.overlong_tokens} is longer than a response: "
             f"choose at most sample.max_new_tokens={config.sample.max_new_tokens}"
         )
     if config.credit.mixture != "sum" and not options.also:
-        return f"credit.mixture={config.credit.mixture} has one reward to mix: set verify.also"
+        return f"credit.mixture={config.credit.mixture} has one reward to combine: set verify.also"
     return ""
 
 
 def _check_balance(config: RunConfig) -> str:
-    """RB must be able to fill a batch at all."""
+    """Reward balance must be able to fill a batch."""
     tau, target = config.balance.tau, config.balance_target
     if tau and config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
@@ -141,10 +141,11 @@ def _check_balance(config: RunConfig) -> str:
 
 
 def _check_learning_rates(config: RunConfig) -> str:
-    """AdamW's first step multiplies by lr / (1 - 0.9)."""
+    """Reject learning rates that overflow float32."""
+    # AdamW's first step multiplies by lr / (1 - 0.9).
     for name, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
         if 10 * lr > LARGEST_FLOAT32:
-            return f"{name}={lr:g}: float32 holds no update of that size: lower it"
+            return f"{name}={lr:g}: an update of that size overflows float32: lower it"
     return ""
 
 
@@ -159,7 +160,7 @@ def _check_importance(config: RunConfig) -> str:
 
 
 def _check_trajectory(config: RunConfig) -> str:
-    """Only a loss that is linear in the weights keeps what they were made for."""
+    """Trajectory weights cancel within a group only if the loss is linear in them."""
     options = config.update
     if options.trajectory == "off":
         return ""
@@ -174,45 +175,46 @@ def _check_trajectory(config: RunConfig) -> str:
 
 
 def _check_rule(config: RunConfig) -> str:
-    """Rules that stand in for the clip, or would undo what another option is for."""
+    """Some rules replace the clip, or contradict another option."""
     name, update = config.credit.rule, config.update
     if name != "off" or config.credit.rule_settings:
         STAGE_CHECKS.load("credit.rule")(config)
     if name == "kl_cov" and update.surrogate != "unclipped":
-        return "credit.rule=kl_cov stands in for the clip: set update.surrogate=unclipped"
+        return "credit.rule=kl_cov replaces the clip: set update.surrogate=unclipped"
     if name == "clip_cov" and update.trajectory != "off":
         return (
-            "credit.rule=clip_cov leaves tokens out, after which a group no longer cancels: "
+            "credit.rule=clip_cov excludes tokens, after which a group no longer cancels: "
             "set update.trajectory=off"
         )
     return ""
 
 
 def _check_environment(config: RunConfig) -> str:
-    """What takes a rollout for one response, and what takes it for an episode."""
+    """Some options need single responses, others need episodes."""
     weights, name = config.credit.weights, config.task.environment
     if name == "none":
-        answered = "weighs what an environment answered: set task.environment=tries"
+        answered = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {answered}" if weights == "serl" else ""
     setting = f"task.environment={name}"
     if weights in ("grail", "oar_g", "oar_p"):
-        return f"credit.weights={weights} looks at one answer of one response, not with {setting}"
+        return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
-        return f"{setting} needs sample.engine=native: it alone was tried with episodes"
+        return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
     if any(also.partition("=")[0].strip() == "overlong" for also in config.verify.also):
         return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 
 
 def _check_vllm(config: RunConfig) -> str:
-    """What vLLM cannot say or do as the native sampler does."""
+    """vLLM lacks some abilities of the native sampler."""
     s = config.sample
     if s.engine != "vllm":
         return ""
     if s.temperature != 1 and (s.top_p < 1 or s.top_k):
         return (
-            "sample.engine=vllm gives no log-probabilities of the whole distribution at "
-            f"temperature {s.temperature:g} with a cut: set sample.top_p=1 and sample.top_k=0"
+            "sample.engine=vllm gives no log-probabilities of the full distribution at "
+            f"temperature {s.temperature:g} with top-p or top-k: set sample.top_p=1 and "
+            "sample.top_k=0"
         )
     if s.temperature < 0.01:
         return "sample.engine=vllm samples at 0.01 and above: raise sample.temperature"
@@ -225,7 +227,7 @@ def _check_scratch_model(config: RunConfig) -> str:
         return f"warmup.heads must be even, not {heads}: two share a key/value head"
     if hidden % (2 * heads):
         return (
-            f"warmup.hidden={hidden} does not make {heads} heads of even width: "
+            f"warmup.hidden={hidden} cannot be split into {heads} heads of even width: "
             f"choose a multiple of {2 * heads}"
         )
     return ""

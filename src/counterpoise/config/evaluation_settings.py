@@ -1,11 +1,11 @@
-"""How held-out problems are sampled: temperature and nucleus, several ways in one run.
+"""Evaluation settings: the temperature and top-p at which held-out problems are sampled.
 
     "training"    sample.temperature and sample.top_p: what training optimises
     "0.6/0.95"    temperature 0.6, top-p 0.95: what papers report
 
-A run names its settings in `evaluate.settings`; titles and verdicts go by the first.
-evaluations.jsonl has one line for each iteration and setting. Lines of older runs do not say how
-they were sampled: as in training.
+A run names its settings in `evaluate.settings`; titles and verdicts use the first.
+evaluations.jsonl has one line per iteration and setting. Lines of older runs do not name a setting;
+they were sampled as in training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EvaluationSetting:
         return f"{self.temperature:g}/{self.top_p:g}"
 
     def apply_to(self, sample: SampleConfig) -> SampleConfig:
-        """The training's way of sampling, but at this temperature and nucleus."""
+        """The sampling options of training with this temperature and top-p."""
         if self == EvaluationSetting(sample.temperature, sample.top_p):
             return sample
         return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)
@@ -48,29 +48,29 @@ def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
     try:
         temperature, top_p = (float(number) for number in text.split("/"))
     except ValueError:
-        temperature, top_p = 0.0, 0.0
+        temperature, top_p = 0.0, 0.0  # outside the limits below
     if not (1e-3 <= temperature < 1e3 and 1e-6 <= top_p <= 1):
         raise PoiseError(
-            f"evaluate.settings: '{text}' is not a way to sample: write 'training', or a "
+            f"evaluate.settings: '{text}' is not a setting: write 'training', or a "
             "temperature and a top-p such as '0.6/0.95'"
         )
     return EvaluationSetting(temperature, top_p)
 
 
 def parse_settings(names: Sequence[str], sample: SampleConfig) -> tuple[EvaluationSetting, ...]:
-    """In the order of the run file; one that is named twice is an error."""
+    """The settings in the order of the run file; a repeated one is an error."""
     settings = tuple(parse_setting(name, sample) for name in names)
     if len(set(settings)) < len(settings):
-        raise PoiseError(f"evaluate.settings names one way to sample twice: {', '.join(names)}")
+        raise PoiseError(f"evaluate.settings names a setting twice: {', '.join(names)}")
     return settings
 
 
 def group_by_setting(
     evaluations: Sequence[Mapping[str, Any]],
 ) -> dict[EvaluationSetting | None, list[Mapping[str, Any]]]:
-    """Lines of evaluations.jsonl by how they were sampled, the first setting first.
+    """Lines of evaluations.jsonl by setting, in order of first appearance.
 
-    None: a run from before settings, which sampled as in training.
+    The key None holds lines of older runs, which sampled as in training.
     """
     lines_by_setting: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
     for line in evaluations:
@@ -94,6 +94,6 @@ def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
         values = [0.0]
     if len(set(values)) < len(values) or not all(1e-3 <= value <= high for value in values):
         raise PoiseError(
-            f"{option} {text}: give numbers from 0.001 to {high:g}, a comma between them, each once"
+            f"{option} {text}: give distinct numbers from 0.001 to {high:g}, separated by commas"
         )
     return values

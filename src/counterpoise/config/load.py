@@ -1,7 +1,7 @@
 """Run files: TOML and `--set section.option=value` -> a checked RunConfig, and back.
 
-An unknown or ill-typed option is an error that names the nearest one; nothing has been written by
-then.
+An unknown option or a value of the wrong type is an error, raised before anything is written; the
+message names the nearest known option.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 
 SCHEMA = 1
-OPTION_COUNT = "option_count"  # in a resolved run: how many options follow, to notice a torn file
-# Where presets lie: in an installed wheel, and in a checkout
+OPTION_COUNT = (
+    "option_count"  # in a resolved run: how many options follow, to detect a truncated file
+)
+# Where presets are: in an installed wheel, and in a checkout
 PRESET_FOLDERS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """A TOML file, or the name of a preset in runs/, with `section.option=value` on top."""
+    """Load a TOML file or a preset of runs/, with overrides `section.option=value`."""
     path = find_run_file(source)
     return config_from_tables(read_tables(path), overrides, where=str(path))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
+    """The sections of a run file as nested dictionaries, not yet checked."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
@@ -103,7 +106,7 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()
-        if value[:1] == "[" and value[-1:] == "]":  # shells take quotation marks away
+        if value[:1] == "[" and value[-1:] == "]":  # the shell has removed the quotation marks
             value = [word.strip() for word in value[1:-1].split(",")]
     return section, key, value
 
@@ -122,6 +125,7 @@ def read_section(
         meta = known_options[key].metadata
         values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, source)
         if PLUGIN_CHOICE in meta["choices"]:
+            # A path given by --set is relative to the working directory, not to the run file.
             folder = Path(where).parent if source == where else Path()
             values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, source)
     return kind(**values)
@@ -137,6 +141,7 @@ def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], wher
                 f"{where}: {name} must be a list of {item.__name__}, not {value!r}{like}"
             )
         return value
+    # TOML reads `1` as an integer; a larger one would overflow in float().
     if kind is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
     if type(value) is not kind:
@@ -154,7 +159,7 @@ def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], wher
 
 
 def _pin_plugins(name: str, value: Any, folder: Path, where: str) -> Any:
-    """Functions of the user's, in a list or alone; a run file means files beside it."""
+    """Pin the plugins of an option; paths in a run file are relative to that file's folder."""
     if isinstance(value, list):
         return [_pin_plugins(name, item, folder, where) for item in value]
     try:
@@ -168,7 +173,7 @@ def _describe_type(kind: type) -> str:
 
 
 def to_toml(config: RunConfig) -> str:
-    """The resolved run, every option spelled out: what config.toml in a run folder holds."""
+    """The resolved run with every option: the content of config.toml in a run folder."""
     lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(list_options())}"]
     for section in dataclasses.fields(config):
         lines += ["", f"[{section.name}]"]
@@ -178,12 +183,12 @@ def to_toml(config: RunConfig) -> str:
 
 
 def _format_toml(value: Any) -> str:
-    """JSON that is TOML too: no surrogate pairs, and DEL escaped."""
+    """A value as JSON that is also valid TOML: no surrogate pairs, and DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def find_plugin_options(config: RunConfig) -> dict[str, tuple[str, ...]]:
-    """Options that name functions of the user's -> these: {"verify.name": ("/a/b.py:f@...",)}."""
+    """The plugins that each option names, such as {"verify.name": ("/a/b.py:f@...",)}."""
     plugins_by_option = {}
     for section in dataclasses.fields(config):
         table = getattr(config, section.name)
@@ -196,7 +201,7 @@ def find_plugin_options(config: RunConfig) -> dict[str, tuple[str, ...]]:
 
 
 def plugin_overrides(config: RunConfig) -> list[str]:
-    """Options that name functions of the user's, as --set takes them, with the files' content."""
+    """`--set` overrides that repeat the plugins of a run, each pinned to its file's content."""
     options = (option.partition(".")[::2] for option in find_plugin_options(config))
     return [f"{s}.{key}={_format_toml(getattr(getattr(config, s), key))}" for s, key in options]
 

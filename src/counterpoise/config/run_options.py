@@ -32,7 +32,7 @@ class EvaluateConfig:
     settings: list[str] = option(
         ["training"],
         "how evaluation samples: 'training' (the training temperature and top-p) or "
-        "TEMPERATURE/TOP_P such as '0.6/0.95'. Verdicts use the first; each one costs an evaluation",
+        "TEMPERATURE/TOP_P such as '0.6/0.95'. Verdicts use the first; each one costs time",
     )
     every: int = option(0, "also evaluate every so many iterations; 0 is off", at_least=0)
 

@@ -1,11 +1,11 @@
-"""Whether training made a model worse: one line at the end of a run that did.
+"""Detect that training made a model worse: one line at the end of such a run.
 
     collapsed    success ended below COLLAPSE = 1/2 of where it began
     declined     success ended below where it began; if the 95 % intervals overlap, maybe by chance
 
-Success is that of held-out problems, sampled as the first of `evaluate.settings` says. Without them
-it is that of the training prompts, the last quarter of the iterations against the first; prompts
-differ from one to the other, so only a collapse is told.
+Success is measured on held-out problems, sampled by the first of `evaluate.settings`. Without any,
+the training prompts of the last quarter of the iterations are compared with those of the first;
+since these are different prompts, only a collapse is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LogRecords = Sequence[Mapping[str, Any]]
 
 
 def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) -> str:
-    """What to tell of a run, from its evaluations.jsonl and metrics.jsonl; "": it did not decline.
+    """A warning from a run's evaluations.jsonl and metrics.jsonl; "" if it did not decline.
 
     Example: "held-out success ended below its start, 46.1 % [41.0, 51.2] -> 32.5 % [29.1, 36.4]"
     """

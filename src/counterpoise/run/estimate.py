@@ -1,4 +1,4 @@
-"""What a run will do and need, before it starts: `poise train X --dry-run`.
+"""Estimate what a run will do and need before it starts: `poise train X --dry-run`.
 
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
                 bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
@@ -9,10 +9,10 @@
                 + (2 heads + 2 key/value heads) * head size; with checkpointing only its input, and
                 one layer as above
 
-Estimates, not promises: attention workspaces and the allocator's waste come on top.
+These are estimates: attention workspaces and allocator overhead come on top.
 
-Files of problems that lie here are read, and a fault in them is found now; one that does not lie
-here is named. Nothing is fetched and no model is loaded, and what was left unread is said.
+Problem files on this machine are read, so that errors in them are found now; missing files are
+named. Nothing is downloaded and no model is loaded; the output says what was not checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DecoderShape:
     intermediate: int
     vocabulary: int
     tied: bool
-    positions: int  # it was made for
+    positions: int  # that it was trained for
 
     @property
     def parameters(self) -> int:
@@ -63,7 +63,7 @@ KNOWN_SHAPES = {
 
 
 def find_shape(name: str) -> DecoderShape | None:
-    """From the table above, a shape by name, or the model's own config.json on this machine."""
+    """A model's shape: from the table above, by name, or from its config.json on this machine."""
     if name in KNOWN_SHAPES:
         return KNOWN_SHAPES[name]
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
@@ -87,7 +87,7 @@ def find_shape(name: str) -> DecoderShape | None:
 
 
 def _load_model_config(name: str) -> Any:
-    """None where the model is not on this machine."""
+    """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
     from counterpoise.model.decoder import check_architecture
@@ -98,14 +98,14 @@ def _load_model_config(name: str) -> Any:
         return None
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except Exception as fault:  # transformers raises as it pleases
+    except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{path / 'config.json'}: {first_line(fault)}") from fault
     check_architecture(config)
     return config
 
 
 def describe_run(config: RunConfig) -> str:
-    """The resolved configuration, then counts and memory in plain words."""
+    """The resolved configuration, followed by counts, memory and problems as comments."""
     s, n = config.sample, config.loop.iterations
     rollouts = s.prompts * s.group_size
     tokens = rollouts * s.max_new_tokens * _max_turns(config)
@@ -134,7 +134,7 @@ def _max_turns(config: RunConfig) -> int:
 
 
 def describe_memory(config: RunConfig) -> list[str]:
-    """The model and its memory, in lines."""
+    """Lines about the model's size and its memory."""
     shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
@@ -153,7 +153,7 @@ def describe_memory(config: RunConfig) -> list[str]:
     if config.update.checkpointing:
         activations_per_token = shape.layers * shape.hidden + per_layer
     activations = config.update.micro_tokens * activations_per_token * width
-    # an environment may tell the problem again
+    # An environment may repeat the problem in every turn.
     length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
     row_bytes = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     sampler_lines = [
@@ -165,7 +165,7 @@ def describe_memory(config: RunConfig) -> list[str]:
         sampler_lines = [f"               vLLM's weights, keys and values: {share}"]
     fault = describe_overflow(
         0, config.sample.max_new_tokens, shape.positions
-    )  # of prompts nobody knows
+    )  # the length of prompts is unknown
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
@@ -178,14 +178,14 @@ def describe_memory(config: RunConfig) -> list[str]:
 
 
 def describe_problems(config: RunConfig) -> list[str]:
-    """The problems and what was not checked, in lines; a fault in a file that is here is raised."""
+    """Lines about the problems and what was not checked; errors in files that exist are raised."""
     task = config.task
     problem_files = [
         name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"
     ]
     missing = [name for name in (*problem_files, *task.benchmarks) if not Path(name).exists()]
     load_benchmarks([name for name in task.benchmarks if name not in missing])
-    task_lines = [f"{name} is not here: the run would stop for it" for name in missing]
+    task_lines = [f"{name} does not exist: the run would fail" for name in missing]
     unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
     if task.name == "hub" and task.path:
         task_lines.insert(0, f"{task.path}, by the package `datasets`")
@@ -200,8 +200,8 @@ def describe_problems(config: RunConfig) -> list[str]:
 
 
 def _describe_problem_counts(config: RunConfig) -> str:
-    """Files are read whole; of problems that are generated one is made, so that a wrong name or a
-    missing package is found."""
+    """Count the problems. Files are read completely; of generated problems only one is made, which
+    is enough to find a wrong name or a missing package."""
     task = config.task
     generated = task.name in ("word_problems", "reasoning_gym")
     few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM: `timeout`, batch systems and the experiment stop a command by the latter.
+"""Ctrl-C and SIGTERM: stop a command cleanly, at the end of what it is doing.
 
-To Ctrl-C a command may be deaf: in the background of a script it starts with SIGINT ignored.
+`timeout`, batch systems and `poise experiment` send SIGTERM. Ctrl-C may have no effect: a command
+in the background of a script starts with SIGINT ignored.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-REPEATED_SIGNAL_SECONDS = (
-    1.0  # seconds in which a second signal is the first once more: `timeout` sends two
-)
+REPEATED_SIGNAL_SECONDS = 1.0  # `timeout` sends two signals: within this time they count as one
 
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt; in the main thread only, as Python asks."""
+    """Inside, SIGTERM raises KeyboardInterrupt. Only for the main thread, as Python requires."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -33,10 +32,11 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
-    """Inside, what would interrupt waits for the end of the block, and stderr is told what is being
-    done meanwhile; a second signal does not wait. Yields whether one is waiting.
+    """Delay interrupts until the end of the block and print `activity` to stderr meanwhile.
 
-    Signals that are ignored, or that end the process, stay so; in other threads nothing changes.
+    Yields a function that says whether an interrupt is waiting. A second signal takes effect at
+    once. Signals that are ignored, or that end the process, keep doing so; threads other than the
+    main one are not affected.
     """
     arrived: list[tuple[int, float]] = []
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -50,8 +50,8 @@ def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
         received_at = time.monotonic()
         if not arrived:
             arrived.append((number, received_at))
-            notice = f"\npoise: {activity}; once more stops at once, without\n"
-            os.write(2, notice.encode())  # what is buffered may be half written
+            notice = f"\npoise: {activity}; interrupt again to stop at once, without it\n"
+            os.write(2, notice.encode())  # not print: a signal may interrupt a half-written buffer
         elif received_at - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
             previous_handlers[signal.Signals(number)](number, None)
 

@@ -1,4 +1,4 @@
-"""The numbers of one iteration: its line of metrics.jsonl, of plans.jsonl, and its token trace.
+"""The records of one iteration: its lines of metrics.jsonl and plans.jsonl, its token trace.
 
 Fields that hold times end in `_seconds` or `_per_second`; all others repeat exactly when a run is
 repeated on the CPU.
@@ -31,11 +31,13 @@ class StageClock:
 
     def lap(self, stage: str) -> None:
         time_now, name = time.perf_counter(), f"{stage}_seconds"
-        self.laps[name] = self.laps.get(name, 0.0) + time_now - self.last  # a stage may come again
+        self.laps[name] = (
+            self.laps.get(name, 0.0) + time_now - self.last
+        )  # a stage may run more than once
         self.last = time_now
 
     def split(self, stage: str, substage: str, seconds: float) -> None:
-        """Take `substage` out of the time of `stage`, inside which it ran."""
+        """Move `seconds` from `stage` to `substage`, which ran inside it."""
         self.laps[f"{stage}_seconds"] -= seconds
         self.laps[f"{substage}_seconds"] = seconds
 
@@ -45,17 +47,17 @@ class StageClock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IterationResult:
-    """What one iteration made, stage by stage."""
+    """What each stage of one iteration produced."""
 
     number: int
-    groups: Sequence[Group]  # as sampled and verified, those that dynamic sampling dropped too
+    groups: Sequence[Group]  # as sampled and verified, including those dropped by dynamic sampling
     scores: Scores
     credited_groups: Sequence[Sequence[Row]]  # rows of every group
-    batch: Sequence[Row]  # rows of the update; empty while reward balance waits
+    batch: Sequence[Row]  # rows of the update; empty while reward balance waits for more
     plan: BatchPlan | None
     description: PlanDescription | None
     results: Sequence[StepResult]
-    measurements: Sequence[StepMeasurement]  # of the monitor, one for each step that it looked at
+    measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
     sampling_rounds: int = 1  # of sampling
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
 
@@ -103,7 +105,7 @@ def metrics_record(
 
 
 def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
-    """Means of the further rewards, and the success of anchors, in runs that have them."""
+    """Means of the extra rewards and the success of anchors, in runs that have them."""
     means = {
         f"reward_{name}": float(np.mean([r.extra_rewards[name] for r in answers]))
         for name in answers[0].extra_rewards
@@ -114,8 +116,8 @@ def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> d
 
 
 def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """In runs with an environment: how long episodes are, and how many of those that took their
-    k-th turn were right at it."""
+    """In runs with an environment: the mean number of turns, and the success at turn k among the
+    episodes that reached it."""
     episodes = [rollout.turns for rollout in rollouts if rollout.turns]
     if not episodes:
         return {}
@@ -143,10 +145,11 @@ def drop_record(iteration: IterationResult) -> dict[str, Any]:
 
 
 def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
-    """Why a run took no optimizer step, from its lines of metrics.jsonl; "": it took one."""
+    """Why a run took no optimizer step, from its lines of metrics.jsonl; "" if it took one."""
     if any(record["steps"] for record in records):
         return ""
     success = {record["success"] for record in records}
+    # A positive share is recorded only with a plan: steps were attempted and all were skipped.
     if any(record["positive_share"] is not None for record in records):
         why = "no loss or gradient was finite: lower update.lr"
     elif any(r["buffer_positive"] or r["buffer_negative"] or r["dropped_aged"] for r in records):
@@ -156,7 +159,7 @@ def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
             "every reward was 0: check the reward, take easier problems, or warm up (poise warmup)"
         )
     elif success == {1.0}:
-        why = "every response was right: check the reward, or take harder problems"
+        why = "every response was correct: check the reward, or take harder problems"
     else:
         why = "the rewards of a group were always equal: check the reward, or take other problems"
     return f"no optimizer step was taken: {why}"
@@ -229,7 +232,7 @@ TRACE_COLUMNS = (
 def token_trace(iteration: IterationResult) -> TokenTrace:
     """Every trained token with the very numbers the loss used; `row` indexes the plan's rows.
 
-    Where the monitor looked, also what the step did to the token and who pushed it.
+    For monitored steps it also holds what the step did to the token and which tokens pushed it.
     """
     results = iteration.results
     rows = [row for result in results for row in result.rows]
@@ -272,13 +275,13 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def push_trace(iteration: IterationResult) -> TokenTrace | None:
-    """Who pushed the watched tokens; None where nothing was watched."""
+    """The strongest pushes on the tokens of watched groups; None if no group was watched."""
     return push_table(
         iteration.measurements, [rows for _, rows in _measurements_with_rows(iteration)]
     )
 
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:
-    """Each view, and which rows of the batch its rows are."""
+    """Each measurement with the batch indices of its rows."""
     steps = iteration.plan.steps if iteration.plan else ()
     return [(view, [steps[view.step][i] for i in view.rows]) for view in iteration.measurements]

@@ -1,4 +1,7 @@
-"""What a run tells whoever watches it. The base class is silent; `progress_display.py` draws."""
+"""Callbacks that a run makes as it proceeds. The base class ignores them all.
+
+`cli/progress_display.py` shows them in a terminal.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from counterpoise.run.heldout import HeldoutSuccess
 
 class RunObserver:
     def notify(self, message: str) -> None:
-        """Something worth a line: prompts left out, a damaged checkpoint."""
+        """A notice for the user, such as prompts left out or a damaged checkpoint."""
 
     def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None: ...
 
@@ -20,7 +23,7 @@ class RunObserver:
         """A finished iteration: its line of metrics.jsonl."""
 
     def on_evaluation_start(self, problems: int, samples: int) -> None:
-        """Held-out problems are about to be answered: on a real model it takes minutes."""
+        """An evaluation begins; on a large model it takes minutes."""
 
     def on_evaluation(
         self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting

@@ -1,4 +1,4 @@
-"""What changes while a run goes on, and how it is put away and taken up again."""
+"""The state of a run: what changes while it trains, and how it is saved and restored."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from counterpoise.update.rules.bind import copy_initial_weights
 
 @dataclass(slots=True)
 class RunState:
-    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else.
+    """Weights, optimizer, buffer and a few counters: all that a checkpoint holds.
 
-    But for the first weights, which the model's own files hold.
+    The initial weights are not in a checkpoint, since the model's own files hold them.
     """
 
     policy: Policy
     optimizer: Optimizer
     buffer: RewardBalancedBuffer
     micro_batch: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
-    prompts_per_draw: MicroBatch  # prompts sampled at once; all of them until memory runs out
-    passes: Passes = EAGER  # how those of the update run
-    sample_function: SampleFunction = sample  # who draws
-    episode_player: EpisodePlayer | None = None  # who answers; None: nobody
-    initial_weights: dict[str, Tensor] | None = None  # the first weights, where a rule reads them
-    iteration: int = 0  # finished
+    prompts_per_draw: MicroBatch  # prompts sampled at once; all until memory runs out
+    passes: Passes = EAGER  # how the forward and backward passes of the update run
+    sample_function: SampleFunction = sample  # the sampler
+    episode_player: EpisodePlayer | None = None  # None without an environment
+    initial_weights: dict[str, Tensor] | None = None  # only if a rule reads them
+    iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
-    """At the start of a run: the policy has the weights that it was loaded with."""
+    """The state at the start of a run, with the weights that the policy was loaded with."""
     options = config.update
     return RunState(
         policy,
@@ -73,7 +73,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
 
 
 def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
-    """Write a checkpoint. The logs reach the disk before it: it promises that they are complete."""
+    """Write a checkpoint. Logs are flushed first, because a checkpoint implies complete logs."""
     folder.sync()
     rows, tensors = rows_to_tensors(state.buffer.state())
     snapshot = checkpoint.Checkpoint(
@@ -95,7 +95,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
 
 
 def check_finite(state: RunState, iteration: int) -> None:
-    """Weights that are not finite sample nothing: the run ends before any of them is stored."""
+    """Stop the run before weights that are not finite are stored: they cannot sample."""
     with torch.no_grad():
         largest = get_total_norm(state.optimizer.weights, norm_type=math.inf)
     if not largest.isfinite():
@@ -107,7 +107,7 @@ def check_finite(state: RunState, iteration: int) -> None:
 
 
 def refill_buffer(state: RunState, rows: list[Row]) -> None:
-    """Give the buffer back its waiting rows, as they are now."""
+    """Replace the buffer's waiting rows, for example by rows with scores."""
     old = state.buffer
     state.buffer = RewardBalancedBuffer(
         tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age, rows=rows,
@@ -124,11 +124,11 @@ def restore_state(
     heldout: Sequence[Prompt],
     permissions: ResumePermissions = STRICT,
 ) -> RunState:
-    """The newest whole checkpoint, and the folder as it was then. A run that was killed before its
-    first checkpoint was due starts again.
+    """Load the newest intact checkpoint and rewind the folder to it.
 
-    Whatever else is missing is refused before anything in the folder is changed, unless the user
-    permits it. Evaluations are missed only where there are `heldout` problems.
+    A run that was killed before its first checkpoint was due starts again. Anything else that is
+    missing is an error, raised before the folder is changed, unless the user permits it.
+    Evaluations are expected only if there are `heldout` problems.
     """
     state = new_state(policy, config)
     if permissions.from_start:
@@ -148,8 +148,8 @@ def restore_state(
     )
     if snapshot.iteration > config.loop.iterations:
         raise PoiseError(
-            f"{folder.path} has {snapshot.iteration} iterations behind it: "
-            f"loop.iterations={config.loop.iterations} cannot be reached"
+            f"{folder.path} has already done {snapshot.iteration} iterations: "
+            f"raise loop.iterations={config.loop.iterations} to at least that"
         )
     if folder.writable:
         evaluated = bool(heldout[: config.evaluate.prompts])
@@ -157,6 +157,7 @@ def restore_state(
         checkpoint.remove_superseded(
             folder.checkpoints, snapshot.iteration, config.loop.keep_checkpoints
         )
+    # From here on nothing is refused any more, so the folder may be changed.
     checkpoint.set_model_weights(policy.model, snapshot.model)
     state.optimizer.restore(snapshot.optimizer)
     rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
@@ -166,7 +167,9 @@ def restore_state(
         (state.micro_batch, "micro_tokens"),
         (state.prompts_per_draw, "prompts_at_once"),
     ):
-        size.size = min(size.size, snapshot.state.get(name, size.size))  # older ones lack them
+        size.size = min(
+            size.size, snapshot.state.get(name, size.size)
+        )  # older checkpoints lack them
     state.iteration = snapshot.iteration
     folder.rewind(snapshot.iteration)
     if (

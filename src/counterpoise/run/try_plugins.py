@@ -1,8 +1,8 @@
-"""Functions of the user's, before a run: loaded by every `poise train`, and called by --dry-run.
+"""Try the user's plugins before a run: `poise train` loads them, --dry-run also calls them.
 
-A reward is asked about the task's first problems, answered in a box and not at all, unless they
-would have to be fetched: columns that it asks for are there, or missed in one line. A composer gets
-rows made up to the sizes of the run, with rollouts where the engine has them.
+A reward function is called on the task's first problems, with a boxed correct answer and with an
+empty response, unless the problems would have to be downloaded. This finds missing columns. A
+composer gets invented rows in the sizes of the run, with rollouts if the engine provides them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_TRIAL_PROBLEMS = 2
 
 
 def check_plugins_load(config: RunConfig) -> None:
-    """One line for a function that is not there, or cannot be called as it will be."""
+    """Raise an error if a plugin cannot be loaded or does not accept its arguments."""
     for name in own_rewards(config.verify):
         VERIFIERS.load(name)
     if is_plugin(config.batch.composer):
@@ -35,7 +35,7 @@ def check_plugins_load(config: RunConfig) -> None:
 
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
-    """Call them once; what was tried, for the end of a dry run."""
+    """Call every plugin once and return a line about each, for the end of a dry run."""
     names = own_rewards(config.verify)
     prompts = load_first_problems(config) if names else ()
     lines = []
@@ -51,22 +51,22 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
 
 
 def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
-    """What a reward gives for right answers and for none; one beside others may be always equal."""
+    """The rewards of correct and of empty responses; an extra reward may always be equal."""
     if not prompts:
-        return "not tried: the problems are not here"
+        return "not tried: the problems are not on this machine"
     texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
     outcome = f"{boxed} for the answer in a box, {empty} for nothing"
     if len(set(rewards)) == 1 and not is_extra:
-        outcome += ": no step is taken where rewards are all equal"
+        outcome += ": groups with equal rewards take no step"
     if (positional := wanted(name).places) and positional[1] not in MEANT:
         outcome += f" ({positional[1]}: the answers)"
     return outcome
 
 
 def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
-    """None where they are not on this machine."""
+    """A few training problems; none if they are not on this machine."""
     task = config.task
     if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
         return ()
@@ -75,7 +75,10 @@ def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
 
 
 def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
-    """An iteration's rows, right and wrong by turns; the tokens of all are parts of one array."""
+    """The rows of an invented iteration, alternately correct and wrong.
+
+    Their tokens are slices of one array, so a large configuration costs little memory.
+    """
     P, G, longest = config.sample.prompts, config.sample.group_size, config.sample.max_new_tokens
     lengths_PG = np.random.default_rng(0).integers(1, longest + 1, size=(P, G))
     tokens_T = np.arange(longest, dtype=np.int32) % 100

@@ -1,4 +1,4 @@
-"""What one iteration leaves in its run folder, whichever engine made it."""
+"""Write what one iteration leaves in its run folder, for every training engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Rollouts, tokens and plan as `store` asks, and what was dropped; its line of metrics.jsonl
-    comes last.
+    """Write rollouts, tokens and plan as `store` says, the drops, and the line of metrics.jsonl.
+
+    That line comes last: an iteration that has it is complete.
     """
     number = iteration.number
     if store.rollouts:

@@ -1,12 +1,12 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to continue as if it had never stopped.
 
     checkpoints/iteration_00010/
       model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  options.toml
       manifest.json
 
 A checkpoint is written to a temporary folder, flushed to the disk and renamed: complete or absent.
-The manifest holds the SHA-256 of every file, so a truncated or damaged one is found before it is
-used and the one before it is taken. options.toml is the run's config.toml when the checkpoint was
+The manifest holds the SHA-256 of every file, so a damaged checkpoint is detected and the one before
+it is used. options.toml is the run's config.toml when the checkpoint was
 saved; checkpoints of version 0.1.0 lack it. Random state needs no saving: every choice is a
 function of the run's seed.
 """
@@ -38,7 +38,7 @@ REQUIRED_FILES = (MODEL_FILE, "optimizer.safetensors", "buffer.safetensors", "st
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """What is saved. `iteration` counts finished iterations."""
+    """The content of a checkpoint. `iteration` counts finished iterations."""
 
     iteration: int
     model: dict[str, Tensor]
@@ -54,25 +54,25 @@ def model_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """What `weights_of` took, into the same model again."""
+    """Copy weights from `model_weights` back into the model."""
     parameters = dict(model.named_parameters())
     for name, tensor in saved.items():
         parameters[name].data.copy_(tensor)
 
 
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
-    """The weights of one checkpoint, into the model `name` that its run began with."""
+    """Load the weights of a checkpoint into `model`, the model `name` that its run started from."""
     try:
         weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
         raise PoiseError(f"{path} cannot be read: {fault}") from fault
     if weights.keys() - dict(model.named_parameters()).keys():
-        raise PoiseError(f"{path} is no checkpoint of the model '{name}'")
+        raise PoiseError(f"{path} is not a checkpoint of the model '{name}'")
     set_model_weights(model, weights)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
-    """Write one, then remove all before it but the newest `keep` - 1."""
+    """Write a checkpoint, then remove all older ones except the newest `keep` - 1."""
     make_folder(folder)
     remove_leftovers(folder, f"{PREFIX}*")  # of a process that was killed while saving
     with atomic_write(folder / folder_name(checkpoint.iteration)) as temporary:
@@ -91,8 +91,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
     """Keep the checkpoint of `iteration` and the `keep` - 1 before it.
 
-    Later ones stay: they are damaged, or the run would have gone on from them. If they counted,
-    they would take the place of the one that can be used.
+    Later ones stay but do not count: they must be damaged, or the run would have resumed from them,
+    and must not displace one that can be used.
     """
     older = [path for path in list_checkpoints(folder) if iteration_of(path) < iteration]
     for path in older[: max(0, len(older) - (keep - 1))]:
@@ -104,14 +104,14 @@ def folder_name(iteration: int) -> str:
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
-    """The run that a checkpoint is of; None: the folder is no checkpoint."""
+    """The run folder that a checkpoint belongs to; None if `path` is not a checkpoint."""
     path = path.resolve()
     is_checkpoint = path.parent.name == CHECKPOINTS and (path / MODEL_FILE).is_file()
     return path.parents[1] if is_checkpoint else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
+    """Checkpoint folders, oldest first, without unfinished ones (whose names start with a dot)."""
     candidates = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
     return sorted((p for p in candidates if p.is_dir()), key=iteration_of)
 
@@ -121,9 +121,7 @@ def iteration_of(path: Path) -> int:
 
 
 def newest_intact_options(folder: Path) -> Path | None:
-    """The newest options.toml that is as it was written; the weights beside it are not looked at,
-    which would take long.
-    """
+    """The newest options.toml whose digest is right; weights are not checked, to save time."""
     for path in reversed(list_checkpoints(folder)):
         try:
             digests = json.loads((path / "manifest.json").read_text())["sha256"]
@@ -135,7 +133,7 @@ def newest_intact_options(folder: Path) -> Path | None:
 
 
 def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; `notify` hears of every one that is not."""
+    """Load the newest intact checkpoint; `notify` gets a message about each damaged one."""
     for path in reversed(list_checkpoints(folder)):
         if fault := _find_damage(path):
             notify(f"checkpoint {path.name} is damaged ({fault}); trying the one before it")
@@ -152,7 +150,7 @@ def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | Non
 
 
 def _find_damage(path: Path) -> str:
-    """Why a checkpoint cannot be used; empty when it can."""
+    """Why a checkpoint cannot be used; "" if it can."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         digests: dict[str, str] = manifest["sha256"]

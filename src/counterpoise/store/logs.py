@@ -1,9 +1,9 @@
-"""The logs of a run folder read back: every line is checked before anybody computes with it.
+"""Read the logs of a run folder; every line is checked before it is used.
 
-A line that is no record (a crash, an editor, another tool) is named with its number. Checked is
-what all readers rely on: an object with a whole `iteration`; numbers in metrics.jsonl and
-evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together. Which numbers there are
-differs from version to version, and is the readers' business.
+An invalid line (from a crash, an editor or another tool) is named with its number. The checks cover
+what all readers rely on: an object with an integer `iteration`; numbers in metrics.jsonl and
+evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together. Which numbers exist
+differs from version to version and is left to the readers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import read_complete_lines
 
 Record = dict[str, Any]
-INT64_LIMIT = 2**63  # beyond, numpy and parquet have no whole numbers
-ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # of a plan: one entry for each row
+INT64_LIMIT = 2**63  # numpy and parquet have no larger integers
+ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one entry per row
 
 
 def read_log(file: Path, log: str) -> list[Record]:
@@ -33,7 +33,7 @@ def read_log(file: Path, log: str) -> list[Record]:
             except (ValueError, RecursionError) as fault:
                 why = first_line(fault)
                 raise PoiseError(
-                    f"{file} is damaged: line {number}: {why}; mend or remove the line"
+                    f"{file} is damaged: line {number}: {why}; fix or remove the line"
                 ) from fault
             records.append(record)
     except UnicodeDecodeError as fault:
@@ -57,14 +57,14 @@ def _check_nothing(record: Record) -> None: ...
 
 
 def _check_numbers(record: Record) -> None:
-    """Numbers, lists of them (as of turns), and lists of these (as of token types)."""
+    """Values are numbers, lists of numbers (turns) or lists of those (token types)."""
     for name, value in record.items():
         if not _is_numeric(value):
             raise ValueError(f"{name} {_format_value(value)} is not a number")
 
 
 def _check_plan(record: Record) -> None:
-    """Of a plan with its rows; runs without a report keep only a description."""
+    """Check a plan with its rows; runs without a report store only a description."""
     if not isinstance(record.get("describe", {}), dict):
         raise ValueError("describe is not an object")
     if "steps" not in record:
@@ -76,16 +76,18 @@ def _check_plan(record: Record) -> None:
     if any(len(record[name]) != rows for name in ROW_LISTS):
         raise ValueError(f"{', '.join(ROW_LISTS)} differ in length")
     if not all(isinstance(name, str) for name in groups):
-        raise ValueError("groups holds what is no name")
+        raise ValueError("groups holds something that is not a name")
     limits = {"group": len(groups), **dict.fromkeys(("index", "tokens", "born"), INT64_LIMIT)}
     for name, limit in limits.items():
         if not all(_is_int64(v) and 0 <= v < limit for v in record[name]):
-            raise ValueError(f"{name} holds what is no whole number from 0, or too large a one")
+            raise ValueError(
+                f"{name} holds a value that is not a whole number from 0, or is too large"
+            )
     if not all(isinstance(v, float) or _is_int64(v) for v in record["advantage"]):
-        raise ValueError("advantage holds what is no number")
+        raise ValueError("advantage holds something that is not a number")
     for step in record["steps"]:
         if not isinstance(step, list) or not all(_is_int64(v) and 0 <= v < rows for v in step):
-            raise ValueError("steps holds what is no list of rows")
+            raise ValueError("steps holds something that is not a list of rows")
 
 
 def _is_numeric(value: object) -> bool:
@@ -99,7 +101,7 @@ def _is_int64(value: object) -> bool:
 
 
 def _format_value(value: object) -> str:
-    """A value inside a message, short: a whole number may have thousands of digits."""
+    """A short form of a value for a message: an integer may have thousands of digits."""
     text = f"{type(value).__name__}" if isinstance(value, int) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 

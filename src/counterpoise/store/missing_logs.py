@@ -1,16 +1,16 @@
-"""Lines and files of past iterations that a resumed run should find in its folder, and does not.
+"""Find lines and files of past iterations that are missing from the folder of a resumed run.
 
     metrics.jsonl       every iteration
     plans.jsonl         iterations with a batch, as metrics.jsonl says
     drops.jsonl         iterations that dropped rollouts, as metrics.jsonl says
-    evaluations.jsonl   0 and every `evaluate.every`, as often as there are evaluate.settings; the
-                        evaluation after the checkpoint's own iteration may still be to come
+    evaluations.jsonl   0 and every `evaluate.every`, a line for each of evaluate.settings; the
+                        evaluation after the checkpoint's own iteration may still follow
     rollouts/           every iteration, with store.rollouts
     tokens/             iterations that took an optimizer step, with store.tokens
 
 None of them can be rebuilt exactly from the others: rollouts/ holds rounded log-probabilities and
-no credit, and the weights of past iterations are gone. A run may go on without them if its user
-says so; gaps.jsonl then records what is missing, and the next resume does not ask again.
+no credit, and the weights of past iterations are gone. The user may let a run continue without
+them; gaps.jsonl then records what is missing, and the next resume accepts it.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ def settle_missing_logs(
     permissions: ResumePermissions,
     notify: Callable[[str], None],
 ) -> None:
-    """Refuse to go on after `iteration` with incomplete logs, or record the gap if permitted."""
+    """Refuse to resume after `iteration` with incomplete logs, or record the gap if permitted."""
     missing = find_missing_logs(folder, config, iteration, evaluated=evaluated)
     if not missing:
         return
     if not permissions.missing_logs:
         raise PoiseError(
             f"{folder.path} has lost part of its logs: {describe_missing(missing)}. They cannot be "
-            "rebuilt: bring the files back from a backup, or go on without them by --resume "
+            "rebuilt: restore the files from a backup, or continue without them with --resume "
             "--accept-missing-logs, which records the gap in gaps.jsonl"
         )
     folder.append("gaps", {"iteration": iteration, "missing": missing})
-    notify(f"going on although {describe_missing(missing)}: recorded in gaps.jsonl")
+    notify(f"continuing although {describe_missing(missing)}: recorded in gaps.jsonl")
 
 
 def find_missing_logs(
     folder: RunFolder, config: RunConfig, iteration: int, *, evaluated: bool
 ) -> MissingLogs:
-    """What iterations 1 to `iteration` should have left and is neither there nor a recorded gap."""
+    """What iterations 1 to `iteration` should have left but is neither there nor a known gap."""
     past = range(1, iteration + 1)
     lines = {line["iteration"]: line for line in folder.read("metrics")}
     absent: MissingLogs = {
@@ -89,7 +89,8 @@ def find_missing_logs(
 
 
 def describe_missing(missing: MissingLogs) -> str:
-    """
+    """What is missing, for a message.
+
     Example:
         >>> described({"metrics.jsonl": [1, 2, 3], "plans.jsonl": [7]})
         'metrics.jsonl lacks iterations 1-3, plans.jsonl lacks iteration 7'
@@ -105,10 +106,11 @@ def _iterations_with_plan(lines: dict[int, dict[str, Any]]) -> list[int]:
 
 
 def _iterations_with_drops(lines: dict[int, dict[str, Any]], config: RunConfig) -> list[int]:
-    """Iterations whose metrics prove a drop: the buffer's counts are those since the run began."""
+    """Iterations whose metrics prove a drop."""
     iterations = []
     for number, line in lines.items():
         previous = lines.get(number - 1) if number > 1 else {}
+        # These counts are totals since the run began, so a drop shows as growth.
         counts = ("dropped_surplus", "dropped_aged")
         grown = previous is not None and any(line.get(c, 0) > previous.get(c, 0) for c in counts)
         no_signal = config.balance.tau > 0 and line.get("rows_without_signal")
@@ -122,7 +124,7 @@ def _iterations_in_log(folder: RunFolder, log: str) -> set[int]:
 
 
 def _iterations_with_file(folder: RunFolder, kind: str) -> set[int]:
-    """Iterations with a file that is not empty."""
+    """Iterations with a file that is not empty; a power cut may leave empty ones."""
     return {n for n, path in folder.step_files(kind).items() if path.stat().st_size}
 
 

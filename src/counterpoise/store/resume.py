@@ -1,7 +1,7 @@
-"""Which configuration a resumed run has, and what is refused because something of it was lost.
+"""Choose the configuration of a resumed run, and refuse to resume if something was lost.
 
-The stored config.toml counts. It must hold every option that it was written with, agree with the
-copy in the newest checkpoint, and not be contradicted by a run file or --set.
+The stored config.toml decides. It must hold every option that was written, agree with the copy in
+the newest checkpoint, and not be contradicted by a run file or --set.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from counterpoise.store import checkpoint
 from counterpoise.store.finished import FINISHED_FILE as FINISHED
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
-# Options that change how a run goes on, not what it computes (by rounding at most).
+# Options that do not change what a run computes, except for rounding.
 CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
     "track.to",
 }  # fmt: skip
 
-# Version 0.1.0 wrote no option_count into config.toml, and had so many options. Options that were
-# added later are not missed in its folders.
+# Version 0.1.0 wrote no option_count into config.toml and had this many options. Options that were
+# added later are not expected in its folders.
 OPTIONS_OF_0_1_0 = 95
 MAX_NAMED = 4  # missing sections and options that a message names
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePermissions:
-    """What a user allows `--resume` to lose; by default nothing."""
+    """What the user allows `--resume` to lose; nothing by default."""
 
-    from_start: bool = False  # remove what the run has and start again from iteration 0
-    missing_logs: bool = False  # go on although lines or files of past iterations are lost
+    from_start: bool = False  # remove what the run has written and restart from iteration 0
+    missing_logs: bool = False  # continue without lost lines or files of past iterations
 
 
 STRICT = ResumePermissions()
@@ -58,7 +58,7 @@ def load_config_to_resume(
     """
     copy = checkpoint.newest_intact_options(out / CHECKPOINTS)
     if copy is None or is_run(out):
-        RunFolder.open(out)  # or it says why not
+        RunFolder.open(out)  # raises the reason if the folder is not a run
     if damage := find_config_damage(out / CONFIG):
         if requested is None or copy is None:
             raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, copy)}")
@@ -80,9 +80,9 @@ def load_config_to_resume(
 
 
 def find_config_damage(path: Path) -> str:
-    """What is wrong with a stored config.toml, as the end of a sentence; empty: nothing is.
+    """What is wrong with a stored config.toml, as the end of a sentence; "" if nothing is.
 
-    Values that are not allowed are for `load_config` to name.
+    Invalid values are left to `load_config`.
     """
     if not path.is_file():
         return "is missing"
@@ -106,8 +106,9 @@ def find_config_damage(path: Path) -> str:
 def check_checkpoint_options(
     out: Path, name: str, text: str, config: RunConfig, source: str = "this run has"
 ) -> None:
-    """The options.toml of the checkpoint `name` must agree with `config` in all that is not FREE;
-    older checkpoints have none.
+    """The options.toml of the checkpoint `name` must agree with `config` in all that may not change.
+
+    Older checkpoints have no options.toml.
     """
     if not text:
         return
@@ -121,7 +122,7 @@ def check_checkpoint_options(
 
 
 def forbidden_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
-    """`differences` in options that a resumed run may not change."""
+    """`config_differences` in options that a resumed run may not change."""
     return [
         difference
         for difference in config_differences(a, b)
@@ -130,7 +131,7 @@ def forbidden_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object,
 
 
 def config_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
-    """(option, value in a, value in b) wherever they differ."""
+    """(option, value in a, value in b) of every option that differs."""
     differences = []
     for section in dataclasses.fields(a):
         section_a, section_b = getattr(a, section.name), getattr(b, section.name)
@@ -148,7 +149,7 @@ def _has_option(tables: dict[str, Any], name: str) -> bool:
 
 
 def _summarize_missing(missing: list[str]) -> str:
-    """Sections that are missing as a whole, and single options: "[balance], update.lr".
+    """Missing options, with whole sections named once: "[balance], update.lr".
 
     Example:
         >>> _shown(["track.to", "update.lr"])
@@ -204,7 +205,7 @@ def check_restart(folder: RunFolder) -> None:
 
 
 def last_iteration(folder: RunFolder) -> int:
-    """The last one that left anything in the logs or the step files; 0: none."""
+    """The last iteration with anything in the logs or step files; 0 if there is none."""
     logs = ("metrics", "plans", "drops")
     logged = [line["iteration"] for log in logs for line in folder.read(log)]
     iterations_with_files = [
@@ -214,7 +215,7 @@ def last_iteration(folder: RunFolder) -> int:
 
 
 def discard_run(folder: RunFolder) -> None:
-    """Everything that a run has made; its options stay. Interrupted, it can be repeated."""
+    """Remove everything a run has written except its options; safe to repeat if interrupted."""
     for name in (FINISHED, MODEL, CHECKPOINTS):
         remove_path(folder.path / name)
     folder.rewind(-1)

@@ -1,7 +1,7 @@
 """Read rollouts/step_00012.jsonl: groups of rollouts, as a run or another tool wrote them.
 
-Every fault is named with its line. What is not `needed` may be missing: a run of another trainer
-knows no log-probabilities of its sampler, or no tokens of its prompts.
+Errors name the line. Fields that are not required may be missing: another trainer's run may lack
+the sampler's log-probabilities or the tokens of prompts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_to
 
 
 def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[Group]:
-    """Of a run folder, or of one of its files; fields that are not `required` may be missing."""
+    """Groups of a run folder or one of its files; only `required` fields must be there."""
     files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
     if not files:
         raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
@@ -35,18 +35,18 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
             try:
                 members.setdefault(str(record["group"]), []).append(_make_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
-                raise PoiseError(f"{where}: {fault}: mend or remove the line") from fault
+                raise PoiseError(f"{where}: {fault}: fix or remove the line") from fault
     return [Group(key, 0, tuple(rollouts)) for key, rollouts in members.items()]
 
 
 def check_vocabulary(groups: list[Group], size: int) -> None:
-    """A token the model does not have is a sign of another model."""
+    """Refuse tokens that the model does not have, a sign of another model."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     for tokens in (t for r in rollouts for t in (r.prompt_tokens, r.response_tokens)):
         if len(tokens) and tokens.max() >= size:
             raise PoiseError(
-                f"the rollouts have the token {tokens.max()}, the model only {size}: name the "
-                "model that drew them by --model"
+                f"the rollouts have the token {tokens.max()}, but the model has only {size}: "
+                "name the model that sampled them with --model"
             )
 
 
@@ -61,7 +61,7 @@ def _parse_record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
-        raise PoiseError(f"{where}: not JSON ({fault}): mend or remove the line") from fault
+        raise PoiseError(f"{where}: not JSON ({fault}): fix or remove the line") from fault
     missing = [name for name in needed if not isinstance(record, dict) or name not in record]
     if missing:
         raise PoiseError(
@@ -73,7 +73,7 @@ def _parse_record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any
 
 def _make_rollout(record: dict[str, Any]) -> Rollout:
     tokens = np.array(record["response_tokens"], dtype=np.int32)
-    unknown = np.full(len(tokens), np.nan)  # studies take the model's own
+    unknown = np.full(len(tokens), np.nan)  # studies compute them with the model
     return Rollout(
         prompt_id=str(record["prompt_id"]),
         prompt=str(record.get("prompt", "")),

@@ -1,7 +1,7 @@
-"""Rollouts as lines of JSON: the format that everything outside reads.
+"""Encode rollouts as JSON lines, the format that other tools read.
 
-Numbers are put into text for all rollouts at once (an iteration on a GPU has tens of thousands of
-them); `json.dumps` would take one after the other.
+The numbers of all rollouts are formatted in one call, because an iteration on a GPU has tens of
+thousands of rollouts and `json.dumps` formats one number at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from counterpoise.store.turns import turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make one for every line
+_encode = json.JSONEncoder(
+    ensure_ascii=False
+).encode  # json.dumps would create an encoder for every line
 
 
 def rollout_lines(groups: Sequence[Group]) -> list[str]:
@@ -65,7 +67,7 @@ def _numbers_to_text(lists: Sequence[np.ndarray]) -> list[str]:
     if flat.dtype.kind == "f":
         flat = np.round(flat.astype(np.float64), 6)
     ends = np.cumsum([0, *(len(values) for values in lists)])
-    if not np.isfinite(flat).all():  # JSON's words for them are not Arrow's
+    if not np.isfinite(flat).all():  # JSON and Arrow spell nan and infinity differently
         return [json.dumps(values.tolist())[1:-1] for values in np.split(flat, ends[1:-1])]
     numbers = pa.ListArray.from_arrays(ends.astype(np.int32), pa.array(flat).cast(pa.string()))
     texts: list[str] = pc.binary_join(numbers, ", ").to_pylist()

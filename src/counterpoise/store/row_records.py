@@ -1,4 +1,4 @@
-"""Rows as plain values and tensors, for checkpoints. No pickle anywhere."""
+"""Rows as JSON values and tensors, for checkpoints without pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARRAY_TYPES = {
 
 
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Rows as (plain values for JSON, flat tensors for safetensors); bit for bit reversible."""
+    """Rows as (records for JSON, flat tensors for safetensors), reversible bit for bit."""
     records: list[dict[str, Any]] = []
     arrays_by_name: dict[str, list[np.ndarray]] = {name: [] for name in ARRAY_TYPES}
     for row in rows:

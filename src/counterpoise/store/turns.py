@@ -1,4 +1,4 @@
-"""The turns of an episode as plain values, for rollouts/ and for checkpoints, and back.
+"""Convert the turns of an episode to records for rollouts/ and checkpoints, and back.
 
 turns = [
     {"start": 0, "told": [], "action": [31, 34], "feedback": "12 is too many."},
@@ -29,7 +29,7 @@ def turns_to_records(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def turns_from_record(record: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """Of a record that may have `turns`; a ValueError or TypeError says what is wrong with them."""
+    """The turns of a record, if any; raises ValueError or TypeError if they are malformed."""
     turns = []
     for turn in record.get("turns", ()):
         if not isinstance(turn, dict) or not {"start", "told", "action", "feedback"} <= turn.keys():

@@ -62,7 +62,7 @@ def test_out_holds_many_runs_by_their_names(tmp_path: Path) -> None:
         assert shown(tmp_path / "all" / name / "tensorboard")["reward/success"] == SUCCESS
     send_run(tmp_path / "a", ["tensorboard"], tmp_path / "all")  # once more
     namesake = run_folder(tmp_path / "elsewhere" / "a")
-    with pytest.raises(PoiseError, match=f"is of another run, {tmp_path}/a: choose another --out"):
+    with pytest.raises(PoiseError, match=f"belongs to another run, {tmp_path}/a: choose"):
         send_run(namesake.path, ["tensorboard"], tmp_path / "all")
 
 

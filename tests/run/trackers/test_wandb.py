@@ -145,7 +145,7 @@ def test_a_network_that_is_gone_costs_one_line(
             folder.append("metrics", metrics(iteration))
     assert [row["iteration"] for row in theirs.logged] == [4]
     assert said == [
-        "wandb is off: the network is gone; what it lacks is sent by "
+        "wandb is off: the network is gone; send the rest later with "
         f"poise track {folder.path} --to wandb"
     ]
     assert len(folder.read("metrics")) == 7

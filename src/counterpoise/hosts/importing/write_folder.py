@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.files import atomic_write
+from counterpoise.files import atomic_write, cannot_write
 from counterpoise.hosts.importing.formats import (
     ImportedRollout,
     ImportedStep,
@@ -93,7 +93,7 @@ def import_run(
             }
             (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
-        raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
+        raise cannot_write(out, fault) from fault
     return summary
 
 

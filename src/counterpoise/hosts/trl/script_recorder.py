@@ -25,7 +25,7 @@ import numpy as np
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
-from counterpoise.files import find_leftovers, remove_leftovers
+from counterpoise.files import cannot_write, find_leftovers, remove_leftovers
 from counterpoise.hosts.importing.formats import hash_prompt
 from counterpoise.hosts.trl.importer import render_text
 from counterpoise.hosts.trl.padding import UnpaddedRollout
@@ -86,7 +86,7 @@ class ScriptRecorder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise PoiseError(f"run_folder={path} cannot be written: {fault.strerror}") from fault
+            raise cannot_write(f"run_folder={path}", fault) from fault
         if resumed:
             self.folder.rewind(trainer._generation)
         else:

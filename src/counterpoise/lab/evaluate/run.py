@@ -21,7 +21,7 @@ import torch
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.files import folder_lock
+from counterpoise.files import cannot_write, folder_lock
 from counterpoise.lab.evaluate import models
 from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.lab.evaluate.plan import (
@@ -111,7 +111,7 @@ def prepare_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
+        raise cannot_write(out, fault) from fault
 
 
 def judge_model(

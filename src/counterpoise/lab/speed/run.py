@@ -14,6 +14,7 @@ from rich.console import Console
 
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.files import cannot_write
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
 from counterpoise.lab.speed.growth import select_points
@@ -109,9 +110,7 @@ def check_writable(out: Path) -> None:
         with out.open("a", encoding="utf-8"):
             pass
     except OSError as fault:
-        raise PoiseError(
-            f"{out} cannot be written: {fault.strerror}; choose another --json"
-        ) from fault
+        raise cannot_write(out, fault, "; choose another --json") from fault
     if not out.stat().st_size:
         out.unlink()
 

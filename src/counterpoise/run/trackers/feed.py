@@ -1,7 +1,7 @@
-"""The logs of a run folder on their way to trackers: while it is trained, or afterwards.
+"""Send the logs of a run folder to trackers, during training or afterwards.
 
-In training a tracker never ends the run: one that fails, at its opening or later, is let go with
-one line, and the folder still has everything. `poise track RUN` sends that.
+A tracker never stops training: one that fails, at its start or later, is dropped with a notice. The
+folder still has everything, and `poise track RUN` sends it later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ DURATION_FIELDS = {
 
 
 class TrackerFeed:
-    """
+    """Sends all lines of a folder's logs to trackers, then every new one.
+
     Example:
         sending = TrackerFeed(folder, ["tensorboard"], off)  # has sent what the folder holds by now
         sending.hear("metrics", {"iteration": 8, "success": 0.5})
@@ -43,11 +44,11 @@ class TrackerFeed:
         on_failure: Callable[[str, Exception], None],
         out: Path | None = None,
     ) -> None:
-        self.on_failure = on_failure  # told of a tracker that failed
+        self.on_failure = on_failure  # called with a tracker's name and its exception
         self.trackers: dict[str, Tracker] = {}
         self.settings: dict[
             EvaluationSetting | None, None
-        ] = {}  # of held-out lines so far, the first first
+        ] = {}  # of the held-out lines so far, in order
         for name in names:
             with self._drop_on_failure(name):
                 self.trackers[name] = TRACKERS.load(name)(
@@ -57,7 +58,7 @@ class TrackerFeed:
             self._send(log, line, written_at)
 
     def receive(self, log: str, line: LogLine) -> None:
-        """A line that was just written to one of the folder's logs."""
+        """Send a line that was just written to one of the folder's logs."""
         if log in DURATION_FIELDS:
             self._send(log, line, time.time())
 
@@ -83,14 +84,16 @@ class TrackerFeed:
     def _drop_on_failure(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as fault:  # whatever another package, the network or a disk came up with
+        except Exception as fault:  # of another package, the network or the disk
             self.trackers.pop(name, None)
             self.on_failure(name, fault)
 
 
 def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
-    """(log, line, when) in the order of writing. Lines do not say when: the last one was when its
-    file was written, and from there it is counted back by what iterations and evaluations took.
+    """(log, line, time) in the order of writing.
+
+    Lines hold no time of day. The last one was written when its file was last modified; the times
+    of earlier ones follow from the durations of iterations and evaluations.
     """
     lines = [(log, line) for log in DURATION_FIELDS for line in folder.read(log)]
     lines.sort(key=lambda each: (each[1]["iteration"], each[0] == "evaluations"))
@@ -104,7 +107,7 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
 
 
 def load_run_options(run: Path) -> dict[str, Any]:
-    """The run's options as tables; of an imported one, where it came from."""
+    """The run's options as tables; for an imported run, its origin."""
     if is_imported(run):
         origin: dict[str, Any] = json.loads((run / IMPORTED).read_text(encoding="utf-8"))
         return origin
@@ -115,14 +118,14 @@ def load_run_options(run: Path) -> dict[str, Any]:
 def track_run(
     folder: RunFolder, names: Sequence[str], notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """Inside, what the folder's logs hold and get goes to the trackers."""
+    """Inside the block, all lines of the folder's logs go to the trackers."""
     if not names:
         yield
         return
 
     def off(name: str, fault: Exception) -> None:
         notify(
-            f"{name} is off: {first_line(fault)}; what it lacks is sent by "
+            f"{name} is off: {first_line(fault)}; send the rest later with "
             f"poise track {folder.path} --to {name}"
         )
 
@@ -137,7 +140,7 @@ def track_run(
 
 
 def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
-    """`poise track`; a line for each tracker."""
+    """Send a stored run to trackers (`poise track`) and return a line about each."""
     check_installed(names)
     folder = RunFolder(path) if is_imported(path) else RunFolder.open(path)
     rows = len(folder.read("metrics"))

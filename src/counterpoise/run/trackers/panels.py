@@ -1,13 +1,13 @@
-"""Under which name a number is shown: PANEL/FIELD, the field as in metrics.jsonl.
+"""Names of numbers in a tracker: PANEL/FIELD, with the field's name in metrics.jsonl.
 
     reward/success   heldout/success   update/entropy   monitor/cancellation   time/sample_seconds
 
-Trackers make a section of a page of what stands before the slash. Null is left out, a list of
-numbers becomes as many names (`sample/turn_success_1`), a table is left out.
+Trackers group by what precedes the slash. Null and tables are left out; a list of numbers becomes
+several names (`sample/turn_success_1`).
 
 Held-out success is `heldout/success`, with the ends of its interval. Where a run samples held-out
-problems in several ways, that is the first; the others are `heldout_0.6_0.95/success`, by their
-temperature and top-p.
+problems with several settings, that is the first; the others are named by temperature and
+top-p, such as `heldout_0.6_0.95/success`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ HELDOUT_NAMES = {  # field of evaluations.jsonl -> its name
 
 
 def find_panel(field: str) -> str:
+    """The panel of a field of metrics.jsonl."""
     for panel, patterns in PANEL_FIELDS.items():
         if any(fnmatchcase(field, pattern) for pattern in patterns):
             return panel
@@ -51,7 +52,8 @@ def find_panel(field: str) -> str:
 
 
 def name_metrics(line: Mapping[str, Any]) -> dict[str, float]:
-    """
+    """The numbers of a line of metrics.jsonl by their names.
+
     Example:
         >>> of_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
         {'sample/turn_success_1': 0.5, 'sample/turn_success_2': 0.25}
@@ -71,7 +73,7 @@ def name_metrics(line: Mapping[str, Any]) -> dict[str, float]:
 def name_evaluation(
     line: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
 ) -> dict[str, float]:
-    """`setting`: how the line was sampled; `first`: how the run's first line was."""
+    """The numbers of a line of evaluations.jsonl; `first` is the run's first setting."""
     panel = "heldout"
     if setting and setting != first:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"

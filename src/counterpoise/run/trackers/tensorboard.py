@@ -1,7 +1,7 @@
 """TensorBoard: event files in RUN/tensorboard.
 
-Every opening writes a file that is whole by itself and begins with `purge_step=0`: readers forget
-what older files said. Rows have the time they were made at, so the relative axis is that of
+Each start writes a complete file that begins with `purge_step=0`, which makes readers discard older
+files. Rows carry the time at which they were written, so the relative time axis is that of
 training.
 """
 
@@ -31,7 +31,7 @@ class TensorBoard:
     def log(self, row: MetricRow) -> None:
         for name, value in row.values.items():
             self.writer.add_scalar(name, value, row.iteration, row.time)
-        self.writer.flush()  # a fault of the disk is heard of here
+        self.writer.flush()  # so that a disk error is raised here
 
     def close(self, *, failed: bool) -> None:
         with self.lock:
@@ -39,7 +39,7 @@ class TensorBoard:
 
 
 def format_markdown_table(about: Mapping[str, Any]) -> str:
-    """Markdown, a line an option.
+    """The options as a Markdown table, one line per option.
 
     Example:
         >>> print(as_table({"schema": 1, "update": {"lr": 1e-6}}))

@@ -1,9 +1,9 @@
-"""What a tracker is: it takes rows, and is closed.
+"""The interface of trackers: they receive rows and are closed.
 
-It is made with `(run, out, about)`: the run's folder, another place for its own files or None, and
-the run's options as tables. Before anything new it is sent every row that the folder holds, in
-their order, whether it has seen them or not: a resumed run, one that was not tracked from its
-beginning and one that has ended are the same to it. It must not show a row twice.
+A tracker is made with `(run, out, about)`: the run's folder, another folder for its own files or
+None, and the run's options as tables. It first receives every row that the folder holds, in order,
+even those it received in an earlier process: a resumed run, a run tracked from its middle and a
+finished run are the same to it. It must not show a row twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from counterpoise.variants import TRACKERS
 
 
 class MetricRow(NamedTuple):
-    """A line of metrics.jsonl or evaluations.jsonl.
+    """The numbers of a line of metrics.jsonl or evaluations.jsonl.
 
     Example:
         MetricRow(iteration=12, values={"reward/success": 0.5, "update/loss": -0.01}, time=1.8e9)
@@ -27,7 +27,7 @@ class MetricRow(NamedTuple):
 
     iteration: int
     values: Mapping[str, float]  # by panel and name
-    time: float  # when, in seconds since 1970
+    time: float  # seconds since 1970
 
 
 class Tracker(Protocol):
@@ -36,14 +36,14 @@ class Tracker(Protocol):
     def log(self, row: MetricRow) -> None: ...
 
     def close(self, *, failed: bool) -> None:
-        """`failed`: the run did not come to its end."""
+        """End the tracking; `failed` if the run did not finish."""
 
 
-# Whether trackers are here, before anything is loaded or written.
+# Checked before anything is loaded or written.
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """One line for a name that nobody knows, or a package that is not installed."""
+    """Raise an error for an unknown tracker or one whose package is not installed."""
     for name in names:
         try:
             TRACKERS.load(name)
@@ -54,13 +54,13 @@ def check_installed(names: Sequence[str]) -> None:
             ) from fault
 
 
-# Where a tracker's files lie: in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME.
+# A tracker's files are in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME.
 #
-# DIR/RUN/run.json says whose they are, so that two runs of one name do not become one.
+# DIR/RUN/run.json names the run folder, so that two runs of the same name are not mixed up.
 
 
 def prepare_tracker_home(run: Path, out: Path | None) -> Path:
-    """The folder that gets a folder of each tracker's."""
+    """Create the folder that holds the folders of all trackers of a run."""
     if out is None:
         return run
     home = out / run.resolve().name
@@ -70,5 +70,7 @@ def prepare_tracker_home(run: Path, out: Path | None) -> Path:
         with atomic_write(owner_file) as temporary:
             temporary.write_text(json.dumps(owner), encoding="utf-8")
     if (recorded_owner := json.loads(owner_file.read_text(encoding="utf-8"))) != owner:
-        raise PoiseError(f"{home} is of another run, {recorded_owner['run']}: choose another --out")
+        raise PoiseError(
+            f"{home} belongs to another run, {recorded_owner['run']}: choose another --out"
+        )
     return home

@@ -1,9 +1,8 @@
-"""Weights & Biases: one run of its own for a run folder, whose id is in RUN/wandb/id.json.
+"""Weights & Biases: each run folder is one W&B run, whose id is in RUN/wandb/id.json.
 
-Rows are history steps, one each, drawn along `iteration`. They come in the same order every time,
-so of a run that W&B has n steps of, the first n rows are not sent again: what it has stays. Offline
-nothing is known of that: every opening leaves a folder that is whole by itself, and the last one is
-the one to `wandb sync`.
+Each row is one history step, plotted over `iteration`. Rows arrive in the same order every time, so
+if W&B already has n steps of a run, the first n rows are not sent again. Offline this is unknown:
+each start leaves a complete folder, and the last one is the one to `wandb sync`.
 
 Project, name, entity, mode: W&B's own environment variables.
 """
@@ -29,7 +28,7 @@ PROJECT = "counterpoise"
 class WandB:
     def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
         home = prepare_tracker_home(run, out)
-        self.folder = home / "wandb"  # where W&B puts its files in `dir`
+        self.folder = home / "wandb"  # W&B puts its files here, inside `dir`
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = ExitStack()
         self.lock.enter_context(folder_lock(self.folder))
@@ -40,7 +39,7 @@ class WandB:
             resume="allow",
             dir=str(home),
             config=dict(about),
-            allow_val_change=True,  # loop.iterations of a run that was made longer
+            allow_val_change=True,  # loop.iterations grows when a run is extended
         )
         self.run.define_metric("iteration", hidden=True)
         self.run.define_metric("*", step_metric="iteration")
@@ -58,7 +57,7 @@ class WandB:
 
 
 def load_run_id(place: Path) -> str:
-    """The one in `place`, made when first asked for."""
+    """The id stored in `place`, created on first use."""
     file = place / "id.json"
     if not file.is_file():
         place.mkdir(parents=True, exist_ok=True)
