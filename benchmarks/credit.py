@@ -50,7 +50,7 @@ from counterpoise.config import (
     UpdateConfig,
 )
 from counterpoise.credit.answer_spans import locate_answer
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import synchronize
 from counterpoise.lab.speed.machine_sizes import describe_machine
@@ -58,7 +58,7 @@ from counterpoise.lab.speed.tables import Bar, MeasurementTable, make_console, p
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.scoring import score_logprobs
-from counterpoise.run.state import State, new_state
+from counterpoise.run.state import RunState, new_state
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
@@ -88,7 +88,7 @@ class Method:
         if name in STEP_RULES:
             return cls(text, CreditConfig(rule=name, rule_settings=given))
         if name not in TOKEN_WEIGHTS:
-            raise unknown("method", name, [*TOKEN_WEIGHTS, *STEP_RULES])
+            raise unknown_name("method", name, [*TOKEN_WEIGHTS, *STEP_RULES])
         return cls(text, CreditConfig(weights=name, settings=given))
 
     @property
@@ -129,7 +129,9 @@ def loaded(config: RunConfig) -> Policy:
     )
 
 
-def drawn(state: State, config: RunConfig, now: int) -> tuple[list[Prompt], list[list[Response]]]:
+def drawn(
+    state: RunState, config: RunConfig, now: int
+) -> tuple[list[Prompt], list[list[Response]]]:
     policy, (P, G) = state.policy, (config.sample.prompts, config.sample.group_size)
     prompts = [make_problem("train", now * P + p, (3,)) for p in range(P)]
     seeds_PG = [[seed_for(0, "sample", now, p * G + g) for g in range(G)] for p in range(P)]
@@ -138,7 +140,7 @@ def drawn(state: State, config: RunConfig, now: int) -> tuple[list[Prompt], list
 
 
 def rewarded(
-    state: State,
+    state: RunState,
     config: RunConfig,
     prompts: Sequence[Prompt],
     responses_PG: Sequence[Sequence[Response]],
@@ -184,17 +186,21 @@ def seconds_of(task: Callable[[], object], device: torch.device) -> float:
 
 
 def credited(
-    state: State, config: RunConfig, groups: Sequence[Group]
+    state: RunState, config: RunConfig, groups: Sequence[Group]
 ) -> tuple[list[Row], BatchPlan]:
     """What an iteration does between the verifier and the update."""
-    reader = loop.reader_of(state, config)
-    rows = [row for group in loop.credit(groups, config, reader) for row in group]
+    reader = loop.make_policy_reader(state, config)
+    rows = [row for group in loop.assign_credit(groups, config, reader) for row in group]
     plan = compose(config.batch.composer, rows, config.batch.steps, 0)
     return loop.with_old_logprobs(state, rows, plan, config, reader.scores), plan
 
 
 def one_turn(
-    state: State, config: RunConfig, methods: Sequence[Method], now: int, say: Callable[[str], None]
+    state: RunState,
+    config: RunConfig,
+    methods: Sequence[Method],
+    now: int,
+    say: Callable[[str], None],
 ) -> tuple[Times, list[Row]]:
     """Seconds of everything, and the rows."""
     device, times = state.policy.device, Times()
@@ -209,19 +215,19 @@ def one_turn(
     read, temperature = state.passes.read, config.sample.temperature
 
     def forward() -> object:
-        return score_logprobs(state.policy, signal, temperature, state.micro, read)
+        return score_logprobs(state.policy, signal, temperature, state.micro_batch, read)
 
     times.add("forward", seconds_of(forward, device))
     times.add("update", seconds_of(lambda: loop.update(state, rows, plan, config), device))
     watched = replace(config, monitor=MonitorConfig())
-    monitor = loop.look_at(state, rows, plan, watched)
+    monitor = loop.make_monitor(state, rows, plan, watched)
     spent = seconds_of(lambda: loop.update(state, rows, plan, config, monitor), device)
     times.add("update, monitored", spent)
     for method in methods:
         say(f"turn {now}: {method.name}")
         own = replace(config, credit=method.options)
         if method.is_rule:
-            state.reference = copy_initial_weights(state.policy, method.options)
+            state.initial_weights = copy_initial_weights(state.policy, method.options)
             task: Callable[[], object] = partial(loop.update, state, rows, plan, own)
         else:
             task = partial(credited, state, own, groups)

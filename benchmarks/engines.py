@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from counterpoise.statistics.student import SeedMean, student_mean
-from counterpoise.store.finished import finished
+from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder
 
 ENGINES = ("native", "trl")
@@ -30,7 +30,7 @@ Curve = dict[str, float]  # row of the table -> success
 
 
 def train(engine: str, python: str, seed: int, iterations: int, out: Path) -> None:
-    if finished(out, iterations):
+    if is_finished(out, iterations):
         return
     words = [python, "-m", "counterpoise.cli", "train", "demo", "--engine", engine]
     words += ["--out", str(out), "--set", f"loop.seed={seed}"]

@@ -36,7 +36,7 @@ def rows(**options: int) -> list[Row]:
 def as_read(row: Row) -> tuple[list[int], list[bool]]:
     """Prompt and response token by token, and which of them are trained."""
     content = row.content
-    before = {turn.start: turn.told.tolist() for turn in content.turns}
+    before = {turn.start: turn.observation.tolist() for turn in content.turns}
     tokens, trained = content.prompt_tokens.tolist(), [False] * len(content.prompt_tokens)
     for t, token in enumerate(content.response_tokens.tolist()):
         told = before.get(t, [])

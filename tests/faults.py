@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from counterpoise.config.load import from_tables, to_toml
+from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.model.load import EMBEDDED_FOLDER
 
 SMALL = {
@@ -48,7 +48,7 @@ not_a_function = 3
 
 # What a user may hand to the command, by its name in the folder "w".
 FILES: dict[str, str | bytes] = {
-    "small.toml": to_toml(from_tables(SMALL)),
+    "small.toml": to_toml(config_from_tables(SMALL)),
     "cut.toml": "[loop\niterations = 3",
     "twice.toml": "[loop]\nseed = 1\nseed = 2\n",
     "latin.toml": b'[model]\nname = "\xe9"\n',
@@ -75,9 +75,9 @@ FILES: dict[str, str | bytes] = {
     "script.py": "raise SystemExit\n",
     "a_file": "",
     "full/something": "",
-    "run/config.toml": to_toml(from_tables(SMALL)),
+    "run/config.toml": to_toml(config_from_tables(SMALL)),
     "damaged_run/config.toml": "[loop\n",
-    "damaged_log/config.toml": to_toml(from_tables(SMALL)),
+    "damaged_log/config.toml": to_toml(config_from_tables(SMALL)),
     "damaged_log/metrics.jsonl": '{"iteration": 1,\n{"iteration": 2}\n',
     "no_model/readme.txt": "",
 }

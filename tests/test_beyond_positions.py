@@ -9,7 +9,7 @@ import pytest
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
 from counterpoise.run.estimate import describe_run
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
 
 SETS = [
     "loop.iterations=1", "sample.prompts=2", "sample.group_size=2", "batch.steps=1",
@@ -17,11 +17,11 @@ SETS = [
 ]  # fmt: skip
 
 
-class Heard(Watch):
+class Heard(RunObserver):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.said.append(message)
 
 
@@ -29,7 +29,7 @@ class Heard(Watch):
 def test_a_run_says_it_once(room: int, tmp_path: Path) -> None:
     watch = Heard()
     config = load_config("demo", [*SETS, f"sample.max_new_tokens={room}"])
-    train(config, tmp_path / "run", watch=watch)
+    train(config, tmp_path / "run", observer=watch)
     lines = [line for line in watch.said if "positions" in line]
     assert len(lines) == (room > 900)
     for line in lines:

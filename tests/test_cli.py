@@ -21,7 +21,7 @@ from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 from counterpoise.cli import app, main
 from counterpoise.cli.running import fresh, own_name
 from counterpoise.config import RunConfig
-from counterpoise.config.load import from_tables, load_config, options
+from counterpoise.config.load import config_from_tables, list_options, load_config
 from counterpoise.store.folder import RunFolder
 
 
@@ -346,7 +346,7 @@ def test_dry_runs_of_presets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = answer(monkeypatch, capfd, "train", name, "--dry-run", "--out", "run")
-    config = from_tables(tomllib.loads(text))  # what follows the options is comments
+    config = config_from_tables(tomllib.loads(text))  # what follows the options is comments
     assert config == load_config(name)
     sample = config.sample
     assert f"{sample.prompts} prompts x {sample.group_size}" in text
@@ -395,7 +395,7 @@ def test_a_dry_run_of_a_run_to_be_resumed(
     before = contents(world)
     run = str(world / "run")
     text = answer(monkeypatch, capfd, "train", "--resume", "--out", run, "--dry-run")
-    assert from_tables(tomllib.loads(text)) == from_tables(SMALL)
+    assert config_from_tables(tomllib.loads(text)) == config_from_tables(SMALL)
     assert contents(world) == before
 
 
@@ -444,7 +444,7 @@ def test_the_plan_as_a_table(
 def test_options_are_listed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = answer(monkeypatch, capfd, "options")
-    for name, _, _ in options():
+    for name, _, _ in list_options():
         assert name in text
     some = answer(monkeypatch, capfd, "options", "balance")
     assert "balance.tau" in some

@@ -11,15 +11,15 @@ import pytest
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import (
-    find_run,
-    from_tables,
+    config_from_tables,
+    find_run_file,
+    list_options,
     load_config,
-    options,
     parse_override,
     to_toml,
 )
 from counterpoise.errors import PoiseError
-from counterpoise.store.resume import FREE, differences
+from counterpoise.store.resume import CHANGEABLE_OPTIONS, config_differences
 
 RUNS = sorted(p.stem for p in (Path(__file__).parents[1] / "runs").glob("*.toml"))
 SECTIONS = {f.name for f in dataclasses.fields(RunConfig)}
@@ -29,11 +29,11 @@ SECTIONS = {f.name for f in dataclasses.fields(RunConfig)}
 
 
 def test_no_table_is_the_default_run() -> None:
-    assert from_tables({}) == RunConfig()
+    assert config_from_tables({}) == RunConfig()
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    config = from_tables(
+    config = config_from_tables(
         {
             "loop": {"seed": 2**40},
             "model": {"name": 'a "quoted"\\path\twith\nlines and ½ é \x01'},
@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config), encoding="utf-8")
     assert load_config(path) == config
-    assert differences(load_config(path), config) == []
+    assert config_differences(load_config(path), config) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     ids=["beyond 16 bits", "delete"],
 )
 def test_any_string_is_read_back(tmp_path: Path, name: str) -> None:
-    config = from_tables({"model": {"name": name}})
+    config = config_from_tables({"model": {"name": name}})
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config), encoding="utf-8")
     assert load_config(path) == config
@@ -66,7 +66,7 @@ def test_any_string_is_read_back(tmp_path: Path, name: str) -> None:
 def test_every_option_is_spelled_out() -> None:
     tables = tomllib.loads(to_toml(RunConfig()))
     assert tables.pop("schema") == 1
-    assert tables.pop("option_count") == len(options())
+    assert tables.pop("option_count") == len(list_options())
     assert set(tables) == SECTIONS
     for section in dataclasses.fields(RunConfig):
         names = {f.name for f in dataclasses.fields(get_type_hints(RunConfig)[section.name])}
@@ -76,7 +76,7 @@ def test_every_option_is_spelled_out() -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_presets_are_whole_and_survive_a_round_trip(name: str) -> None:
     config = load_config(name)
-    assert from_tables(tomllib.loads(to_toml(config))) == config
+    assert config_from_tables(tomllib.loads(to_toml(config))) == config
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ def test_the_papers_runs(name: str, model: str, tau: float) -> None:
     assert (config.update.clip_low, config.update.clip_high) == (0.2, 0.28)
     assert (config.batch.composer, config.credit.name) == ("grouped", "grpo")
     assert (config.update.lr, config.sample.temperature) == (1e-6, 1.0)
-    assert config.target == 1024
+    assert config.balance_target == 1024
 
 
 def test_a_file_goes_before_a_preset_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_run("demo").name == "demo.toml"
+    assert find_run_file("demo").name == "demo.toml"
     (tmp_path / "demo").write_text("[loop]\nseed = 5\n")
     monkeypatch.chdir(tmp_path)
     assert load_config("demo").loop.seed == 5
 
 
 def test_the_target_follows_the_iteration_unless_it_is_given() -> None:
-    assert from_tables({"sample": {"prompts": 6, "group_size": 3}}).target == 18
-    assert from_tables({"balance": {"target": 10}}).target == 10
+    assert config_from_tables({"sample": {"prompts": 6, "group_size": 3}}).balance_target == 18
+    assert config_from_tables({"balance": {"target": 10}}).balance_target == 10
 
 
 # -- overrides ----------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_override_values(text: str, value: object) -> None:
 
 
 def test_overrides_win_and_the_last_one_most() -> None:
-    config = from_tables(
+    config = config_from_tables(
         {"loop": {"seed": 1, "iterations": 7}}, ["loop.seed=2", "loop.seed=3", "update.lr=1"]
     )
     assert (config.loop.seed, config.loop.iterations) == (3, 7)
@@ -172,10 +172,10 @@ def test_limits_hold_to_the_last_step(
     if section == "batch":
         tables = {section: {option: value}}
     if allowed:
-        assert getattr(getattr(from_tables(tables), section), option) == value
+        assert getattr(getattr(config_from_tables(tables), section), option) == value
     else:
         with pytest.raises(PoiseError, match=rf"^config: {section}\.{option} must be"):
-            from_tables(tables)
+            config_from_tables(tables)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_limits_hold_to_the_last_step(
 def test_numbers_are_finite(option: str, value: float) -> None:
     section, _, name = option.partition(".")
     with pytest.raises(PoiseError, match=option):
-        from_tables({section: {name: value}})
+        config_from_tables({section: {name: value}})
 
 
 def test_choices_are_checked_for_every_option_that_has_them() -> None:
@@ -202,7 +202,7 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
                 given = ["no such choice"] if listed else "no such choice"
                 said = rf"{section.name}\.{f.name}: unknown \w+ 'no such choice'"
                 with pytest.raises(PoiseError, match=said):
-                    from_tables({section.name: {f.name: given}})
+                    config_from_tables({section.name: {f.name: given}})
     assert checked >= 12
 
 
@@ -223,7 +223,10 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
             {"balance": {"tau": 0.5, "target": 8}, "batch": {"steps": 2}},
             "^balance.target=8 may be 1 group, which cannot fill 2 steps",
         ),
-        ({"sample": {"anchors": 7}}, "sample.anchors=7 leaves no two of sample.group_size=8"),
+        (
+            {"sample": {"anchors": 7}},
+            "sample.anchors=7 leaves fewer than two of",
+        ),
         (
             {"sample": {"anchors": 1}, "update": {"old_logprobs": "sampler"}},
             "set update.old_logprobs=trainer",
@@ -236,31 +239,34 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
         ({"sample": {"anchors": 1}, "task": {"environment": "tries"}}, "task.environment=none"),
         ({"sample": {"refills": 1}, "credit": {"name": "w_reinforce"}}, "set sample.refills=0"),
         ({"verify": {"also": ["style"]}}, "verify.also: unknown reward 'style'"),
-        ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is more than a response has"),
-        ({"credit": {"mixture": "decoupled"}}, "one reward to mix: set verify.also"),
-        ({"update": {"lr": 1e38}}, r"^update.lr=1e\+38: float32 holds no update of that size"),
-        ({"warmup": {"lr": 1e300}}, r"^warmup.lr=1e\+300: float32 holds no update of that size"),
+        ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is longer than a response"),
+        ({"credit": {"mixture": "decoupled"}}, "one reward to combine: set verify.also"),
+        ({"update": {"lr": 1e38}}, r"^update.lr=1e\+38: an update of that size overflows float32"),
+        (
+            {"warmup": {"lr": 1e300}},
+            r"^warmup.lr=1e\+300: an update of that size overflows",
+        ),
         ({"warmup": {"hidden": 150, "heads": 4}}, "warmup.hidden"),
         ({"warmup": {"heads": 5}}, "warmup.heads"),
     ],
 )
 def test_options_that_do_not_fit_together(tables: dict, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        from_tables(tables)
+        config_from_tables(tables)
 
 
 def test_the_source_is_named() -> None:
     with pytest.raises(PoiseError, match=r"^a/run\.toml: in \[sample\]: unknown option 'promts'"):
-        from_tables({"sample": {"promts": 1}}, where="a/run.toml")
+        config_from_tables({"sample": {"promts": 1}}, where="a/run.toml")
     with pytest.raises(PoiseError, match=r"^--set sample\.promts=1: in \[sample\]: unknown"):
-        from_tables({}, ["sample.promts=1"], where="a/run.toml")
+        config_from_tables({}, ["sample.promts=1"], where="a/run.toml")
 
 
 # -- documentation ------------------------------------------------------------------------------
 
 
 def test_every_option_is_documented_once() -> None:
-    rows = options()
+    rows = list_options()
     names = [name for name, _, _ in rows]
     assert len(names) == len(set(names))
     assert {name.partition(".")[0] for name in names} == SECTIONS
@@ -272,10 +278,10 @@ def test_every_option_is_documented_once() -> None:
 
 
 def test_names_that_people_script_against() -> None:
-    names = {name for name, _, _ in options()}
+    names = {name for name, _, _ in list_options()}
     assert names >= {
         "loop.iterations", "loop.seed", "model.name", "task.name", "sample.prompts",
         "sample.group_size", "credit.name", "balance.tau", "balance.unit", "batch.composer",
         "batch.steps", "update.lr",
     }  # fmt: skip
-    assert names >= FREE
+    assert names >= CHANGEABLE_OPTIONS

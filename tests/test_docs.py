@@ -16,14 +16,14 @@ import pytest
 from typer.main import get_command
 
 from counterpoise.cli import app
-from counterpoise.config.load import find_run, load_config, options
+from counterpoise.config.load import find_run_file, list_options, load_config
 from counterpoise.hosts.translate_options import NOT_WRITTEN, OptionSupport
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.studies.selection import parse_sizes
-from counterpoise.plugins import is_own
-from counterpoise.store.resume import FREE
+from counterpoise.plugins import is_plugin
+from counterpoise.store.resume import CHANGEABLE_OPTIONS
 from counterpoise.variants import ADVANTAGES, COMPOSERS, STEP_RULES, STUDIES, TOKEN_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ SOURCE = ROOT / "src" / "counterpoise"
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = pytest.mark.parametrize("page", DOCS, ids=lambda page: f"{page.parent.name}/{page.name}")
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-OPTIONS = {name for name, _, _ in options()}
+OPTIONS = {name for name, _, _ in list_options()}
 SUFFIXES = {"py", "md", "json", "parquet", "safetensors"}
 VARIABLE = "TASK"  # stands for options that are said below the command
 
@@ -101,14 +101,14 @@ def test_commands_are_taken_as_they_stand(page: Path) -> None:
         sets = [
             one
             for one in given.get("sets") or ()
-            if not is_own(one.partition("=")[2]) and not any(name in one for name in added)
+            if not is_plugin(one.partition("=")[2]) and not any(name in one for name in added)
         ]
         file = str(given.get("config") or given.get("file") or "demo")
         mine = file.endswith(".toml") and not (ROOT / file).exists()
         if name == "experiment":
-            assert mine or find_run(file).exists(), line
+            assert mine or find_run_file(file).exists(), line
         else:
-            load_config("demo" if mine or file.isupper() else find_run(file), sets)
+            load_config("demo" if mine or file.isupper() else find_run_file(file), sets)
         check_names(name, given)
 
 
@@ -116,7 +116,7 @@ def check_names(command: str, given: dict[str, Any]) -> None:
     if command == "study" and given["name"] not in (None, "all", "NAME"):
         studies = [STUDIES.load(name) for name in given["name"].split(",")]
         parse_sizes(given["sizes"] or (), [one.budgets[given["budget"]] for one in studies])
-    if command == "plan" and not is_own(given["composer"]):
+    if command == "plan" and not is_plugin(given["composer"]):
         assert given["composer"] in COMPOSERS
         assert given["credit"] in ADVANTAGES
     if command == "credit" and given["names"] != "NAME":
@@ -191,7 +191,7 @@ def test_configuration_md_lists_every_command_and_option() -> None:
     text = text_of(ROOT / "docs" / "configuration.md")
     assert set(re.findall(r"^\| `poise ([a-z-]+)", text, re.MULTILINE)) == set(COMMANDS)
     written = re.findall(r"^\| `([a-z]+\.\w+)` \| `(.*?)` \| (.*) \|$", text, re.MULTILINE)
-    assert sorted(written) == sorted(options())
+    assert sorted(written) == sorted(list_options())
 
 
 def test_credit_md_has_the_defaults_of_every_setting() -> None:
@@ -241,7 +241,7 @@ def test_design_md_has_the_seed_of_every_choice() -> None:
 def test_design_md_lists_what_a_resumed_run_may_change() -> None:
     text = text_of(ROOT / "docs" / "design.md")
     resuming = text[text.index("## Resuming") : text.index("## Adding a variant")]
-    assert set(re.findall(r"`(\w+\.\w+)`", resuming)) & OPTIONS == FREE
+    assert set(re.findall(r"`(\w+\.\w+)`", resuming)) & OPTIONS == CHANGEABLE_OPTIONS
 
 
 def test_the_guide_says_how_a_variant_of_every_table_is_added() -> None:

@@ -20,7 +20,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.report.panels.tokens import pack_iteration
 from counterpoise.report.run_data import RunData
-from counterpoise.run.metrics import _of_turns
+from counterpoise.run.metrics import _turn_metrics
 from counterpoise.types import Rollout, Turn
 
 SETS = [
@@ -110,18 +110,18 @@ def test_numbers_of_turns() -> None:
         own = np.arange(len(feedback), dtype=np.int32)
         return Rollout("p", "", "", "", 0.0, nothing, own, nothing, turns=turns)
 
-    found = _of_turns([episode(""), episode("no", ""), episode("no", "no", "no"), episode("")])
+    found = _turn_metrics([episode(""), episode("no", ""), episode("no", "no", "no"), episode("")])
     assert found == {"turns": 1.75, "turn_success": [0.5, 0.5, 0.0], "told_tokens": 1 + 1 + 2}
-    assert _of_turns([episode()]) == {}
+    assert _turn_metrics([episode()]) == {}
 
 
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
         (["credit.weights='serl'"], "set task.environment=tries"),
-        (["task.environment='tries'", "credit.weights='grail'"], "one answer of one response"),
+        (["task.environment='tries'", "credit.weights='grail'"], "needs single responses"),
         (["task.environment='tries'", "sample.engine='vllm'"], "needs sample.engine=native"),
-        (["task.environment='tries'", "sample.anchors=1"], "nobody answers an anchor"),
+        (["task.environment='tries'", "sample.anchors=1"], "cannot reply to an anchor"),
         (["task.environment='tries'", "verify.also=['overlong=0.5']"], "leave overlong out"),
         (["task.environment='trees'"], "tries"),
         (["task.environment='tries'", "task.turns=1"], "task.turns"),

@@ -13,7 +13,7 @@ import pytest
 from faults import GOOD, ROLLOUT, SMALL
 
 from counterpoise.cli import main
-from counterpoise.config.load import from_tables, to_toml
+from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.terminal import CONTROL_CATEGORIES, LONGEST_MESSAGE
 
 # Escape sequences, C1 controls, movements of the cursor, an override of direction, rich's markup.
@@ -41,7 +41,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         steps.mkdir()
         foreign = {"input": "a", "output": "b", "score": text, "step": 1}
         (steps / "1.jsonl").write_text(as_json(**foreign))
-    (folder / "small.toml").write_text(to_toml(from_tables(SMALL)))
+    (folder / "small.toml").write_text(to_toml(config_from_tables(SMALL)))
     (folder / "good.jsonl").write_text(GOOD + "\n" + GOOD.replace("1 +", "2 +") + "\n")
     (folder / "rows.jsonl").write_text(ROLLOUT + "\n")
     monkeypatch.chdir(tmp_path)
@@ -146,7 +146,7 @@ def test_a_path_that_no_disk_takes_is_one_line(
     """Names have at most 255 bytes almost everywhere, and paths 4096."""
     run = world / "run"
     run.mkdir()
-    (run / "config.toml").write_text(to_toml(from_tables(SMALL)))
+    (run / "config.toml").write_text(to_toml(config_from_tables(SMALL)))
     (run / "metrics.jsonl").write_text(as_json(iteration=1, success=0.5, reward=0.5, rollouts=8))
     for text in (GIANT, "a/" * 2500):
         code = poise(monkeypatch, *(word.replace("{x}", text) for word in command.split()))

@@ -12,16 +12,16 @@ import pytest
 
 from counterpoise import plugins
 from counterpoise.batch.compose import compose
-from counterpoise.config.load import from_tables, load_config, to_toml
+from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
 from counterpoise.report.panels.mosaic import compact_plan
 from counterpoise.run.estimate import describe_run
-from counterpoise.run.try_plugins import check_loads, rehearse
+from counterpoise.run.try_plugins import check_plugins_load, try_plugins
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.resume import config_to_resume
+from counterpoise.store.resume import load_config_to_resume
 from counterpoise.task.load import load_problems
 from counterpoise.task.word_problems import load
 from counterpoise.types import Prompt, Response, Row
@@ -72,13 +72,13 @@ def test_a_run_file_means_the_file_beside_it_and_a_set_the_one_here(
 
 def test_a_stored_run_is_read_without_its_file(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 1)
-    config = from_tables({"verify": {"name": f"{path}:score"}})
+    config = config_from_tables({"verify": {"name": f"{path}:score"}})
     stored = tmp_path / "config.toml"
     stored.write_text(to_toml(config))
     path.unlink()
     assert load_config(stored) == config
     with pytest.raises(PoiseError, match=r"mine\.py cannot be read: No such file or directory$"):
-        check_loads(config)
+        check_plugins_load(config)
 
 
 def test_a_module_is_found_as_python_finds_it(
@@ -87,7 +87,7 @@ def test_a_module_is_found_as_python_finds_it(
     written(tmp_path / "poise_test_package/rewards.py", 7)
     (tmp_path / "poise_test_package/broken.py").write_text("\nimport no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
-    name = from_tables({"verify": {"name": "poise_test_package.rewards:score"}}).verify.name
+    name = config_from_tables({"verify": {"name": "poise_test_package.rewards:score"}}).verify.name
     found = digest(tmp_path / "poise_test_package/rewards.py")
     assert name == f"poise_test_package.rewards:score@{found}"
     assert rewards(name) == [7.0, 7.0]
@@ -104,7 +104,7 @@ def test_what_a_package_lacks_is_not_taken_for_the_package(
     (tmp_path / "poise_test_needs/__init__.py").write_text("import no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PoiseError, match="ModuleNotFoundError: No module named 'no_such_module'"):
-        plugins.pinned("poise_test_needs.rewards:score", Path())
+        plugins.pin_plugin("poise_test_needs.rewards:score", Path())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_a_package_lacks_is_not_taken_for_the_package(
     ],
 )
 def test_people_read_the_file_and_the_function(name: str, wanted: str) -> None:
-    assert plugins.shown(name) == wanted
+    assert plugins.display_name(name) == wanted
 
 
 def test_only_tables_that_say_so_take_them() -> None:
@@ -132,7 +132,7 @@ def test_only_tables_that_say_so_take_them() -> None:
 
 def test_an_edit_does_not_reach_a_run_that_goes_on(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 1)
-    pinned = plugins.pinned("mine.py:score", tmp_path)
+    pinned = plugins.pin_plugin("mine.py:score", tmp_path)
     for name in (pinned, f"{path}:score"):
         assert rewards(name) == [1.0, 1.0]
     written(path, 2)
@@ -142,14 +142,14 @@ def test_an_edit_does_not_reach_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 1)
-    pinned, before = plugins.pinned("mine.py:score", tmp_path), digest(path)
+    pinned, before = plugins.pin_plugin("mine.py:score", tmp_path), digest(path)
     written(path, 2)
     with pytest.raises(PoiseError) as fault:
         VERIFIERS.load(pinned)
     assert str(fault.value) == (
-        f"{path} has changed since the run began (its sha256 was {before}..., it is "
-        f"{digest(path)}...): put it back, start a new --out, or strike out @{before} in the run's "
-        "config.toml to go on with it as it is"
+        f"{path} has changed since the run began (its sha256 was {before}..., now it is "
+        f"{digest(path)}...): restore the file, start a new --out, or remove @{before} from "
+        "the run's config.toml to continue with the new version"
     )
 
 
@@ -228,7 +228,7 @@ def test_the_example_trains(run: tuple[Path, Path]) -> None:
 
 def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path]) -> None:
     path, out = run
-    config = RunFolder.open(out).config()
+    config = RunFolder.open(out).read_config()
     assert "2 optimizer steps (mine.py:easy_first)" in describe_run(config)
     page = write_report(out).read_text(encoding="utf-8")
     told, _, file = page.partition("config.toml, resolved")
@@ -246,14 +246,14 @@ def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path
 def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:
     path, out = run
     before = path.read_text()
-    config = config_to_resume(out, None, ["loop.iterations=3"])
-    check_loads(config)
+    config = load_config_to_resume(out, None, ["loop.iterations=3"])
+    check_plugins_load(config)
     path.write_text(before + "\n")
     try:
         sets = [*SMALL, f"verify.name={path}:nearness", f"batch.composer={path}:easy_first"]
         said = rf"with verify\.name='.*mine\.py:nearness@\w+', not '.*:nearness@{digest(path)}'"
         with pytest.raises(PoiseError, match=said):
-            config_to_resume(out, load_config("demo", sets), [])
+            load_config_to_resume(out, load_config("demo", sets), [])
         # to go on with the new file is to strike out what stands behind the @
         stored = (out / "config.toml").read_text()
         struck = out.with_name("struck.toml")
@@ -280,11 +280,11 @@ def test_a_composer_that_is_gone_is_missed_before_anything_is_written(tmp_path: 
 
 def test_a_dry_run_tries_both() -> None:
     sets = [f"verify.name={EXAMPLE}:nearness", f"batch.composer={EXAMPLE}:easy_first"]
-    assert rehearse(load_config("demo", sets)) == [
+    assert try_plugins(load_config("demo", sets)) == [
         f"#   own reward     {EXAMPLE.name}:nearness: 1 for the answer in a box, -1 for nothing",
         f"#   own composer   {EXAMPLE.name}:easy_first: steps of 32, 32, 32, 32 rows",
     ]
-    assert rehearse(load_config("demo")) == []
+    assert try_plugins(load_config("demo")) == []
 
 
 def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
@@ -299,9 +299,9 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
         "    return [right, wrong]\n"
     )
     config = load_config("demo", [f"batch.composer={path}:rule", "batch.steps=2"])
-    assert rehearse(config) == ["#   own composer   mine.py:rule: steps of 64, 64 rows"]
+    assert try_plugins(config) == ["#   own composer   mine.py:rule: steps of 64, 64 rows"]
     with pytest.raises(PoiseError) as fault:
-        rehearse(config, "trl")
+        try_plugins(config, "trl")
     assert str(fault.value) == (
         f"{path}:2: AttributeError: 'NoneType' object has no attribute 'response' (here "
         "row.rollout is None: TRL does not expose rollouts, and a file without response_tokens has "
@@ -311,7 +311,7 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
 
 def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0)
-    assert rehearse(load_config("demo", [f"verify.name={path}:score"])) == [
+    assert try_plugins(load_config("demo", [f"verify.name={path}:score"])) == [
         "#   own reward     mine.py:score: 0 for the answer in a box, 0 for nothing: no step is "
         "taken where rewards are all equal"
     ]
@@ -320,8 +320,9 @@ def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize("task", ["task.name=hub", "task.name=jsonl"])
 def test_a_dry_run_fetches_nothing(task: str) -> None:
     config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])
-    assert rehearse(config) == [
-        f"#   own reward     {EXAMPLE.name}:nearness: not tried: the problems are not here"
+    assert try_plugins(config) == [
+        f"#   own reward     {EXAMPLE.name}:nearness: not tried: "
+        "the problems are not on this machine"
     ]
 
 
@@ -379,18 +380,18 @@ def test_rewards_get_the_columns_and_the_problem(asking: tuple[Path, Path]) -> N
 
 def test_rewards_beside_the_verifier_are_pinned(asking: tuple[Path, Path]) -> None:
     folder, out = asking
-    path, config = folder / "mine.py", RunFolder.open(out).config()
+    path, config = folder / "mine.py", RunFolder.open(out).read_config()
     pinned = f"{path}:length@{digest(path)}=0.1"
     assert config.verify.also == [pinned, "equations"]
     page = write_report(out).read_text(encoding="utf-8")
     assert "<code>[&#34;mine.py:length=0.1&#34;, &#34;equations&#34;]</code>" in page
-    train(config_to_resume(out, None, ["loop.iterations=3"]), out, resume=True)
+    train(load_config_to_resume(out, None, ["loop.iterations=3"]), out, resume=True)
     assert [line["iteration"] for line in lines(out / "metrics.jsonl")] == [1, 2, 3]
     other = written(folder / "other.py", 1)
     changed = load_config("demo", [f"verify.also=['{other}:score=2']"])
     written(other, 2)
     with pytest.raises(PoiseError, match=r"other\.py has changed since the run began"):
-        check_loads(changed)
+        check_plugins_load(changed)
 
 
 def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
@@ -398,7 +399,7 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     config = load_config(folder / "run.toml")
     first = json.loads((folder / "data.jsonl").read_text().splitlines()[0])
     ratio = f"{len(chr(92) + 'boxed{?}') / len(first['problem']):g}"
-    assert rehearse(config) == [
+    assert try_plugins(config) == [
         "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: no step "
         "is taken where rewards are all equal",
         f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing",
@@ -407,7 +408,7 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
 
 def test_a_reward_beside_the_verifier_may_be_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0.5)
-    assert rehearse(load_config("demo", [f"verify.also=['{path}:score=2']"])) == [
+    assert try_plugins(load_config("demo", [f"verify.also=['{path}:score=2']"])) == [
         "#   own reward     mine.py:score: 0.5 for the answer in a box, 0.5 for nothing"
     ]
 
@@ -416,7 +417,7 @@ def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(
         "def score(responses, tests):\n    return [float(t in r) for r, t in zip(responses, tests)]"
     )
-    assert rehearse(load_config("demo", [f"verify.name={tmp_path}/mine.py:score"])) == [
+    assert try_plugins(load_config("demo", [f"verify.name={tmp_path}/mine.py:score"])) == [
         "#   own reward     mine.py:score: 1 for the answer in a box, 0 for nothing (tests: the "
         "answers)"
     ]

@@ -22,8 +22,8 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.load import load_policy
-from counterpoise.run.state import State
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
@@ -56,7 +56,7 @@ def outcome(folder: Path) -> dict[str, object]:
         log: [timeless(json.loads(x)) for x in (folder / f"{log}.jsonl").read_text().splitlines()]
         for log in ("metrics", "plans", "drops", "evaluations")
     }
-    last = checkpoint.available(folder / "checkpoints")[-1]
+    last = checkpoint.list_checkpoints(folder / "checkpoints")[-1]
     weights = {
         f"{name}/{k}": v.tobytes()
         for name in ("model", "optimizer", "buffer")
@@ -93,11 +93,11 @@ class StopError(Exception):
     pass
 
 
-class Listen(Watch):
+class Listen(RunObserver):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.said.append(message)
 
 
@@ -155,9 +155,9 @@ def test_a_power_cut_loses_nothing_that_a_checkpoint_promises(
             train(config, tmp_path / "disk" / "run")
         power.leaves(tmp_path / "disk", tmp_path / "cut")
     out = tmp_path / "cut" / "run"
-    saved = checkpoint.available(out / "checkpoints")
+    saved = checkpoint.list_checkpoints(out / "checkpoints")
     assert saved
-    train(config, out, resume=True, watch=listen)
+    train(config, out, resume=True, observer=listen)
     assert listen.said == [f"resuming after iteration {int(saved[-1].name[-5:])}"]
     same(outcome(out), undisturbed)
 
@@ -204,8 +204,8 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
     with pytest.raises(KeyboardInterrupt):
         train(config, out)
     assert bool(finished) == (stage == "update")
-    kept = [path.name for path in checkpoint.available(out / "checkpoints")]
-    assert kept == [checkpoint.name(behind)]
+    kept = [path.name for path in checkpoint.list_checkpoints(out / "checkpoints")]
+    assert kept == [checkpoint.folder_name(behind)]
     train(config, out, resume=True)
     same(outcome(out), undisturbed)
 
@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
     """Iteration 1 is whole; the update of iteration 2 leaves one weight at infinity."""
     update = loop.update
 
-    def diverging(state: State, *given: Any) -> Any:
+    def diverging(state: RunState, *given: Any) -> Any:
         results = update(state, *given)
         if state.iteration == 1:
             with torch.no_grad():
@@ -241,12 +241,12 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     config = load_config("demo", SETS)
-    *_, before, last = checkpoint.available(out / "checkpoints")
+    *_, before, last = checkpoint.list_checkpoints(out / "checkpoints")
     weights = last / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
     listen = Listen()
-    train(config, out, resume=True, watch=listen)
+    train(config, out, resume=True, observer=listen)
     assert f"checkpoint {last.name} is damaged (model.safetensors has changed)" in listen.said[0]
     assert listen.said[1] == f"resuming after iteration {int(before.name[-5:])}"
     same(outcome(out), undisturbed)
@@ -258,15 +258,15 @@ def test_resuming_a_finished_run_changes_nothing(
     out = shutil.copytree(finished, tmp_path / "run")
     before = (out / "metrics.jsonl").read_bytes()
     listen = Listen()
-    train(load_config("demo", SETS), out, resume=True, watch=listen)
+    train(load_config("demo", SETS), out, resume=True, observer=listen)
     assert (out / "metrics.jsonl").read_bytes() == before
     same(outcome(out), undisturbed)
     assert listen.said == [
-        "already finished: 7 iterations; raise loop.iterations to go on, as by --set "
+        "already finished: 7 iterations; to continue, raise loop.iterations, for example --set "
         "loop.iterations=14"
     ]
     (out / "finished.json").unlink()  # killed before it was written
-    train(load_config("demo", SETS), out, resume=True, watch=listen)
+    train(load_config("demo", SETS), out, resume=True, observer=listen)
     assert listen.said[1:] == ["resuming after iteration 7"]
     assert (out / "finished.json").is_file()
 
@@ -275,11 +275,11 @@ def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished:
     out = shutil.copytree(finished, tmp_path / "run")
     longer = load_config("demo", [*SETS, f"loop.iterations={ITERATIONS + 1}"])
     folder = train(longer, out, resume=True)
-    assert folder.config() == longer
-    with pytest.raises(PoiseError, match="has 8 iterations behind it"):
+    assert folder.read_config() == longer
+    with pytest.raises(PoiseError, match="has already done 8 iterations"):
         train(load_config("demo", SETS), out, resume=True)
     assert [r["iteration"] for r in folder.read("metrics")] == list(range(1, ITERATIONS + 2))
-    weights = load_file(checkpoint.available(out / "checkpoints")[-1] / "model.safetensors")
+    weights = load_file(checkpoint.list_checkpoints(out / "checkpoints")[-1] / "model.safetensors")
     for name, parameter in load_policy(
         ModelConfig(name=str(out / "model"), device="cpu")
     ).model.named_parameters():

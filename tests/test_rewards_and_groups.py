@@ -49,7 +49,7 @@ def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
     }
     for record in folder.read("metrics"):
         seen: dict[str, int] = {}
-        for line in folder.rollouts(record["iteration"]):
+        for line in folder.read_rollouts(record["iteration"]):
             index = seen[line["group"]] = seen.get(line["group"], -1) + 1
             found["sampled"].add((line["group"], index))
     for plan in folder.read("plans"):
@@ -65,7 +65,7 @@ def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
 
 def test_every_rollout_was_used_dropped_for_a_reason_or_waits(run: RunFolder) -> None:
     found, lines = names(run), run.read("metrics")
-    balanced = run.config().balance.tau > 0
+    balanced = run.read_config().balance.tau > 0
     parts = [found["used"], *(found[reason] for reason in DROP_REASONS)]
     accounted = set().union(*parts)
     assert sum(map(len, parts)) == len(accounted)  # no rollout has two fates
@@ -85,7 +85,7 @@ def test_every_rollout_was_used_dropped_for_a_reason_or_waits(run: RunFolder) ->
 def test_whole_groups_without_spread_are_what_dynamic_sampling_drops(run: RunFolder) -> None:
     groups: dict[str, list[float]] = {}
     for record in run.read("metrics"):
-        for line in run.rollouts(record["iteration"]):
+        for line in run.read_rollouts(record["iteration"]):
             groups.setdefault(line["group"], []).append(line["reward"])
     dropped = {group for group, _ in names(run)["no_spread"]}
     assert all(np.ptp(groups[group]) == 0 for group in dropped)
@@ -104,17 +104,17 @@ def test_the_first_prompts_are_those_without_dynamic_sampling(
 ) -> None:
     plain = load_config("demo", [*UNBALANCED, "sample.refills=0", "loop.iterations=1"])
     folder = train(plain, tmp_path / "plain")
-    asked = [line["prompt_id"] for line in folder.rollouts(1)]
-    assert [line["prompt_id"] for line in run.rollouts(1)][: len(asked)] == asked
+    asked = [line["prompt_id"] for line in folder.read_rollouts(1)]
+    assert [line["prompt_id"] for line in run.read_rollouts(1)][: len(asked)] == asked
     assert folder.read("drops") == []
     assert folder.read("metrics")[0]["sampling_rounds"] == 1
 
 
 def test_rewards_and_anchors_are_stored_and_counted(run: RunFolder) -> None:
-    if not run.config().verify.also:
+    if not run.read_config().verify.also:
         pytest.skip("of the other run")
     for record in run.read("metrics"):
-        lines = run.rollouts(record["iteration"])
+        lines = run.read_rollouts(record["iteration"])
         own = [line for line in lines if not line.get("anchor")]
         anchors = [line for line in lines if line.get("anchor")]
         assert len(own) == 3 * len(anchors)
@@ -158,7 +158,7 @@ def test_stopped_and_resumed_is_the_same(
     out = tmp_path / "again"
     monkeypatch.setattr(loop, "write_iteration", failing)
     with pytest.raises(StopError):
-        train(run.config(), out)
+        train(run.read_config(), out)
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 4
-    train(run.config(), out, resume=True)
+    train(run.read_config(), out, resume=True)
     same(outcome(out), outcome(run.path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.plugins import Registry
 from counterpoise.variants import (
@@ -74,7 +74,7 @@ def test_a_table_does_not_follow_the_dictionary_it_was_made_from() -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_name_is_met_with_the_nearest(name: str, message: str) -> None:
-    assert str(unknown("rule", name, ["shuffled", "grouped"])) == message
+    assert str(unknown_name("rule", name, ["shuffled", "grouped"])) == message
     with pytest.raises(PoiseError, match=r"^unknown rule"):
         Registry("rule", {"shuffled": "a:b", "grouped": "a:b"}).load(name)
 

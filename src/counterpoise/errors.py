@@ -1,4 +1,4 @@
-"""Faults that are the user's to mend: one clear line, exit code 2, nothing lost."""
+"""Errors that the user can fix: one clear line, exit code 2, nothing lost."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from difflib import get_close_matches
 
 
 class PoiseError(Exception):
-    """A message for the person at the terminal. It says what is wrong and what to do about it."""
+    """An error message for the user: what is wrong and what to do about it."""
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     """The error for a name that is not in a table, with the nearest one that is.
 
     Example:
         >>> print(unknown("composer", "groupd", ["grouped", "shuffled"]))
         unknown composer 'groupd': did you mean 'grouped'? (choices: grouped, shuffled)
     """
-    known = sorted(choices)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f": did you mean '{near[0]}'?" if near else ""
-    return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known)})")
+    known_names = sorted(choices)
+    nearest = get_close_matches(name, known_names, n=1, cutoff=0.5)
+    hint = f": did you mean '{nearest[0]}'?" if nearest else ""
+    return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known_names)})")
 
 
 def first_line(fault: BaseException) -> str:
-    """Of what another package raised: enough for one line, its kind where it says nothing."""
+    """The first line of an exception's message, or its type if the message is empty."""
     return (str(fault).strip() or type(fault).__name__).splitlines()[0]
 
 
-# What code raises that computes with values it did not expect.
-UNEXPECTED_VALUES = (
+# Exceptions of code that meets a value it did not expect.
+UNEXPECTED_VALUE_ERRORS = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError,
     RecursionError, AssertionError,
 )  # fmt: skip
@@ -38,23 +38,24 @@ UNEXPECTED_VALUES = (
 
 @contextmanager
 def explain_damage(path: object) -> Iterator[None]:
-    """Around code that draws or counts what a folder holds: a value that no version of ours wrote,
-    or one that is missing, is a fault of the files and becomes one line.
+    """Turn errors caused by unexpected or missing values in the files of `path` into one line.
 
-    What readers all rely on is checked where it is read; this is for the many numbers that only
-    one panel or another asks for. Not for code that trains or writes.
+    For code that only reads and displays a folder. What all readers rely on is checked when it is
+    read; this covers the many numbers that a single panel uses. Never use it around code that
+    trains or writes, where such an exception is a bug.
     """
     try:
         yield
-    except UNEXPECTED_VALUES as fault:
+    except UNEXPECTED_VALUE_ERRORS as fault:
         raise PoiseError(
             f"{path} is damaged, or another version wrote it: {type(fault).__name__}: "
             f"{first_line(fault)}"
         ) from fault
 
 
-def counted(n: int, noun: str) -> str:
-    """
+def format_count(n: int, noun: str) -> str:
+    """A count with its noun in the singular or plural.
+
     Example:
         >>> counted(1, "seed"), counted(12, "comparison")
         ('1 seed', '12 comparisons')
@@ -62,17 +63,17 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """What there is, in few words: "only of iterations 1-3, 7, 9-10".
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as ranges, for messages such as "iterations 1-3, 7, 9-10".
 
     Example:
         >>> ranges([1, 2, 3, 7, 9, 10])
         '1-3, 7, 9-10'
     """
-    runs: list[list[int]] = []
+    intervals: list[list[int]] = []
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+        if intervals and number == intervals[-1][1] + 1:
+            intervals[-1][1] = number
         else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+            intervals.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in intervals)

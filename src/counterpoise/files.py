@@ -1,4 +1,4 @@
-"""Whole files, whole lines, one writer: how everything is put on the disk."""
+"""Writing to disk: atomic files, complete lines, one writer per folder, clear disk errors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from safetensors import SafetensorError
 
 from counterpoise.errors import PoiseError
 
-# Files and folders that are complete or absent: written under another name, then renamed.
-# Lines that are there or not.
+# Files and folders are complete or absent: they are written under a temporary name, then renamed.
+# Lines of a log are complete or absent as well.
 #
 # Renaming alone survives a killed process, not a power cut: the new name may reach the disk before
 # the content does. So the content is flushed to the disk before it is renamed, and then the folder.
 
-# A file system that cannot flush a folder, or a folder that may be written to and not read.
-NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+# Errors of file systems that cannot flush a folder, and of folders that cannot be read.
+FOLDER_SYNC_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Write a file or a folder to the path that is given; it becomes `path` when the block ends
-    without a fault, and leaves nothing behind otherwise. A file never takes a folder's place.
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path to write a file or folder to, and rename it to `path` at the end.
 
-    Unless it is `durable`, someone else has to flush it: see `RunFolder.sync`.
+    If the block raises, nothing is left behind and the old content of `path` stays. A file never
+    replaces a folder. Unless `durable`, the caller has to flush it later: see `RunFolder.sync`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     previous = path.with_name(f".{path.name}.{os.getpid()}.previous.part")
@@ -44,28 +44,28 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         if durable:
             sync_folder(path.parent)
     finally:
-        remove(temporary)
+        remove_path(temporary)
         if path.exists():
-            remove(previous)
+            remove_path(previous)
         elif previous.exists():
             previous.rename(path)
 
 
 def append_line(path: Path, line: str) -> None:
-    """A whole line or none: what a full disk cut short is taken back."""
+    """Append a complete line or nothing: a line that a full disk cut short is removed again."""
     with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        left = memoryview(f"{line}\n".encode())
+        old_size = file.tell()
+        remaining = memoryview(f"{line}\n".encode())
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError:
-            file.truncate(before)
+            file.truncate(old_size)
             raise
 
 
-def whole_lines(path: Path) -> Iterator[str]:
-    """Every line but a last one that a crash cut off; none where there is no file."""
+def read_complete_lines(path: Path) -> Iterator[str]:
+    """Every line except a last one cut off by a crash; nothing if the file does not exist."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
@@ -74,8 +74,8 @@ def whole_lines(path: Path) -> Iterator[str]:
                 yield line
 
 
-def remove(path: Path) -> None:
-    """A file or a folder, if it is there."""
+def remove_path(path: Path) -> None:
+    """Remove a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -83,19 +83,21 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Files that a killed process was writing for `name`, a glob pattern. Only for a folder that no
-    other process writes to.
+    """Remove temporary files that a killed process left for `name`, a glob pattern.
+
+    Only for a folder that no other process is writing to.
     """
-    for path in leftovers(folder, name):
-        remove(path)
+    for path in find_leftovers(folder, name):
+        remove_path(path)
 
 
-def leftovers(folder: Path, name: str = "*") -> list[Path]:
+def find_leftovers(folder: Path, name: str = "*") -> list[Path]:
+    """Temporary files and folders of `atomic_write`."""
     return list(folder.glob(f".{name}.*.part"))
 
 
 def make_folder(path: Path) -> None:
-    """The folder and those above it, on the disk when this returns."""
+    """Create the folder and its parents and flush their names to disk."""
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in created:
@@ -106,7 +108,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """The file's content is on the disk when this returns; its name is, after `sync_folder`."""
+    """Flush the file's content to disk; `sync_folder` flushes its name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,16 +117,16 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in a folder are on the disk when this returns, where the file system can do it."""
+    """Flush the names in a folder to disk, where the file system supports it."""
     try:
         sync_file(path)
     except OSError as fault:
-        if fault.errno not in NO_FOLDER_SYNC:
+        if fault.errno not in FOLDER_SYNC_UNSUPPORTED:
             raise
 
 
 def sync_tree(path: Path) -> None:
-    """A file, or a folder with everything in it."""
+    """Flush a file, or a folder with everything in it."""
     if not path.is_dir():
         sync_file(path)
         return
@@ -133,23 +135,23 @@ def sync_tree(path: Path) -> None:
     sync_folder(path)
 
 
-# One process writes a folder at a time: `--resume` of a run that still goes on would cut its logs.
+# One process writes a folder at a time: resuming a run that is still training would cut its logs.
 #
-# The folder itself is locked (flock). The kernel takes the lock back when its process ends, however
-# it ends, so nothing is left to clean up; a file system without locks is written without one.
+# The folder itself is locked (flock). The kernel releases the lock when the process ends, however
+# it ends, so nothing is left to clean up. On a file system without locks there is no protection.
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[int]:
-    """Inside, `path` is written by this process only, and by those that inherit the descriptor."""
+def folder_lock(path: Path) -> Iterator[int]:
+    """Hold the lock of the folder `path`, for this process and children that inherit it."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        with suppress(OSError):  # no locks here, which is not the user's fault
+        with suppress(OSError):  # this file system has no locks
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PoiseError(
-                    f"{path} is being written by another process: wait until it has ended, "
+                    f"{path} is being written by another process: wait until it ends, "
                     "or choose another --out"
                 ) from None
         yield folder
@@ -157,40 +159,47 @@ def alone(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def check_alone(path: Path) -> None:
-    """Refuse a run that is going on before anything of it is read or cut."""
-    with alone(path):
+def check_unlocked(path: Path) -> None:
+    """Refuse a folder that another process is writing to."""
+    with folder_lock(path):
         pass
 
 
-# A write that fails, most often on a full disk, becomes one line: what, why, how to go on.
+# A failed write, most often on a full disk, becomes one line: what failed, why, how to continue.
 #
-# Nothing is left half-written (`files.py`), and a checkpoint is removed only after its successor
-# is whole, so the run goes on from its last one once there is room again.
+# Nothing is left half-written, and a checkpoint is removed only after its successor is complete, so
+# the run can resume from its last checkpoint once there is space again.
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NUMBER = re.compile(r"os error (\d+)|code: (\d+)")  # how safetensors tells of the system's faults
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+ERROR_NUMBER_PATTERN = re.compile(
+    r"os error (\d+)|code: (\d+)"
+)  # how safetensors reports system errors
+
+
+def cannot_write(path: object, fault: OSError, remedy: str = "") -> PoiseError:
+    """The error for an output path that cannot be written."""
+    return PoiseError(f"{path} cannot be written: {fault.strerror}{remedy}")
 
 
 @contextmanager
-def writing(path: Path, run: Path) -> Iterator[None]:
-    """Around whatever writes `path`, a part of the run in the folder `run`."""
+def explain_write_errors(path: Path, run: Path) -> Iterator[None]:
+    """Turn system errors while writing `path` in the run folder `run` into one line."""
     try:
         yield
     except (OSError, SafetensorError) as fault:
         number = error_number(fault)
         if number is None:
             raise
-        remedy = "free some space" if number in FULL else "mend that"
+        remedy = "free some space" if number in DISK_FULL_ERRORS else "fix that"
         raise PoiseError(
-            f"{path} could not be written: {os.strerror(number)}. What was written before it is "
-            f"whole: {remedy}, then go on with poise train --resume --out {run}"
+            f"{path} could not be written: {os.strerror(number)}. Everything written before is "
+            f"intact: {remedy}, then continue with poise train --resume --out {run}"
         ) from fault
 
 
 def error_number(fault: Exception) -> int | None:
-    """The system's number of a fault; None when it is not the system's."""
+    """The errno of an exception; None if it is not a system error."""
     if isinstance(fault, OSError):
         return fault.errno
-    found = NUMBER.search(str(fault))
-    return int(found[1] or found[2]) if found else None
+    match = ERROR_NUMBER_PATTERN.search(str(fault))
+    return int(match[1] or match[2]) if match else None

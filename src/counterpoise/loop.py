@@ -1,6 +1,6 @@
 """The algorithm, one call per stage. Start reading here.
 
-    sample -> verify -> credit -> balance -> compose -> update (and look) -> store
+    sample -> verify -> credit -> balance -> compose -> update (and monitor) -> store
 
 An iteration samples once and takes one optimizer step for each step of its batch plan. With
 reward balance on, a batch may wait for more rollouts; then an iteration takes no step at all.
@@ -20,25 +20,32 @@ from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import settings_of
+from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.credit.assign import assign
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone, check_alone
+from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import metrics
 from counterpoise.run.decline import describe_decline
-from counterpoise.run.heldout import judge
-from counterpoise.run.interrupts import postponed
-from counterpoise.run.state import State, check_finite, new_state, refill_buffer, restore, save
-from counterpoise.run.trackers.sending import tracked
+from counterpoise.run.heldout import evaluate_policy
+from counterpoise.run.interrupts import postpone_interrupts
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import (
+    RunState,
+    check_finite,
+    new_state,
+    refill_buffer,
+    restore_state,
+    save_state,
+)
+from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
-from counterpoise.run.try_plugins import check_loads
-from counterpoise.run.watch import Watch
+from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.collect import (
@@ -51,7 +58,7 @@ from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.positions import check_positions
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.store.finished import check_unfinished, finish
+from counterpoise.store.finished import check_resumable, mark_finished
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -68,8 +75,8 @@ from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.scores import Verifier
 
-FINISHING = "finishing the iteration, then a checkpoint"
-MAX_SKIPPED = 5  # steps in a row that are not finite before the run stops
+FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
+MAX_SKIPPED_STEPS = 5  # not-finite steps in a row after which the run stops
 
 
 def train(
@@ -78,107 +85,120 @@ def train(
     *,
     resume: bool = False,
     permissions: ResumePermissions = STRICT,
-    watch: Watch | None = None,
+    observer: RunObserver | None = None,
 ) -> RunFolder:
     """Run `config` to its last iteration in the folder `out`; `permissions` are for `resume`."""
-    watch = watch or Watch()
+    observer = observer or RunObserver()
     if resume:
-        check_unfinished(out, config)
-        check_alone(out)
+        check_resumable(out, config)
+        check_unlocked(out)
     else:
         RunFolder.check_free(out)
-    check_loads(config)
+    # Everything that can be checked cheaply comes before the model is loaded.
+    check_plugins_load(config)
     check_installed(config.track.to)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     check_generic_texts(task.train, config.sample)
-    prompts = encode(policy, task.train, config, watch)
-    check_positions(policy, prompts, config.sample, watch.say)
+    prompts = encode_prompts(policy, task.train, config, observer)
+    check_positions(policy, prompts, config.sample, observer.notify)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    with alone(out):  # from before the logs are cut until the last file is written
+    with folder_lock(out):  # from before the logs are cut until the last file is written
         if resume:
-            check_unfinished(out, config)  # it may have ended while the model was loaded
-            state = restore(
-                folder, policy, config, watch.say, heldout=task.heldout, permissions=permissions
+            check_resumable(out, config)  # it may have ended while the model was loading
+            state = restore_state(
+                folder,
+                policy,
+                config,
+                observer.notify,
+                heldout=task.heldout,
+                permissions=permissions,
             )
             folder.write_config(config)  # the few options that may change have their new values
         else:
             state = new_state(policy, config)
         if config.store.report or config.store.tokens:
             folder.write_vocabulary(policy.vocabulary_texts())
-        warn_of_overlap(task.train, benchmarks, folder, watch.say)
-        state.micro.notify = state.drawn.notify = watch.say
-        state.sample = sampler
+        warn_of_overlap(task.train, benchmarks, folder, observer.notify)
+        state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
+        state.sample_function = sampler
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
-        state.episodes = make_episode_player(config.task, verifier)
-        with tracked(folder, config.track.to, watch.say):
+        state.episode_player = make_episode_player(config.task, verifier)
+        with track_run(folder, config.track.to, observer.notify):
             try:
                 with explain_out_of_memory(GENERAL_REMEDY):
-                    watch.started(config, policy.num_parameters, state.iteration)
-                    evaluate(state, task.heldout, config, verifier, folder, watch)
+                    observer.on_start(config, policy.num_parameters, state.iteration)
+                    evaluate(state, task.heldout, config, verifier, folder, observer)
                     while state.iteration < config.loop.iterations:
-                        advance(state, prompts, task.heldout, config, verifier, folder, watch)
+                        advance(state, prompts, task.heldout, config, verifier, folder, observer)
             finally:
                 verifier.close()
                 sampler.close()
-            conclude(policy, config, folder, watch)
+            finish_run(policy, config, folder, observer)
     return folder
 
 
 def advance(
-    state: State,
+    state: RunState,
     train_set: Sequence[EncodedPrompt],
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
-    watch: Watch,
+    observer: RunObserver,
 ) -> None:
-    """One iteration, its checkpoint and evaluation. Stopped by Ctrl-C or SIGTERM, the iteration is
-    finished and a checkpoint saved; an evaluation is not finished: a resumed run makes it."""
-    with postponed(FINISHING) as stopped:
-        watch.iterated(iterate(state, train_set, config, verifier, folder))
-        last = state.iteration == config.loop.iterations and config.store.model
-        due = last or state.iteration % config.loop.checkpoint_every == 0
+    """One iteration, with its checkpoint and evaluation where they are due.
+
+    On Ctrl-C or SIGTERM the iteration is finished and a checkpoint saved; an evaluation is not
+    finished, since a resumed run repeats it.
+    """
+    with postpone_interrupts(FINISHING_NOTICE) as stopped:
+        observer.on_iteration(iterate(state, train_set, config, verifier, folder))
+        is_last = state.iteration == config.loop.iterations and config.store.model
+        due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
-            save(folder, state, config)
+            save_state(folder, state, config)
     try:
-        evaluate(state, heldout, config, verifier, folder, watch)
+        evaluate(state, heldout, config, verifier, folder, observer)
     except KeyboardInterrupt:
         if not due:
-            save(folder, state, config)
+            save_state(folder, state, config)
         raise
 
 
 def iterate(
-    state: State,
+    state: RunState,
     train_set: Sequence[EncodedPrompt],
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
 ) -> dict[str, Any]:
     """One iteration; returns its line of metrics.jsonl."""
-    now, seed = state.iteration + 1, config.loop.seed
-    clock = metrics.Clock()
+    iteration, seed = state.iteration + 1, config.loop.seed
+    clock = metrics.StageClock()
 
-    drawer = SamplerBinding(state.policy, state.drawn, state.sample, state.episodes)
-    asked = RolloutCollector(drawer, config, verifier, clock.lap, now)
-    sampled = sample_groups(asked, train_set, config, now)
+    collector = RolloutCollector(bind_sampler(state), config, verifier, clock.lap, iteration)
+    sampled = sample_groups(collector, train_set, config, iteration)
 
-    reader = reader_of(state, config)
-    credited = credit(sampled.groups, config, reader)
-    clock.lap("score")  # some credit reads the rows, which spares old log-probabilities their pass
+    reader = make_policy_reader(state, config)
+    credited = assign_credit(sampled.groups, config, reader)
+    clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
+    # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
-    batch = balance(state, credited, config, now)
-    oldest = now - config.balance.max_age
+    batch = balance_batch(state, credited, config, iteration)
+    oldest = iteration - config.balance.max_age
     drops = find_drops(sampled.dropped, rows, batch, state.buffer.state(), oldest)
-    rule = config.batch
+    batch_options = config.batch
     plan = (
-        compose(rule.composer, batch, rule.steps, seed_for(seed, "compose", now)) if batch else None
+        compose(
+            batch_options.composer, batch, batch_options.steps, seed_for(seed, "compose", iteration)
+        )
+        if batch
+        else None
     )
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
@@ -187,99 +207,128 @@ def iterate(
         batch = with_old_logprobs(state, batch, plan, config, reader.scores)
     clock.lap("score")
 
-    monitor = look_at(state, batch, plan, config) if plan else None
+    monitor = make_monitor(state, batch, plan, config) if plan else None
     results = update(state, batch, plan, config, monitor) if plan else []
     if results:
-        check_finite(state, now)
+        check_finite(state, iteration)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
 
-    made = metrics.Iteration(
-        now, asked.collected_groups, asked.scores, credited, batch, plan, description, results,
-        monitor.measurements if monitor else [], sampled.rounds, drops,
-    )  # fmt: skip
-    record = metrics.record(made, state.buffer, clock)
-    write_iteration(folder, made, record, config.store)
-    state.iteration = now
+    result = metrics.IterationResult(
+        number=iteration,
+        groups=collector.collected_groups,
+        scores=collector.scores,
+        credited_groups=credited,
+        batch=batch,
+        plan=plan,
+        description=description,
+        results=results,
+        measurements=monitor.measurements if monitor else [],
+        sampling_rounds=sampled.rounds,
+        drops=drops,
+    )
+    record = metrics.metrics_record(result, state.buffer, clock)
+    write_iteration(folder, result, record, config.store)
+    state.iteration = iteration
     return record
 
 
 # -- the stages, bound to a run -----------------------------------------------------------------
 
 
-def encode(
-    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, watch: Watch
+def encode_prompts(
+    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, observer: RunObserver
 ) -> list[EncodedPrompt]:
-    """Training prompts with their tokens; those too long are left out, and that is said."""
+    """Training prompts with their tokens; prompts that are too long are left out with a notice."""
     encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
-    kept = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
-    if dropped := len(encoded) - len(kept):
-        watch.say(
+    short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
+    if dropped := len(encoded) - len(short_enough):
+        observer.notify(
             f"{dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
-    check_enough_prompts(len(kept), config.sample.prompts)
-    return kept
+    check_enough_prompts(len(short_enough), config.sample.prompts)
+    return short_enough
 
 
-def credit(groups: Sequence[Group], config: RunConfig, reader: PolicyReader) -> list[list[Row]]:
-    """Rows of every group; weights see the policy that sampled."""
+def assign_credit(
+    groups: Sequence[Group], config: RunConfig, reader: PolicyReader
+) -> list[list[Row]]:
+    """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
     return assign(
         groups, options.name, options.weights, options.settings, reader, configured_mixture(config)
     )
 
 
-def reader_of(state: State, config: RunConfig) -> PolicyReader:
-    """What credit may look at in this iteration."""
-    now, seed = state.iteration + 1, config.loop.seed
-    return PolicyReader(
-        state.policy, config.sample.temperature, state.micro, now, seed, state.passes
+def bind_sampler(state: RunState) -> SamplerBinding:
+    """The run's sampler with its policy, its batch size and its environment."""
+    return SamplerBinding(
+        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
     )
 
 
-def balance(state: State, groups: list[list[Row]], config: RunConfig, now: int) -> list[Row]:
-    """The rows of this iteration's update; none while no balanced batch can be taken."""
+def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
+    """The view of the policy that credit methods get in this iteration."""
+    iteration, seed = state.iteration + 1, config.loop.seed
+    return PolicyReader(
+        state.policy, config.sample.temperature, state.micro_batch, iteration, seed, state.passes
+    )
+
+
+def balance_batch(
+    state: RunState, groups: list[list[Row]], config: RunConfig, now: int
+) -> list[Row]:
+    """The rows of this iteration's update; none until a balanced batch can be formed."""
     if config.balance.tau == 0:
         return [row for group in groups for row in group]
     state.buffer.add(groups)
-    taken = state.buffer.take(now)
-    return list(taken.rows) if taken else []
+    balanced = state.buffer.take(now)
+    return list(balanced.rows) if balanced else []
 
 
 def with_old_logprobs(
-    state: State, batch: list[Row], plan: BatchPlan, config: RunConfig, known: Scores = NO_SCORES
+    state: RunState,
+    batch: list[Row],
+    plan: BatchPlan,
+    config: RunConfig,
+    known_scores: Scores = NO_SCORES,
 ) -> list[Row]:
-    """Score what is trained after the weights have changed: in the batch, and in the buffer."""
+    """Score the rows that will be trained after the weights change: of the batch and the buffer."""
     if config.update.old_logprobs == "sampler":
         return batch
-    reader = replace(reader_of(state, config), scores=dict(known))
-    scored, waiting = score_before_update(reader, batch, plan, state.buffer.state())
+    reader = replace(make_policy_reader(state, config), scores=dict(known_scores))
+    scored_batch, waiting = score_before_update(reader, batch, plan, state.buffer.state())
     refill_buffer(state, waiting)
-    return scored
+    return scored_batch
 
 
-def look_at(
-    state: State, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
+def make_monitor(
+    state: RunState, batch: Sequence[Row], plan: BatchPlan, config: RunConfig
 ) -> Monitor | None:
-    """The microscope for this iteration; None: not now. Watched are the first groups with both
-    signs among what is looked at.
+    """The monitor of this iteration, or None if it is off or not due.
+
+    The groups whose pushes are stored are the first monitored ones with rows of both signs.
     """
-    options, now = config.monitor, state.iteration + 1
-    if not options.every or now % options.every:
+    options, iteration = config.monitor, state.iteration + 1
+    if not options.every or iteration % options.every:
         return None
-    seed = seed_for(config.loop.seed, "monitor", now)
-    looked = monitor_sampling.choose_monitored_rows(
-        batch, plan, state.micro.size, options.tokens, seed
+    seed = seed_for(config.loop.seed, "monitor", iteration)
+    monitored_names = monitor_sampling.choose_monitored_rows(
+        batch, plan, state.micro_batch.size, options.tokens, seed
     )
-    seen = [row for row in batch if looked is None or row.name in looked]
-    watched = monitor_sampling.first_mixed_groups(seen, options.watch)
-    return Monitor(config.sample.temperature, state.micro, watched, state.passes, looked)
+    monitored_rows = [
+        row for row in batch if monitored_names is None or row.name in monitored_names
+    ]
+    watched = monitor_sampling.first_mixed_groups(monitored_rows, options.watch)
+    return Monitor(
+        config.sample.temperature, state.micro_batch, watched, state.passes, monitored_names
+    )
 
 
 def update(
-    state: State,
+    state: RunState,
     batch: Sequence[Row],
     plan: BatchPlan,
     config: RunConfig,
@@ -287,9 +336,9 @@ def update(
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
-    sampled = config.update.old_logprobs == "sampler"
-    first = first_updating_step(batch, plan)
-    rule = bind_rule(config, reader_of(state, config), state.reference)
+    uses_sampler_logprobs = config.update.old_logprobs == "sampler"
+    first_updating = first_updating_step(batch, plan)
+    rule = bind_rule(config, make_policy_reader(state, config), state.initial_weights)
     for s, step in enumerate(plan.steps):
         rows = [batch[i] for i in step]
         result = take_step(
@@ -300,67 +349,76 @@ def update(
                 config.update,
                 temperature=config.sample.temperature,
                 max_new_tokens=config.sample.max_new_tokens,
-                micro_batch=state.micro,
+                micro_batch=state.micro_batch,
                 passes=state.passes,
             ),
             observer=monitor and monitor.at(s, rows),
-            on_policy=s == first and not sampled,
+            on_policy=s == first_updating and not uses_sampler_logprobs,
             rule=rule.for_step(s) if rule else None,
         )
-        if result.skipped != "no signal":  # such a step was never tried
+        if result.skipped != "no signal":  # such a step was never attempted
             state.skipped_in_a_row = state.skipped_in_a_row + 1 if result.skipped else 0
-        if state.skipped_in_a_row >= MAX_SKIPPED:
+        if state.skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise PoiseError(
-                f"{MAX_SKIPPED} optimizer steps in a row had a loss or gradient that is not "
-                "finite: start anew with a lower update.lr; what the run wrote before is whole"
+                f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a loss or gradient that is not "
+                "finite: start a new run with a lower update.lr; what was written before is intact"
             )
+        # The step numbers its own rows; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
 
 
 def evaluate(
-    state: State,
+    state: RunState,
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
-    watch: Watch,
+    observer: RunObserver,
 ) -> None:
     """Held-out success before training, after it, and every `evaluate.every` iterations.
 
-    Every setting samples with the same seeds, and a resumed run repeats none that was judged.
+    Every setting samples with the same seeds. A resumed run skips settings already evaluated.
     """
-    options, at, seed = config.evaluate, state.iteration, config.loop.seed
-    due = at in (0, config.loop.iterations) or (options.every and at % options.every == 0)
+    options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
+    due = iteration in (0, config.loop.iterations) or (
+        options.every and iteration % options.every == 0
+    )
     prompts = heldout[: options.prompts]
     if not due or not prompts:
         return
-    judged = [line for line in folder.read("evaluations") if line["iteration"] == at]
-    for setting in settings_of(options.settings, config.sample)[len(judged) :]:
+    existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
+    for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
         start = time.perf_counter()
-        watch.judging(len(prompts), options.samples)
-        sampled = setting.of(config.sample)
-        success = judge(
-            state.policy, prompts, options.samples, sampled, verifier, seed, state.sample,
-            state.episodes,
-        )  # fmt: skip
+        observer.on_evaluation_start(len(prompts), options.samples)
+        sample_config = setting.apply_to(config.sample)
+        success = evaluate_policy(
+            bind_sampler(state), prompts, options.samples, sample_config, verifier, seed
+        )
         seconds = time.perf_counter() - start
         folder.append(
             "evaluations",
-            {"iteration": at, **asdict(setting), **asdict(success), "evaluate_seconds": seconds},
+            {
+                "iteration": iteration,
+                **asdict(setting),
+                **asdict(success),
+                "evaluate_seconds": seconds,
+            },
         )
-        watch.evaluated(at, success, setting)
+        observer.on_evaluation(iteration, success, setting)
 
 
-def conclude(policy: Policy, config: RunConfig, folder: RunFolder, watch: Watch) -> None:
-    """The model, and the mark of a run that came to its end."""
-    records, judged = folder.read("metrics"), folder.read("evaluations")
-    warning = metrics.without_a_step(records) or describe_decline(judged, records, config.update.lr)
+def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
+    """Warn of a failed run, save the model, and mark the run as finished."""
+    iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
+    warning = metrics.explain_no_step(iterations) or describe_decline(
+        evaluations, iterations, config.update.lr
+    )
     if warning:
-        watch.say(warning)
+        observer.notify(warning)
     if config.store.model:
-        with folder.writing(MODEL):
+        with folder.explain_write_errors(MODEL):
             save_policy(policy, folder.path / MODEL)
-    with folder.writing("finished.json"):
-        finish(folder, config)
-    watch.finished(folder.path)
+    with folder.explain_write_errors("finished.json"):
+        mark_finished(folder, config)
+    observer.on_finish(folder.path)

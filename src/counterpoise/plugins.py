@@ -1,14 +1,14 @@
-"""FILE.py:FUNCTION or MODULE:FUNCTION -> a function of the user's, the same throughout a run.
+"""Plugins: the user's own functions, named FILE.py:FUNCTION or MODULE:FUNCTION.
 
-    my_rewards.py:score                                as it is asked for
-    /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run keeps it
+    my_rewards.py:score                                as the user writes it
+    /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run stores it
     my_rewards.py:score=0.5                            with a share, in lists of several
 
-What stands behind the @ begins the file's sha256. A run is pinned to it when its options are read,
-and whoever loads the function later (the run that is resumed, another process) gets the one that
-the run began with or one line that says the file has changed. The very bytes that were hashed are
-run, once a process: an edit while a run goes on does not reach it. Only the file itself is hashed,
-not what it imports. MODULE is found as Python finds it, FILE needs to be in no package.
+After the @ come the first digits of the file's SHA-256. A run is pinned to it when its options are
+read. A later load (by a resumed run or another process) gets the same function, or one line that
+says the file has changed. The bytes that were hashed are the ones executed, once per process, so
+editing the file does not affect a running run. Only the file itself is hashed, not its imports.
+MODULE is looked up as Python does; FILE need not belong to a package.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.errors import PoiseError, first_line, unknown_name
 
-OWN = "FILE.py:FUNCTION"  # stands among the choices of an option that takes one
-DIGITS = 16
-_FORM = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGITS}}}))?(?:\s*=\s*(.*))?")
+PLUGIN_CHOICE = "FILE.py:FUNCTION"  # the choice that stands for any plugin
+DIGEST_DIGITS = 16
+_PLUGIN_NAME = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGEST_DIGITS}}}))?(?:\s*=\s*(.*))?")
 
 
-class Asked(NamedTuple):
+class PluginName(NamedTuple):
     """Example: str(read("my_rewards.py:score@1f0c6a2b9d3e4f50")) == "my_rewards.py:score" """
 
     source: str  # a path that ends in .py, or a module
@@ -51,149 +51,162 @@ class Asked(NamedTuple):
         return f"{self}@{self.digest}" if self.digest else str(self)
 
 
-class Function(NamedTuple):
-    """One that is loaded. What `call` raises is one line with the file and the line of it."""
+class PluginFunction(NamedTuple):
+    """A loaded plugin. Exceptions of `call` become one line with the file and line number."""
 
     path: Path
     name: str
     signature: Signature
     call: Callable[..., Any]
 
-    def check(self, *takes: str, **named: str) -> None:
-        """It must take so many arguments by place, and these by name."""
+    def check_arguments(self, *takes: str, **named: str) -> None:
+        """Check that it accepts these positional and keyword arguments."""
         try:
             self.signature.bind(*takes, **named)
         except TypeError as fault:
-            called = f"{self.name}({', '.join((*takes, *named))})"
-            raise PoiseError(f"{self.path}: it cannot be called as {called}: {fault}") from fault
+            call_form = f"{self.name}({', '.join((*takes, *named))})"
+            raise PoiseError(f"{self.path}: it cannot be called as {call_form}: {fault}") from fault
 
 
-def is_own(name: str) -> bool:
-    """No name of ours has a colon."""
+def is_plugin(name: str) -> bool:
+    """Whether a name is a plugin: built-in names have no colon."""
     return ":" in name
 
 
-def read(name: str) -> Asked:
-    found = _FORM.fullmatch(name)
-    if found is None:
-        raise _no_function(name)
-    source, function, digest, share = found.groups()
-    return Asked(source, function, digest or "", share)
+def parse_plugin_name(name: str) -> PluginName:
+    """Split a plugin's name into its source, function, digest and share."""
+    match = _PLUGIN_NAME.fullmatch(name)
+    if match is None:
+        raise _malformed_name(name)
+    source, function, digest, share = match.groups()
+    return PluginName(source, function, digest or "", share)
 
 
-def content(name: str) -> str | tuple[str | None, ...]:
-    """What any name stands for: a function of the user's is what its file says, wherever it lies;
-    ours as it is."""
-    return read(name)[1:] if is_own(name) else name
+def name_without_location(name: str) -> str | tuple[str | None, ...]:
+    """A name to compare runs by: a plugin without its path, a built-in name unchanged.
+
+    Equal digests mean equal files, wherever these are.
+    """
+    return parse_plugin_name(name)[1:] if is_plugin(name) else name
 
 
-def shown(name: str) -> str:
-    """Any name where people read it: the file without its folder and its pin; ours as it is.
+def display_name(name: str) -> str:
+    """A name for people to read: a plugin without folder and digest, a built-in name unchanged.
 
     Example:
         >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5"), shown("grouped")
         ('my_rewards.py:score=0.5', 'grouped')
     """
-    if not is_own(name):
+    if not is_plugin(name):
         return name
-    asked = read(name)
-    source = Path(asked.source).name if _is_file(asked.source) else asked.source
-    return f"{asked._replace(source=source)}{_behind(asked)}"
+    plugin = parse_plugin_name(name)
+    source = Path(plugin.source).name if _is_file(plugin.source) else plugin.source
+    return f"{plugin._replace(source=source)}{_share_suffix(plugin)}"
 
 
-def shown_all(value: Any) -> Any:
-    """The same of an option that may be a list."""
-    return [shown(name) for name in value] if isinstance(value, list) else shown(value)
+def display_names(value: Any) -> Any:
+    """`display_name` for the value of an option, which may be a list."""
+    return (
+        [display_name(name) for name in value] if isinstance(value, list) else display_name(value)
+    )
 
 
-def pinned(name: str, folder: Path) -> str:
-    """The name as a run keeps it; a relative path is one from `folder`, or from here.
+def pin_plugin(name: str, folder: Path) -> str:
+    """The name as a run stores it, with the file's digest.
 
-    One that is pinned stays as it is, whatever became of the file: reading a run asks for none.
+    A relative path is looked up in `folder`, then in the working directory. A name that is already
+    pinned is returned unchanged even if its file is gone: a stored run must remain readable.
     """
-    asked = read(name)
-    if asked.digest:
+    plugin = parse_plugin_name(name)
+    if plugin.digest:
         return name
-    source = asked.source
+    source = plugin.source
     if _is_file(source):
-        places = [(place / source).absolute() for place in (folder, Path())]
-        source = str(next((place for place in places if place.exists()), places[0]))
-    return f"{source}:{asked.function}@{_digest(_text(_path(source)))}{_behind(asked)}"
+        candidates = [(candidate / source).absolute() for candidate in (folder, Path())]
+        source = str(
+            next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+        )
+    digest = _hash_source(_read_source(_source_path(source)))
+    return f"{source}:{plugin.function}@{digest}{_share_suffix(plugin)}"
 
 
-def load(name: str, *takes: str) -> Callable[..., Any]:
-    """The function, which must take arguments of these names (its own may be others)."""
-    found = function(name)
-    found.check(*takes)
-    return found.call
+def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
+    """Load the function and check that it accepts as many arguments as `takes` names."""
+    plugin = load_plugin(name)
+    plugin.check_arguments(*takes)
+    return plugin.call
 
 
-def function(name: str) -> Function:
-    """The function, whatever it takes."""
-    asked = read(name)
-    if asked.share is not None:
-        raise _no_function(name)
-    source = str(Path(asked.source).absolute()) if _is_file(asked.source) else asked.source
-    return _function(asked._replace(source=source))
+def load_plugin(name: str) -> PluginFunction:
+    """Load a plugin without checking its arguments."""
+    plugin = parse_plugin_name(name)
+    if plugin.share is not None:
+        raise _malformed_name(name)
+    source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
+    return _load_plugin(plugin._replace(source=source))
 
 
 @cache
-def _function(asked: Asked) -> Function:
-    path, module = _path(asked.source), _module(asked.source, asked.digest)
-    found = vars(module).get(asked.function)
-    if not callable(found):
-        mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
-        there = [f.__name__ for f in mine if isfunction(f)]
-        raise PoiseError(f"{path}: {unknown('function', asked.function, there)}")
-    if iscoroutinefunction(found):
-        raise PoiseError(f"{path}: {asked.function} is an `async def`: write a plain `def`")
+def _load_plugin(plugin: PluginName) -> PluginFunction:
+    path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)
+    function = vars(module).get(plugin.function)
+    if not callable(function):
+        defined_here = [
+            f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__
+        ]
+        known_functions = [f.__name__ for f in defined_here if isfunction(f)]
+        raise PoiseError(f"{path}: {unknown_name('function', plugin.function, known_functions)}")
+    if iscoroutinefunction(function):
+        raise PoiseError(f"{path}: {plugin.function} is an `async def`: write a plain `def`")
     try:
-        parameters = signature(found)
+        parameters = signature(function)
     except (TypeError, ValueError) as fault:
-        raise PoiseError(f"{path}: what {asked.function} takes is not known: {fault}") from fault
+        raise PoiseError(
+            f"{path}: the arguments of {plugin.function} cannot be determined: {fault}"
+        ) from fault
 
     def call(*given: Any, **named: Any) -> Any:
-        with blamed(path):
-            return found(*given, **named)
+        with explain_plugin_errors(path):
+            return function(*given, **named)
 
-    return Function(path, asked.function, parameters, call)
+    return PluginFunction(path, plugin.function, parameters, call)
 
 
 @cache
-def _module(source: str, digest: str) -> ModuleType:
-    path = _path(source)
-    text = _text(path)
-    now = _digest(text)
-    if digest and digest != now:
+def _load_module(source: str, digest: str) -> ModuleType:
+    path = _source_path(source)
+    source_code = _read_source(path)
+    current_digest = _hash_source(source_code)
+    if digest and digest != current_digest:
         raise PoiseError(
-            f"{path} has changed since the run began (its sha256 was {digest}..., it is {now}...): "
-            f"put it back, start a new --out, or strike out @{digest} in the run's config.toml to "
-            "go on with it as it is"
+            f"{path} has changed since the run began (its sha256 was {digest}..., now it is "
+            f"{current_digest}...): restore the file, start a new --out, or remove @{digest} from "
+            "the run's config.toml to continue with the new version"
         )
-    with blamed(path):
+    with explain_plugin_errors(path):
         if not _is_file(source):
             return import_module(source)
-        module = ModuleType(f"{path.stem}@{now}")
+        module = ModuleType(f"{path.stem}@{current_digest}")
         module.__file__ = str(path)
         sys.modules[module.__name__] = module  # dataclasses look their module up by name
-        exec(compile(text, str(path), "exec"), vars(module))
+        exec(compile(source_code, str(path), "exec"), vars(module))
     return module
 
 
 @contextmanager
-def blamed(path: Path) -> Iterator[None]:
-    """What the user's code raises, as one line; a PoiseError is one already."""
+def explain_plugin_errors(path: Path) -> Iterator[None]:
+    """Turn an exception of the user's code into one line; a PoiseError passes unchanged."""
     try:
         yield
     except PoiseError:
         raise
     except (Exception, SystemExit) as fault:
-        kind, said = type(fault).__name__, first_line(fault)
-        told = said if said == kind else f"{kind}: {said}"
-        raise PoiseError(f"{path}{_line(fault, path)}: {told}") from fault
+        kind, message = type(fault).__name__, first_line(fault)
+        description = message if message == kind else f"{kind}: {message}"
+        raise PoiseError(f"{path}{_line_suffix(fault, path)}: {description}") from fault
 
 
-def _line(fault: BaseException, path: Path) -> str:
+def _line_suffix(fault: BaseException, path: Path) -> str:
     if isinstance(fault, SyntaxError) and fault.filename == str(path):
         return f":{fault.lineno}"
     frames = traceback.extract_tb(fault.__traceback__)
@@ -201,67 +214,69 @@ def _line(fault: BaseException, path: Path) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-def _no_function(name: str) -> PoiseError:
-    return PoiseError(f"'{name}' names no function: write {OWN} or MODULE:FUNCTION")
+def _malformed_name(name: str) -> PoiseError:
+    return PoiseError(f"'{name}' names no function: write {PLUGIN_CHOICE} or MODULE:FUNCTION")
 
 
-def _behind(asked: Asked) -> str:
-    return "" if asked.share is None else f"={asked.share}"
+def _share_suffix(plugin: PluginName) -> str:
+    return "" if plugin.share is None else f"={plugin.share}"
 
 
 def _is_file(source: str) -> bool:
     return source.endswith(".py")
 
 
-def _path(source: str) -> Path:
-    """Of the file, or of the module's."""
+def _source_path(source: str) -> Path:
+    """The path of the source file."""
     if _is_file(source):
         return Path(source)
     origin = ""
-    if all(part.isidentifier() for part in source.split(".")):
-        with blamed(Path(source)):  # looking for a module imports the packages around it
-            origin = _origin(source)
+    if all(component.isidentifier() for component in source.split(".")):
+        with explain_plugin_errors(
+            Path(source)
+        ):  # looking for a module imports the packages around it
+            origin = _find_module_file(source)
     if not _is_file(origin):
         raise PoiseError(
-            f"no module '{source}' where Python looks: install it or set PYTHONPATH, or name a "
-            f"file, as {OWN}"
+            f"Python finds no module '{source}': install it, set PYTHONPATH, or name a file as "
+            f" {PLUGIN_CHOICE}"
         )
     return Path(origin)
 
 
-def _origin(module: str) -> str:
+def _find_module_file(module: str) -> str:
     try:
-        found = find_spec(module)
+        spec = find_spec(module)
     except ModuleNotFoundError as fault:
-        if not f"{module}.".startswith(f"{fault.name}."):  # something that it imports
+        if not f"{module}.".startswith(f"{fault.name}."):  # one of its imports is missing
             raise
         return ""
-    return (found and found.origin) or ""
+    return (spec and spec.origin) or ""
 
 
-def _text(path: Path) -> bytes:
+def _read_source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}") from fault
 
 
-def _digest(text: bytes) -> str:
-    return sha256(text).hexdigest()[:DIGITS]
+def _hash_source(text: bytes) -> str:
+    return sha256(text).hexdigest()[:DIGEST_DIGITS]
 
 
-# Name -> the one function that carries it, imported when first asked for.
+# Tables of variants, each imported when it is first used.
 #
-# A variant (a composer, an advantage, a surrogate, a panel) is one file and one line in its
-# stage's table. Tables hold strings, so listing the names costs no heavy import. A table may also
-# take functions that stand in no table: the user's own, by FILE.py:FUNCTION (plugins.py).
+# A variant (a composer, an advantage, a surrogate, a panel) is one file and one line of its table
+# in variants.py. Tables hold strings, so listing the names imports nothing heavy. A table may also
+# accept plugins, FILE.py:FUNCTION.
 
 
 class Registry(Mapping[str, str]):
     """A read-only table of `"package.module:attribute"` strings.
 
-    `own` names, in the same way, what makes an entry of a user's function: (its name) -> what
-    `load` returns. Without it the table takes none.
+    `plugin_loader` names, in the same way, a function that turns the name of a user's function into
+    an entry, (name) -> what `load` returns. Without it the table takes no plugins.
 
     Example:
         >>> table = Registry("square root", {"real": "math:sqrt", "complex": "cmath:sqrt"})
@@ -269,9 +284,9 @@ class Registry(Mapping[str, str]):
         3.0
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], own: str = "") -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], plugin_loader: str = "") -> None:
         self.kind = kind
-        self.own = own
+        self.plugin_loader = plugin_loader
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> str:
@@ -285,20 +300,20 @@ class Registry(Mapping[str, str]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What an option that names an entry may be."""
-        return (*self._entries, OWN) if self.own else tuple(self._entries)
+        """The values of an option that names an entry."""
+        return (*self._entries, PLUGIN_CHOICE) if self.plugin_loader else tuple(self._entries)
 
     def load(self, name: str) -> Callable[..., Any]:
         """The function registered under `name`; an unknown name says which one is nearest."""
         if name in self._entries:
-            return _imported(self._entries[name])
-        if self.own and is_own(name):
-            made: Callable[..., Any] = _imported(self.own)(name)
-            return made
-        raise unknown(self.kind, name, self.choices)
+            return _import_entry(self._entries[name])
+        if self.plugin_loader and is_plugin(name):
+            entry: Callable[..., Any] = _import_entry(self.plugin_loader)(name)
+            return entry
+        raise unknown_name(self.kind, name, self.choices)
 
 
-def _imported(entry: str) -> Callable[..., Any]:
+def _import_entry(entry: str) -> Callable[..., Any]:
     module, _, attribute = entry.partition(":")
     loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     return loaded

@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 
-def seed_for(run: int, stage: str, step: int = 0, index: int = 0) -> int:
+def seed_for(run_seed: int, stage: str, step: int = 0, index: int = 0) -> int:
     """A 63-bit seed for one choice of one stage.
 
     Example:
@@ -20,10 +20,10 @@ def seed_for(run: int, stage: str, step: int = 0, index: int = 0) -> int:
         >>> seed_for(0, "sample", step=3, index=7) == seed_for(0, "compose", step=3, index=7)
         False
     """
-    key = f"{run}/{stage}/{step}/{index}".encode()
+    key = f"{run_seed}/{stage}/{step}/{index}".encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 1
 
 
-def rng_for(run: int, stage: str, step: int = 0, index: int = 0) -> np.random.Generator:
+def rng_for(run_seed: int, stage: str, step: int = 0, index: int = 0) -> np.random.Generator:
     """A numpy generator seeded by `seed_for`."""
-    return np.random.default_rng(seed_for(run, stage, step, index))
+    return np.random.default_rng(seed_for(run_seed, stage, step, index))

@@ -7,13 +7,13 @@ Axis legend, used across the package:
     Prompt --sample--> Response --verify--> Rollout --credit--> Row --compose--> BatchPlan
            --update--> StepResult --store--> TokenTrace
 
-_T are the policy's own tokens. What an environment says between them (`Turn.told`) is read by
-every pass and counted by none: it has no log-probability, no advantage and no place in _T.
+_T are the policy's own tokens. An environment's tokens between them (`Turn.observation`) are read
+by every forward pass but not trained: they have no log-probability, no advantage, no place in _T.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Columns = Mapping[str, Any]  # further columns of a problem's row, by name
 
-NO_COLUMNS: Columns = {}  # one for all problems that have none
+NO_COLUMNS: Columns = {}  # shared by all problems without columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +44,28 @@ class Prompt:
     solution: str = ""
     """A worked solution, where the task has one; only `poise warmup` reads it."""
     generic: str = ""
-    """The problem without what makes it this one, where the task has it; anchors answer it."""
+    """The problem without its particulars, where the task has such a text; anchors answer it."""
     columns: Columns = field(default_factory=lambda: NO_COLUMNS, repr=False, hash=False)
-    """Of its row, those that a reward of the user's asks for; None where the row has none."""
+    """The columns of its data row that a plugin reward needs; None where a row lacks one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One turn of an episode: what the environment said before it, and what it says of it.
+    """One turn of an episode, with what the environment said before it and about it.
 
     Example:
-        Turn(start=40, told=[1, 41, 7, 2], action=(71, 74), feedback="")     # the second one, right
+        Turn(start=40, observation=[1, 41, 7, 2], action=(71, 74), feedback="")    # correct
     """
 
     start: int  # its first token among the response's own
-    told: Ints  # the environment's tokens before it; none before the first turn
+    observation: Ints  # the environment's tokens before it; none before the first turn
     action: tuple[int, int]  # [start, end) among the response's own tokens: what was judged
-    feedback: str  # of the environment, in hindsight; "" when there is nothing to mend
+    feedback: str  # of the environment, on this turn; "" if the turn was correct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """What the sampler drew for one prompt.
+    """One response of the sampler to a prompt.
 
     Example:
         Response(tokens=[41, 7, 2], logprobs=[-0.1, -1.2, -0.0], text="= 11", finished=True)
@@ -73,9 +73,9 @@ class Response:
 
     tokens: Ints  # [T], end tokens included where there are any
     logprobs: Floats  # [T], of the sampled token, at the sampling temperature, before top-p/top-k
-    text: str  # decoded, special tokens left out; of an episode both voices
+    text: str  # decoded without special tokens; of an episode, policy and environment
     finished: bool  # False: cut off at the length limit
-    turns: tuple[Turn, ...] = ()  # of an episode; none: nobody answered
+    turns: tuple[Turn, ...] = ()  # of an episode; empty without an environment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,25 +97,27 @@ class Rollout:
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
     finished: bool = True
-    further: Mapping[str, float] = field(default_factory=dict)  # rewards beside the verifier's
-    anchor: bool = False  # drawn after the prompt's generic text, and trained after its own
+    extra_rewards: Mapping[str, float] = field(
+        default_factory=dict
+    )  # in addition to the verifier's
+    anchor: bool = False  # sampled from the prompt's generic text, trained with the full prompt
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
 
     @property
     def problem(self) -> Prompt:
-        """What it answers, to ask for a reward again."""
+        """The problem that it answers, for verifying it again."""
         return Prompt(self.prompt_id, self.prompt, self.answer, columns=self.columns)
 
     @property
-    def told(self) -> list[tuple[int, Ints]]:
-        """What the environment said before which of the response's tokens, in their order."""
+    def observations(self) -> list[tuple[int, Ints]]:
+        """(position in the response, the environment's tokens before it), in order."""
         T = len(self.response_tokens)
-        return [(t.start, t.told) for t in self.turns if len(t.told) and t.start < T]
+        return [(t.start, t.observation) for t in self.turns if len(t.observation) and t.start < T]
 
     @property
-    def num_told(self) -> int:
-        return sum(len(tokens) for _, tokens in self.told) if self.turns else 0
+    def num_observation_tokens(self) -> int:
+        return sum(len(tokens) for _, tokens in self.observations) if self.turns else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,9 @@ class Row:
     born: int = 0  # iteration in which it was sampled
     rollout: Rollout | None = None
     weights_T: Floats | None = None  # token weights of the credit method; None means all ones
-    scored_T: Floats | None = None  # the trainer's log-probabilities when the row was sampled
+    trainer_logprobs_T: Floats | None = (
+        None  # the trainer's log-probabilities when the row was sampled
+    )
 
     @property
     def name(self) -> tuple[str, int]:
@@ -174,19 +178,35 @@ class Row:
 
     @property
     def old_logprobs(self) -> Floats:
-        """Of the policy that sampled the row: by the trainer if it scored it, else the sampler."""
-        return self.content.sampled_logprobs if self.scored_T is None else self.scored_T
+        """Log-probabilities under the policy that sampled the row: the trainer's if known, else the
+        sampler's."""
+        return (
+            self.content.sampled_logprobs
+            if self.trainer_logprobs_T is None
+            else self.trainer_logprobs_T
+        )
 
     @property
-    def num_read(self) -> int:
-        """Tokens a pass reads for the row: its own, and what an environment told in between."""
-        return self.num_tokens + (self.rollout.num_told if self.rollout else 0)
+    def num_tokens_read(self) -> int:
+        """Tokens that a forward pass reads for the row: its own and the environment's."""
+        return self.num_tokens + (self.rollout.num_observation_tokens if self.rollout else 0)
 
     @property
     def content(self) -> Rollout:
         if self.rollout is None:
             raise ValueError(f"row {self.group}[{self.index}] has no content: its rollout is None")
         return self.rollout
+
+
+def number_groups(rows: Iterable[Row]) -> tuple[list[int], list[str]]:
+    """(number of each row's group, group of each number), in order of first appearance.
+
+    Example:
+        rows of the groups "b", "a", "b"    ->    ([0, 1, 0], ["b", "a"])
+    """
+    numbers: dict[str, int] = {}
+    row_numbers = [numbers.setdefault(row.group, len(numbers)) for row in rows]
+    return row_numbers, list(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +217,7 @@ class BatchPlan:
         BatchPlan(rule="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
     """
 
-    rule: str
+    composer: str
     steps: tuple[tuple[int, ...], ...]  # indices into the rows the plan was made for
 
     @property
@@ -207,7 +227,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """What one optimizer step used and did. The per-token lists are the tensors of the loss itself.
+    """Inputs and outcome of one optimizer step. The per-token lists are the loss's own tensors.
 
     Example:
         StepResult(rows=(0, 1), logprobs=[...], ..., grad_norm=0.8, tokens=114, skipped="")
@@ -227,13 +247,13 @@ class StepResult:
     skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
     capped_share: float = 0.0  # of tokens whose importance weight is the cap
     added_loss: float = 0.0  # the part of `loss` that the step's rule added
-    chosen_share: float = 0.0  # of tokens that the rule singled out
-    hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept when asked for
+    chosen_share: float = 0.0  # of tokens that the rule selected
+    hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept on request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTrace:
-    """Every trained token of one iteration, one column a field: `tokens/step_00012.parquet`.
+    """Every trained token of one iteration, one column per field: `tokens/step_00012.parquet`.
 
     Example:
         TokenTrace(columns={"step": [0, 0, ...], "row": [3, 3, ...], "position": [0, 1, ...],

@@ -44,7 +44,7 @@ VERIFIERS = Registry(
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
-    own="counterpoise.verify.plugin_reward:verifier",
+    plugin_loader="counterpoise.verify.plugin_reward:verifier",
 )
 
 # Rewards beside the verifier's: verify.also
@@ -54,7 +54,7 @@ EXTRA_REWARDS = Registry(
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
     },
-    own="counterpoise.verify.plugin_reward:verifier",
+    plugin_loader="counterpoise.verify.plugin_reward:verifier",
 )
 
 # -- credit --------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ COMPOSERS = Registry(
         "whole": "counterpoise.batch.simple_composers:whole",
         "coupled": "counterpoise.batch.coupled:compose",
     },
-    own="counterpoise.batch.plugin_composer:load_composer",
+    plugin_loader="counterpoise.batch.plugin_composer:load_composer",
 )
 
 # They compare tokens, which rows have in a native run only.

@@ -187,8 +187,8 @@ def test_an_unknown_rule_names_the_nearest():
 def test_check_refuses_a_plan_that_is_none(rule, steps, fault):
     rows = [row("a", 1.0), row("a", -1.0), row("b", 1.0), row("b", -1.0)]
     with pytest.raises(PoiseError, match=fault):
-        check_plan(rows, BatchPlan(rule=rule, steps=steps))
+        check_plan(rows, BatchPlan(composer=rule, steps=steps))
 
 
 def test_check_accepts_a_hosts_own_plan():
-    check_plan([row(), row()], BatchPlan(rule="someone_elses", steps=((1,), (0,))))
+    check_plan([row(), row()], BatchPlan(composer="someone_elses", steps=((1,), (0,))))

@@ -39,7 +39,7 @@ def test_the_rule_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "longest_first.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     plan = compose("longest_first.py:compose", rows(), 2, seed=0)
-    assert plan.rule == "longest_first.py:compose"
+    assert plan.composer == "longest_first.py:compose"
     assert plan.steps == (tuple(range(15, 7, -1)), tuple(range(7, -1, -1)))
 
 

@@ -8,15 +8,15 @@ from typing import Any
 from rich.console import Console
 
 from counterpoise.cli.progress_display import LiveDisplay
-from counterpoise.config.evaluation_settings import Setting
-from counterpoise.config.load import from_tables
-from counterpoise.run.heldout import Success
+from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.config.load import config_from_tables
+from counterpoise.run.heldout import HeldoutSuccess
 
 RECORD: dict[str, Any] = {
     "iteration": 1, "success": 0.53, "tokens_per_second": 12_805.0, "batch_rows": 1_024,
     "positive_share": 0.38, "flipped": 0.24, "cancellation": 0.19,
 }  # fmt: skip
-SUCCESS = Success(0.46, 0.41, 0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)
+SUCCESS = HeldoutSuccess(0.46, 0.41, 0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)
 NUMBERS = "success  53 %  12,805 tok/s  batch 1024, 38 % positive, 24 % flipped, 19 % cancelled"
 
 
@@ -24,9 +24,9 @@ def printed(terminal: bool, width: int, composer: str = "grouped") -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=width, color_system=None)
     with LiveDisplay(console) as display:
-        config = from_tables({"batch": {"composer": composer}})
-        display.started(config, 1_270_000, 0)
-        display.iterated(RECORD)
+        config = config_from_tables({"batch": {"composer": composer}})
+        display.on_start(config, 1_270_000, 0)
+        display.on_iteration(RECORD)
     return file.getvalue()
 
 
@@ -41,14 +41,14 @@ def test_the_bar_says_when_it_is_judging() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=90, color_system=None)
     with LiveDisplay(console) as display:
-        display.started(from_tables({}), 1_270_000, 0)
+        display.on_start(config_from_tables({}), 1_270_000, 0)
         seen = []
         for step in (
-            lambda: display.judging(128, 8),
-            lambda: display.evaluated(0, SUCCESS, Setting(1.0, 1.0)),
-            lambda: display.iterated(RECORD),
-            lambda: display.judging(1_280, 8),
-            lambda: display.evaluated(1, SUCCESS, Setting(1.0, 1.0)),
+            lambda: display.on_evaluation_start(128, 8),
+            lambda: display.on_evaluation(0, SUCCESS, EvaluationSetting(1.0, 1.0)),
+            lambda: display.on_iteration(RECORD),
+            lambda: display.on_evaluation_start(1_280, 8),
+            lambda: display.on_evaluation(1, SUCCESS, EvaluationSetting(1.0, 1.0)),
         ):
             step()
             *_, numbers = display.progress.get_renderables()
@@ -66,7 +66,7 @@ def test_a_log_has_one_line_for_an_iteration_however_long() -> None:
 def test_what_is_said_is_one_line_of_a_log() -> None:
     file = io.StringIO()
     said = "no optimizer step was taken: every reward was 0: check the reward, or warm up"
-    LiveDisplay(Console(file=file, width=40, color_system=None)).say(said)
+    LiveDisplay(Console(file=file, width=40, color_system=None)).notify(said)
     assert file.getvalue() == said + "\n"
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from counterpoise.cli.token_view import find
 from counterpoise.cli.token_view_text import RAMPS, show
-from counterpoise.errors import PoiseError, ranges
+from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -136,7 +136,9 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
     pushes = read_pushes(run, 4)
     assert pushes is not None
     other = max(set(read_trace(run, 4).row_spans) - pushes.rows)
-    assert f"is stored for rows {ranges(sorted(pushes.rows))} only" in seen(run, row=other, token=0)
+    assert f"is stored for rows {format_ranges(sorted(pushes.rows))} only" in seen(
+        run, row=other, token=0
+    )
     off = write_run(tmp_path / "run", microscope="off", rollouts=False)
     text = seen(off, token=0)
     assert "did not store who pushed whom" in text
@@ -192,5 +194,5 @@ def test_model_output_cannot_take_over_the_terminal(tmp_path: Path):
 
 
 def test_ranges():
-    assert ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
-    assert ranges([]) == ""
+    assert format_ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert format_ranges([]) == ""

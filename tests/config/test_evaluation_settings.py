@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.config import SampleConfig
-from counterpoise.config.evaluation_settings import Setting, by_setting, parse, settings_of
+from counterpoise.config.evaluation_settings import (
+    EvaluationSetting,
+    group_by_setting,
+    parse_setting,
+    parse_settings,
+)
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 
@@ -13,15 +18,15 @@ SAMPLE = SampleConfig(temperature=0.8, top_p=0.9, top_k=20)
 
 
 def test_training_is_the_trainings_own() -> None:
-    assert parse("training", SAMPLE) == Setting(0.8, 0.9)
-    assert parse("training", SAMPLE).of(SAMPLE) == SAMPLE
+    assert parse_setting("training", SAMPLE) == EvaluationSetting(0.8, 0.9)
+    assert parse_setting("training", SAMPLE).apply_to(SAMPLE) == SAMPLE
 
 
 def test_another_setting_changes_only_how_tokens_are_chosen() -> None:
-    found = parse("0.6/0.95", SAMPLE).of(SAMPLE)
+    found = parse_setting("0.6/0.95", SAMPLE).apply_to(SAMPLE)
     assert (found.temperature, found.top_p, found.top_k) == (0.6, 0.95, 0)
     assert found.max_new_tokens == SAMPLE.max_new_tokens
-    assert str(parse("1.0/1.0", SAMPLE)) == "1/1"
+    assert str(parse_setting("1.0/1.0", SAMPLE)) == "1/1"
 
 
 @pytest.mark.parametrize("text", ["", "0.6", "0/1", "0.6/0", "0.6/1.1", "a/b", "1/1/1", "nan/1"])
@@ -32,18 +37,18 @@ def test_faults(text: str) -> None:
 
 def test_no_setting_twice() -> None:
     with pytest.raises(PoiseError, match="twice"):
-        settings_of(["training", "0.8/0.9"], SAMPLE)
+        parse_settings(["training", "0.8/0.9"], SAMPLE)
 
 
 def test_lines_of_old_and_new_runs() -> None:
     old = [{"iteration": 0, "mean": 0.4}, {"iteration": 9, "mean": 0.5}]
-    assert by_setting(old) == {None: old}
+    assert group_by_setting(old) == {None: old}
     new = [
         {"iteration": i, "temperature": t, "top_p": p, "mean": 0.5}
         for i in (0, 9)
         for t, p in ((1.0, 1.0), (0.6, 0.95))
     ]
-    found = by_setting(new)
-    assert list(found) == [Setting(1.0, 1.0), Setting(0.6, 0.95)]
-    assert [line["iteration"] for line in found[Setting(0.6, 0.95)]] == [0, 9]
-    assert by_setting([]) == {}
+    found = group_by_setting(new)
+    assert list(found) == [EvaluationSetting(1.0, 1.0), EvaluationSetting(0.6, 0.95)]
+    assert [line["iteration"] for line in found[EvaluationSetting(0.6, 0.95)]] == [0, 9]
+    assert group_by_setting([]) == {}

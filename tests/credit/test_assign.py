@@ -123,7 +123,7 @@ def test_what_a_weighting_has_read_is_handed_on(monkeypatch: pytest.MonkeyPatch)
     assert sorted(reader.scores) == [("3:p", 0), ("3:p", 1)]  # those with signal
     for row in rows[0]:
         assert (reader.scores[row.name] == -row.weights_T).all()
-        assert row.scored_T is None  # the first step's own pass scores it
+        assert row.trainer_logprobs_T is None  # the first step's own pass scores it
 
 
 @pytest.mark.parametrize(

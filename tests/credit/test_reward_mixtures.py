@@ -22,7 +22,7 @@ def group(rewards: list[float], **others: list[float]) -> Group:
         tuple(
             Rollout(
                 "p", "?", "1", "", reward, tokens[:1], tokens, np.zeros(3, np.float32),
-                further={name: values[i] for name, values in others.items()},
+                extra_rewards={name: values[i] for name, values in others.items()},
             )
             for i, reward in enumerate(rewards)
         ),

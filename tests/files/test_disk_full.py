@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.files import append_line, error_number, writing
+from counterpoise.files import append_line, error_number, explain_write_errors
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
@@ -28,7 +28,7 @@ import tiny
 from pathlib import Path
 from counterpoise.config import LoopConfig, RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.run.state import new_state, save
+from counterpoise.run.state import new_state, save_state
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Group, TokenTrace
 out = Path(sys.argv[1])
@@ -40,7 +40,7 @@ writes = {{
     "rollouts": lambda i: folder.write_rollouts(i, groups),
     "tokens": lambda i: folder.write_table("tokens", i, trace),
     "metrics": lambda i: folder.append("metrics", {{"iteration": i, "x": "y" * 30_000}}),
-    "checkpoints": lambda i: save(folder, state, config),
+    "checkpoints": lambda i: save_state(folder, state, config),
 }}
 for kind, write in writes.items():
     folder = RunFolder.create(out, config)
@@ -48,7 +48,7 @@ for kind, write in writes.items():
         for i in range(1, 1000):
             state.iteration = i
             if i == 1:
-                save(folder, state, config)
+                save_state(folder, state, config)
             else:
                 write(i)
     except PoiseError as fault:
@@ -81,8 +81,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path: Path)
     assert [kind for kind, _, _ in told] == ["rollouts", "tokens", "metrics", "checkpoints"]
     for kind, line, files in told:
         assert line.startswith(f"{run}/{kind}")
-        assert "could not be written: No space left on device. What was written before" in line
-        assert line.endswith(f"free some space, then go on with poise train --resume --out {run}")
+        assert "could not be written: No space left on device. Everything written before" in line
+        assert line.endswith(
+            f"free some space, then continue with poise train --resume --out {run}"
+        )
         assert not any(name.endswith(".part") for name in files)
         assert "checkpoints/iteration_00001/manifest.json" in files
 
@@ -146,7 +148,9 @@ def test_a_run_that_could_not_save_goes_on_when_it_can(tmp_path: Path) -> None:
     from counterpoise.loop import train
 
     def weights(out: Path) -> bytes:
-        return (checkpoint.available(out / "checkpoints")[-1] / "model.safetensors").read_bytes()
+        return (
+            checkpoint.list_checkpoints(out / "checkpoints")[-1] / "model.safetensors"
+        ).read_bytes()
 
     train(load_config("demo", SETS), tmp_path / "whole")
     out = tmp_path / "cut"
@@ -156,7 +160,9 @@ def test_a_run_that_could_not_save_goes_on_when_it_can(tmp_path: Path) -> None:
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith(f"poise: {out}/checkpoints/iteration_00004 could not be written: File")
-    assert [p.name for p in checkpoint.available(out / "checkpoints")][-1] == "iteration_00002"
+    assert [p.name for p in checkpoint.list_checkpoints(out / "checkpoints")][
+        -1
+    ] == "iteration_00002"
     assert not list(out.rglob("*.part"))
     train(load_config("demo", SETS), out, resume=True)
     assert weights(out) == weights(tmp_path / "whole")
@@ -176,10 +182,10 @@ def test_the_systems_number_of_a_fault(fault: Exception, number: int | None) -> 
 
 
 def test_what_is_not_the_disks_fault_goes_through(tmp_path: Path) -> None:
-    with pytest.raises(SafetensorError), writing(tmp_path / "a", tmp_path):
+    with pytest.raises(SafetensorError), explain_write_errors(tmp_path / "a", tmp_path):
         raise SafetensorError("invalid header")
     with (
-        pytest.raises(PoiseError, match=r"could not be written: Permission denied.*mend that"),
-        writing(tmp_path / "a", tmp_path),
+        pytest.raises(PoiseError, match=r"could not be written: Permission denied.*fix that"),
+        explain_write_errors(tmp_path / "a", tmp_path),
     ):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))

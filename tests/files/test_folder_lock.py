@@ -12,9 +12,9 @@ from counterpoise import loop
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone, check_alone
+from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.loop import train
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
 
 SETS = [
     "loop.iterations=2", "model.device='cpu'", "task.levels=[1]", "task.size=16", "task.heldout=2",
@@ -25,35 +25,35 @@ SETS = [
 
 def test_the_second_one_is_refused_and_the_next_is_not(tmp_path: Path) -> None:
     with (
-        alone(tmp_path),
+        folder_lock(tmp_path),
         pytest.raises(PoiseError, match="being written by another process: wait"),
-        alone(tmp_path),
+        folder_lock(tmp_path),
     ):
         raise AssertionError("never here")
-    check_alone(tmp_path)
+    check_unlocked(tmp_path)
     assert list(tmp_path.iterdir()) == []  # the folder is the lock
 
 
 def test_a_process_that_died_holds_nothing(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
-        with alone(tmp_path):
+        with folder_lock(tmp_path):
             os._exit(9)
     os.waitpid(child, 0)
-    check_alone(tmp_path)
+    check_unlocked(tmp_path)
 
 
 def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
     out, config, refused = tmp_path / "run", load_config("demo", SETS), []
 
-    class Impatient(Watch):
-        def iterated(self, record: dict[str, Any]) -> None:
+    class Impatient(RunObserver):
+        def on_iteration(self, record: dict[str, Any]) -> None:
             before = (out / "metrics.jsonl").read_bytes()
             with pytest.raises(PoiseError, match="being written by another process"):
                 train(config, out, resume=True)
             refused.append(before == (out / "metrics.jsonl").read_bytes())
 
-    train(config, out, watch=Impatient())
+    train(config, out, observer=Impatient())
     assert refused == [True, True]
     train(config, out, resume=True)  # ended: nobody holds it
 
@@ -64,7 +64,7 @@ def test_one_that_looked_before_the_other_held_the_folder_cuts_nothing(
     """Both were started at once and saw nobody; the second was slower to load its model. It is
     refused while the first trains and while it writes its last files."""
     out, config, refused = tmp_path / "run", load_config("demo", SETS), []
-    monkeypatch.setattr(loop, "check_alone", lambda path: None)
+    monkeypatch.setattr(loop, "check_unlocked", lambda path: None)
 
     def second() -> None:
         before = (out / "metrics.jsonl").read_bytes()
@@ -72,14 +72,14 @@ def test_one_that_looked_before_the_other_held_the_folder_cuts_nothing(
             train(config, out, resume=True)
         refused.append(before == (out / "metrics.jsonl").read_bytes())
 
-    class Impatient(Watch):
-        def iterated(self, record: dict[str, Any]) -> None:
+    class Impatient(RunObserver):
+        def on_iteration(self, record: dict[str, Any]) -> None:
             second()
 
-        def finished(self, path: Path) -> None:
+        def on_finish(self, path: Path) -> None:
             second()
 
-    train(config, out, watch=Impatient())
+    train(config, out, observer=Impatient())
     assert refused == [True, True, True]
 
 
@@ -89,14 +89,14 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     """It kept no checkpoint: to resume it would be to start it again."""
     out, config = tmp_path / "run", load_config("demo", [*SETS, "store.model=false"])
     train(config, out)
-    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.check_unfinished, []
+    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.check_resumable, []
 
     def too_early(path: Path, asked: RunConfig) -> None:
         calls.append(path)
         if len(calls) > 1:
             real(path, asked)
 
-    monkeypatch.setattr(loop, "check_unfinished", too_early)
+    monkeypatch.setattr(loop, "check_resumable", too_early)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         train(config, out, resume=True)
     assert (out / "metrics.jsonl").read_bytes() == before

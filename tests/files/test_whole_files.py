@@ -12,9 +12,9 @@ from power_cut import PowerCut
 from counterpoise.config import RunConfig
 from counterpoise.files import (
     append_line,
+    atomic_write,
     make_folder,
     remove_leftovers,
-    replacing,
     sync_folder,
 )
 from counterpoise.store.folder import RunFolder
@@ -31,14 +31,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     before, cut, after = (tmp_path / name for name in ("disk", "cut", "after"))
     power = PowerCut(monkeypatch)
     make_folder(before)
-    with replacing(before / "a") as temporary:
+    with atomic_write(before / "a") as temporary:
         temporary.write_text("first")
-    with replacing(before / "a", durable=False) as temporary:
+    with atomic_write(before / "a", durable=False) as temporary:
         temporary.write_text("second")
     power.leaves(before, cut)
     assert names(cut) == {"a": b"first"}
 
-    with replacing(before / "model") as temporary:
+    with atomic_write(before / "model") as temporary:
         (temporary / "deep").mkdir(parents=True)
         (temporary / "deep" / "weights").write_text("w")
         (temporary / "config").write_text("c")
@@ -61,7 +61,7 @@ def test_a_run_folder_flushes_what_iterations_wrote(
     run = tmp_path / "cut" / "new" / "run"
     assert [line["iteration"] for line in RunFolder.open(run).read("metrics")] == [1]
     assert set(names(run)) == {"config.toml", "metrics.jsonl", "rollouts/step_00001.jsonl"}
-    assert RunFolder.open(run).config() == RunConfig()
+    assert RunFolder.open(run).read_config() == RunConfig()
 
 
 def test_a_folder_that_cannot_be_flushed_is_passed_over_and_a_broken_disk_is_not(
@@ -75,7 +75,10 @@ def test_a_folder_that_cannot_be_flushed_is_passed_over_and_a_broken_disk_is_not
 
     fails(errno.EINVAL)  # some network file systems
     sync_folder(tmp_path)
-    with pytest.raises(OSError, match="Invalid argument"), replacing(tmp_path / "a") as temporary:
+    with (
+        pytest.raises(OSError, match="Invalid argument"),
+        atomic_write(tmp_path / "a") as temporary,
+    ):
         temporary.write_text("a file can be flushed everywhere")
     fails(errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
@@ -94,7 +97,7 @@ def test_a_folder_that_could_not_be_replaced_is_back(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(OSError, match="Input/output"), replacing(target) as temporary:
+    with pytest.raises(OSError, match="Input/output"), atomic_write(target) as temporary:
         temporary.mkdir()
     assert names(tmp_path) == {"model/old": b"old"}
 

@@ -7,12 +7,12 @@ import pytest
 from counterpoise.config.load import load_config
 from counterpoise.hosts.cluster_size import estimate_gpu_memory, fewest_gpus, tokens_per_pass
 from counterpoise.hosts.verl.command import gpu_settings
-from counterpoise.run.estimate import KNOWN
+from counterpoise.run.estimate import KNOWN_SHAPES
 
 
 def test_the_smallest_preset_by_hand() -> None:
     config = load_config("qwen3-1.7b-base")
-    shape = KNOWN[config.model.name]
+    shape = KNOWN_SHAPES[config.model.name]
     memory = estimate_gpu_memory(config, shape, gpus=4)
     assert tokens_per_pass(config) == 1024 + 8192
     assert memory.training_states == pytest.approx(16 * 1.7205678e9 / 4 / 1e9, rel=1e-3)
@@ -40,7 +40,7 @@ def test_the_smallest_preset_by_hand() -> None:
 )  # fmt: skip
 def test_gpus_of_the_presets(preset: str, checkpointing: bool, gpu_gb: float, gpus: int) -> None:
     config = load_config(preset, [f"update.checkpointing={str(checkpointing).lower()}"])
-    shape = KNOWN[config.model.name]
+    shape = KNOWN_SHAPES[config.model.name]
     assert fewest_gpus(config, shape, gpu_gb) == gpus
     for fewer in (n for n in (1, 2, 4, 8, 16) if n < gpus):
         memory = estimate_gpu_memory(config, shape, fewer)

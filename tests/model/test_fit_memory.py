@@ -16,7 +16,7 @@ from torch import Tensor
 
 from counterpoise import loop
 from counterpoise.config import ModelConfig, UpdateConfig
-from counterpoise.config.load import from_tables, load_config
+from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.decoder import Decoder
@@ -28,8 +28,8 @@ from counterpoise.model.fit_memory import (
 )
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import score_logprobs
-from counterpoise.run.state import new_state, restore, save
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import new_state, restore_state, save_state
 from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.store.checkpoint import load_newest
 from counterpoise.store.folder import RunFolder
@@ -269,7 +269,7 @@ def test_no_rows_take_no_pass() -> None:
 
 
 def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
-    config = from_tables(
+    config = config_from_tables(
         {"sample": {"prompts": 4, "group_size": 4, "max_new_tokens": 6}, "loop": {"seed": 3}}
     )
     prompts = [
@@ -293,16 +293,16 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
 
 
 def test_a_resumed_run_remembers_the_size(tmp_path: Path) -> None:
-    config = from_tables({"update": {"micro_tokens": 4096}})
+    config = config_from_tables({"update": {"micro_tokens": 4096}})
     folder = RunFolder.create(tmp_path / "run", config)
     state = new_state(tiny.policy(), config)
-    state.micro.size, state.drawn.size = 1024, 4
-    save(folder, state, config)
-    again = restore(folder, tiny.policy(), config, print, heldout=[])
-    assert (again.micro.size, again.drawn.size) == (1024, 4)
+    state.micro_batch.size, state.prompts_per_draw.size = 1024, 4
+    save_state(folder, state, config)
+    again = restore_state(folder, tiny.policy(), config, print, heldout=[])
+    assert (again.micro_batch.size, again.prompts_per_draw.size) == (1024, 4)
     smaller = dataclasses.replace(config, update=replace(config.update, micro_tokens=512))
-    shrunk = restore(folder, tiny.policy(), smaller, print, heldout=[])
-    assert shrunk.micro.size == 512
+    shrunk = restore_state(folder, tiny.policy(), smaller, print, heldout=[])
+    assert shrunk.micro_batch.size == 512
 
 
 SETS = [
@@ -313,11 +313,11 @@ SETS = [
 ]  # fmt: skip
 
 
-class Listen(Watch):
+class Listen(RunObserver):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.said.append(message)
 
 
@@ -334,7 +334,7 @@ def test_a_run_goes_on_with_less_and_ends_with_a_line_when_nothing_is_less(
 
     monkeypatch.setattr(loop, "load_policy", on_a_small_device)
     watch = Listen()
-    folder = loop.train(load_config("demo", SETS), tmp_path / "run", watch=watch)
+    folder = loop.train(load_config("demo", SETS), tmp_path / "run", observer=watch)
     assert len(folder.read("metrics")) == 2
     passes = [message for message in watch.said if message.startswith("micro-batches of")]
     assert passes
@@ -346,7 +346,7 @@ def test_a_run_goes_on_with_less_and_ends_with_a_line_when_nothing_is_less(
     room = 30  # less than one rollout
     longer = load_config("demo", [*SETS, "loop.iterations=3"])
     with pytest.raises(PoiseError, match="the smallest possible: "):
-        loop.train(longer, tmp_path / "run", resume=True, watch=watch)
+        loop.train(longer, tmp_path / "run", resume=True, observer=watch)
     newest = load_newest(folder.checkpoints, print)
     assert newest is not None
     assert newest.iteration == 2

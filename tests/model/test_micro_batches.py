@@ -41,7 +41,7 @@ def test_every_row_once_and_within_the_limit(
     assert sorted(i for batch in passes for i in batch) == list(range(len(rows)))
     for batch in passes:
         made = pack_rows(POLICY, [rows[i] for i in batch])
-        read = sum(rows[i].num_read for i in batch) + sum(n for _, n in made.prompts)
+        read = sum(rows[i].num_tokens_read for i in batch) + sum(n for _, n in made.prompts)
         assert read <= micro_tokens or len(batch) == 1
         assert find_segments(made) is not None  # flash attention can take it
 
@@ -53,7 +53,7 @@ def test_groups_with_one_prompt_share_it() -> None:
     asked = [rows[i].group for i in batch]
     assert asked == ["p3"] * 3 + ["p0"] * 3 + ["p2"] * 3 + ["p1"] * 3
     distinct = {row.content.prompt_tokens.tobytes(): row.content.prompt_tokens for row in rows}
-    tokens = sum(map(len, distinct.values())) + sum(row.num_read for row in rows)
+    tokens = sum(map(len, distinct.values())) + sum(row.num_tokens_read for row in rows)
     assert len(list(micro_batches(rows, tokens))) == 1
     assert len(list(micro_batches(rows, tokens - 1))) == 2
 
@@ -62,6 +62,8 @@ def test_groups_with_one_prompt_share_it() -> None:
 def test_groups_are_walked_by_their_longest_row(micro_tokens: int) -> None:
     rows = tiny.rows(groups=5, size=4, seed=3)
     walked = [i for batch in micro_batches(rows, micro_tokens) for i in batch]
-    longest = {row.group: max(r.num_read for r in rows if r.group == row.group) for row in rows}
+    longest = {
+        row.group: max(r.num_tokens_read for r in rows if r.group == row.group) for row in rows
+    }
     assert [longest[rows[i].group] for i in walked] == sorted(longest[row.group] for row in rows)
     assert np.array_equal([i // 4 for i in walked], np.repeat([i // 4 for i in walked[::4]], 4))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.credit.assign import assign
 from counterpoise.report.charts.quantities import PUSH_PARTS
 from counterpoise.run import metrics
@@ -43,7 +43,7 @@ def write_run(
     microscope: Literal["on", "off", "none"] = "on",  # none: no tokens are stored either
     pieces: Sequence[str] | None = PIECES,
 ) -> Path:
-    config = from_tables(
+    config = config_from_tables(
         {
             "loop": {"iterations": 9},
             "model": {"name": model},
@@ -80,9 +80,9 @@ def write_run(
             folder.append("plans", metrics.plan_record(made))
         if rollouts:
             folder.write_rollouts(now, groups)
-        clock = metrics.Clock()
+        clock = metrics.StageClock()
         clock.lap("sample")
-        record = metrics.record(made, buffer, clock)
+        record = metrics.metrics_record(made, buffer, clock)
         if plan and microscope == "on":
             record |= seen(now)
         folder.append("metrics", record)
@@ -116,17 +116,17 @@ def iteration_of(
     rows: list[list[Row]],
     batch: list[Row],
     plan: BatchPlan | None,
-) -> metrics.Iteration:
-    return metrics.Iteration(
+) -> metrics.IterationResult:
+    return metrics.IterationResult(
         number=now,
         groups=groups,
         scores=Scores([]),
-        credited=rows,
+        credited_groups=rows,
         batch=batch,
         plan=plan,
         description=describe_plan(batch, plan) if plan else None,
         results=[step_result(batch, step) for step in plan.steps] if plan else [],
-        views=[],
+        measurements=[],
     )
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from report.synthetic import G, P, Page, evaluation, write_run
 
 from counterpoise.cli import main
-from counterpoise.config.load import from_tables, to_toml
+from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.report.charts.render import read_asset
 from counterpoise.report.compare.compared_runs import (
@@ -67,10 +67,10 @@ def imported(path: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
 def with_options(run: Path, to: Path, **sections: dict[str, Any]) -> Path:
     """The same run, told otherwise."""
     shutil.copytree(run, to)
-    config = RunFolder(run).config()
+    config = RunFolder(run).read_config()
     told = {name: vars(getattr(config, name)) | changed for name, changed in sections.items()}
     others = {name: vars(getattr(config, name)) for name in ("loop", "sample", "balance", "batch")}
-    (to / "config.toml").write_text(to_toml(from_tables(others | told)))
+    (to / "config.toml").write_text(to_toml(config_from_tables(others | told)))
     return to
 
 

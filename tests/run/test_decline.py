@@ -10,7 +10,7 @@ import pytest
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
 from counterpoise.run.decline import describe_decline
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
 
 
 def judged(iteration: int, mean: float, margin: float = 0.05, **more: float) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def test_without_held_out_problems_training_prompts_tell_of_a_collapse() -> None
     assert describe_decline([], records[:3], 1e-4) == ""
 
 
-class Listener(Watch):
+class Listener(RunObserver):
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.messages.append(message)
 
 
@@ -82,7 +82,7 @@ def test_an_absurd_learning_rate_is_told(tmp_path: Path, rate: str, warned: bool
         "store.model=false", "store.report=false", "update.warmup_steps=0", f"update.lr={rate}",
     ]  # fmt: skip
     listener = Listener()
-    train(load_config("demo", sets), tmp_path / "run", watch=listener)
+    train(load_config("demo", sets), tmp_path / "run", observer=listener)
     told = [m for m in listener.messages if m.startswith("the run collapsed: held-out success")]
     assert len(told) == warned
     assert all("lower update.lr, which was 1000" in message for message in told)

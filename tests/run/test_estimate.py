@@ -9,10 +9,10 @@ import pytest
 import tiny
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import from_tables, load_config, to_toml
+from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import EMBEDDED_FOLDER
-from counterpoise.run.estimate import KNOWN, data, describe_run, shape_of
+from counterpoise.run.estimate import KNOWN_SHAPES, describe_problems, describe_run, find_shape
 
 PUBLISHED = {
     "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
@@ -21,10 +21,10 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", KNOWN_SHAPES)
 def test_parameters_as_published(name: str) -> None:
     """Biases and the norms of single heads are left out: a few parts in a hundred thousand."""
-    assert KNOWN[name].parameters == pytest.approx(PUBLISHED[name], rel=1e-4)
+    assert KNOWN_SHAPES[name].parameters == pytest.approx(PUBLISHED[name], rel=1e-4)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -41,26 +41,28 @@ def test_parameters_of_a_folder(
 ) -> None:
     policy = tiny.policy(architecture, tie_word_embeddings=tied)
     policy.model.config.save_pretrained(tmp_path)
-    shape = shape_of(str(tmp_path))
+    shape = find_shape(str(tmp_path))
     assert shape is not None
     assert shape.parameters == policy.num_parameters - left_out
 
 
 def test_the_embedded_model_and_one_that_is_not_here() -> None:
-    shape = shape_of("embedded")
+    shape = find_shape("embedded")
     assert shape is not None
     assert 1e6 < shape.parameters < 3e6
-    assert shape == shape_of(str(EMBEDDED_FOLDER))
-    assert shape_of("nobody/nothing") is None
+    assert shape == find_shape(str(EMBEDDED_FOLDER))
+    assert find_shape("nobody/nothing") is None
 
 
 def test_counts_in_plain_words() -> None:
-    text = describe_run(from_tables({"loop": {"iterations": 10}}))
+    text = describe_run(config_from_tables({"loop": {"iterations": 10}}))
     assert text.startswith(to_toml(RunConfig()).partition("iterations")[0])
     assert "16 prompts x 8 = 128 rollouts, 4 optimizer steps (grouped)" in text
     assert "1,280 rollouts, updates: 40\n" in text
     assert "at most 16,384 sampled an iteration, 163,840 in all" in text
-    waiting = describe_run(from_tables({"loop": {"iterations": 10}, "balance": {"tau": 0.25}}))
+    waiting = describe_run(
+        config_from_tables({"loop": {"iterations": 10}, "balance": {"tau": 0.25}})
+    )
     assert "updates: at most 40 (an update waits for a balanced batch)" in waiting
 
 
@@ -69,7 +71,7 @@ KEPT = 2 * 2048 + 2 * 6144 + (2 * 16 + 2 * 8) * 128  # by a layer on a GPU, numb
 
 def test_memory_by_the_formula() -> None:
     text = describe_run(load_config("qwen3-1.7b-base"))
-    shape = KNOWN["Qwen/Qwen3-1.7B-Base"]
+    shape = KNOWN_SHAPES["Qwen/Qwen3-1.7B-Base"]
     training = 20 * shape.parameters  # bfloat16 with float32 masters
     live = 9216 * 28 * KEPT * 2
     row = (1024 + 8192) * 28 * 2 * 8 * 128 * 2
@@ -79,7 +81,7 @@ def test_memory_by_the_formula() -> None:
 
 
 def test_a_copy_of_the_first_weights_is_counted() -> None:
-    parameters = KNOWN["Qwen/Qwen3-1.7B-Base"].parameters
+    parameters = KNOWN_SHAPES["Qwen/Qwen3-1.7B-Base"].parameters
     for sets, size in (([], 22), (["credit.rule_settings=['alpha=0']"], 20)):
         text = describe_run(load_config("qwen3-1.7b-base", ["credit.rule=sdpg", *sets]))
         assert f"training {size * parameters / 1e9:.2f} GB" in text
@@ -92,7 +94,7 @@ def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
 
 
 def test_an_unknown_shape_is_said() -> None:
-    text = describe_run(from_tables({"model": {"name": "nobody/nothing"}}))
+    text = describe_run(config_from_tables({"model": {"name": "nobody/nothing"}}))
     assert "memory         unknown: the shape of nobody/nothing" in text
 
 
@@ -127,23 +129,26 @@ def of_file(path: Path, *sets: str) -> RunConfig:
 
 def test_a_file_that_is_here_is_read(problems: Path) -> None:
     told = "task           mine: 40 problems to train on; 10 held out, 10 of them to judge by"
-    assert data(of_file(problems)) == [told, UNREAD]
+    assert describe_problems(of_file(problems)) == [told, UNREAD]
     assert describe_run(of_file(problems)).endswith(f"\n#   {told}\n#   {UNREAD}")
     with pytest.raises(PoiseError, match=r"mine\.jsonl:1: no field 'gold' .*task\.answer_field"):
-        data(of_file(problems, "task.answer_field=gold"))
+        describe_problems(of_file(problems, "task.answer_field=gold"))
     with pytest.raises(PoiseError, match="40 training prompts cannot fill an iteration of 41"):
-        data(of_file(problems, "sample.prompts=41"))
+        describe_problems(of_file(problems, "sample.prompts=41"))
     with pytest.raises(PoiseError, match="prompt '0' has no generic text"):
-        data(of_file(problems, "sample.anchors=1"))
+        describe_problems(of_file(problems, "sample.anchors=1"))
 
 
 def test_files_that_are_not_here_are_named(problems: Path) -> None:
     gone = problems.with_name("gone.jsonl")
-    not_here = f"{gone} is not here: the run would stop for it"
+    not_here = f"{gone} does not exist: the run would fail"
     unread = UNREAD.replace("checked    ", "checked    the problems; ")
-    assert data(of_file(gone)) == [f"task           {not_here}", unread]
-    assert data(of_file(problems, f"task.heldout_path={gone}"))[0] == f"task           {not_here}"
-    found = data(of_file(problems, f"task.benchmarks=['{gone}']"))
+    assert describe_problems(of_file(gone)) == [f"task           {not_here}", unread]
+    assert (
+        describe_problems(of_file(problems, f"task.heldout_path={gone}"))[0]
+        == f"task           {not_here}"
+    )
+    found = describe_problems(of_file(problems, f"task.benchmarks=['{gone}']"))
     assert found[0].startswith("task           mine: 40 problems")
     assert found[1:] == [f"               {not_here}", UNREAD]
 
@@ -152,21 +157,23 @@ def test_a_benchmark_that_is_here_is_read(problems: Path) -> None:
     bad = problems.with_name("bad.jsonl")
     bad.write_text("{}\n")
     with pytest.raises(PoiseError, match=r"bad\.jsonl:1: no field 'problem'"):
-        data(of_file(problems, f"task.benchmarks=['{bad}']"))
+        describe_problems(of_file(problems, f"task.benchmarks=['{bad}']"))
 
 
 def test_nothing_is_fetched() -> None:
-    told = data(load_config("demo", ["task.name=hub", "task.path=nobody/nothing:en"]))
+    told = describe_problems(load_config("demo", ["task.name=hub", "task.path=nobody/nothing:en"]))
     assert told[0] == "task           nobody/nothing:en, by the package `datasets`"
     assert told[1].startswith("not checked    the dataset and its fields; the model's weights")
 
 
 def test_of_generated_problems_one_is_made() -> None:
-    told = data(load_config("demo"))[0]
+    told = describe_problems(load_config("demo"))[0]
     made = (
         "4,096 problems to train on, made when the run starts; 256 held out, 128 of them to judge"
     )
     assert told == f"task           word_problems: {made} by"
     pytest.importorskip("reasoning_gym", reason="the gym extra is not installed")
     with pytest.raises(PoiseError, match="unknown reasoning_gym dataset 'leg_countin'"):
-        data(load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"]))
+        describe_problems(
+            load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"])
+        )

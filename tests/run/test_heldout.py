@@ -9,7 +9,8 @@ import pytest
 import tiny
 
 from counterpoise.config import SampleConfig
-from counterpoise.run.heldout import Success, judge, summarise
+from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy, summarize_rewards
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
@@ -18,7 +19,7 @@ from counterpoise.verify.scores import Scores
 def test_closed_form() -> None:
     """The mean over problems of each one's mean; the interval is over problems."""
     rewards_PG = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1]])
-    found = summarise(rewards_PG)
+    found = summarize_rewards(rewards_PG)
     expected = share_estimate([1.0, 0.25, 0.0, 0.75])
     assert found.mean == 0.5
     assert (found.low, found.high) == (expected.low, expected.high)
@@ -28,35 +29,35 @@ def test_closed_form() -> None:
 
 
 def test_edges() -> None:
-    all_right = summarise(np.ones((5, 3)))
+    all_right = summarize_rewards(np.ones((5, 3)))
     assert (all_right.mean, all_right.high) == (1.0, 1.0)
     assert 0.3 < all_right.low < 0.5  # five problems say little, even when all are solved
     assert (all_right.pass_any, all_right.mixed) == (1.0, 0.0)
-    one_problem = summarise(np.array([[1.0, 0.0]]))  # one problem says nothing about others
+    one_problem = summarize_rewards(np.array([[1.0, 0.0]]))  # one problem says nothing about others
     assert (one_problem.mean, one_problem.low, one_problem.high) == (0.5, 0.0, 1.0)
 
 
 def test_a_reward_above_0_is_a_success_whatever_its_size() -> None:
     """Graded rewards, also beyond 1: success is a share all the same."""
-    graded = summarise(np.array([[7.5, 0.25], [-3.0, 0.0], [2.0, -0.5]]))
-    right = summarise(np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
+    graded = summarize_rewards(np.array([[7.5, 0.25], [-3.0, 0.0], [2.0, -0.5]]))
+    right = summarize_rewards(np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]))
     assert (graded.mean, graded.low, graded.high) == (right.mean, right.low, right.high)
     assert (graded.pass_any, graded.mixed) == (2 / 3, 1 / 3)
     assert (graded.reward, right.reward) == (pytest.approx(6.25 / 6), 0.5)
 
 
 def test_an_older_record_has_no_mean_reward() -> None:
-    found = summarise(np.array([[1.0, 0.0]]))
+    found = summarize_rewards(np.array([[1.0, 0.0]]))
     record = {**asdict(found), "iteration": 3}
-    assert Success.of(record) == found
+    assert HeldoutSuccess.from_record(record) == found
     del record["reward"]
-    assert Success.of(record) == replace(found, reward=None)
+    assert HeldoutSuccess.from_record(record) == replace(found, reward=None)
 
 
 def test_samples_of_one_problem_are_not_independent() -> None:
     """Eight equal samples of a problem say no more than one."""
     solved = np.array([1.0, 0, 0, 1, 1, 0, 1, 0])[:, None]
-    once, eight_times = summarise(solved), summarise(solved.repeat(8, axis=1))
+    once, eight_times = summarize_rewards(solved), summarize_rewards(solved.repeat(8, axis=1))
     assert (once.low, once.high) == (eight_times.low, eight_times.high)
 
 
@@ -68,7 +69,7 @@ def test_the_interval_covers_nineteen_times_in_twenty(a: float, b: float) -> Non
     for _ in range(runs):
         difficulty_P = rng.beta(a, b, size=128)
         rewards_PG = (rng.random((128, 4)) < difficulty_P[:, None]).astype(float)
-        found = summarise(rewards_PG)
+        found = summarize_rewards(rewards_PG)
         covered += found.low <= truth <= found.high
     assert 0.935 < covered / runs < 0.965
 
@@ -91,16 +92,16 @@ def test_judging_is_repeatable_and_asks_in_order() -> None:
     prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
     config = SampleConfig(max_new_tokens=5)
     verifier = Parity()
-    first = judge(policy, prompts, 3, config, verifier, seed=1)
+    first = evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=1)
     asked, verifier.asked = verifier.asked, []
-    again = judge(policy, prompts, 3, config, verifier, seed=1)
+    again = evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=1)
     assert first == again
     assert verifier.asked == asked
     assert [answer for _, answer in asked] == [str(i) for i in range(6) for _ in range(3)]
     right_PG = np.array([sum(map(int, t.split())) % 2 == 0 for t, _ in asked]).reshape(6, 3)
-    assert first == summarise(right_PG.astype(float))
+    assert first == summarize_rewards(right_PG.astype(float))
     verifier.asked = []
-    judge(policy, prompts, 3, config, verifier, seed=2)
+    evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=2)
     assert verifier.asked != asked
 
 
@@ -109,6 +110,10 @@ def test_a_problem_is_sampled_alike_in_any_company() -> None:
     policy = tiny.policy()
     prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
     few, many = Parity(), Parity()
-    judge(policy, prompts[:2], 3, SampleConfig(max_new_tokens=5), few, seed=1)
-    judge(policy, prompts, 3, SampleConfig(max_new_tokens=5), many, seed=1)
+    evaluate_policy(
+        SamplerBinding(policy), prompts[:2], 3, SampleConfig(max_new_tokens=5), few, seed=1
+    )
+    evaluate_policy(
+        SamplerBinding(policy), prompts, 3, SampleConfig(max_new_tokens=5), many, seed=1
+    )
     assert many.asked[:6] == few.asked

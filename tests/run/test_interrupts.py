@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.run import interrupts
-from counterpoise.run.interrupts import postponed, terminated_is_interrupted
+from counterpoise.run.interrupts import postpone_interrupts, sigterm_as_interrupt
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
@@ -27,7 +27,7 @@ SMALL = (
 
 def test_sigterm_is_an_interrupt_inside_and_what_it_was_outside() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), terminated_is_interrupted():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -39,29 +39,29 @@ def test_the_first_signal_waits_for_the_end_of_the_block(
     done = []
 
     def work() -> None:
-        with postponed("wait") as stopped:
+        with postpone_interrupts("wait") as stopped:
             assert not stopped()
             signal.raise_signal(number)
             signal.raise_signal(number)  # within a second: `timeout` sends it twice
             assert stopped()
             done.append(True)
 
-    with terminated_is_interrupted():
+    with sigterm_as_interrupt():
         before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
         with pytest.raises(KeyboardInterrupt):
             work()
         assert done
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
-    assert capfd.readouterr().err == "\npoise: wait; once more stops at once, without\n"
-    with postponed("never said"):
+    assert capfd.readouterr().err == "\npoise: wait; interrupt again to stop at once, without it\n"
+    with postpone_interrupts("never said"):
         pass
 
 
 def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts, "SAME", 0.0)
+    monkeypatch.setattr(interrupts, "REPEATED_SIGNAL_SECONDS", 0.0)
 
     def work() -> None:
-        with postponed("wait"):
+        with postpone_interrupts("wait"):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             raise AssertionError("never here")
@@ -72,7 +72,7 @@ def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_fault_in_the_block_comes_first() -> None:
     def work() -> None:
-        with postponed("wait"):
+        with postpone_interrupts("wait"):
             signal.raise_signal(signal.SIGINT)
             raise ZeroDivisionError
 
@@ -83,7 +83,7 @@ def test_a_fault_in_the_block_comes_first() -> None:
 def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with postponed("never said") as stopped:
+        with postpone_interrupts("never said") as stopped:
             signal.raise_signal(signal.SIGINT)
             assert not stopped()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -93,7 +93,7 @@ def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> Non
     found = []
 
     def elsewhere() -> None:
-        with postponed("never said") as stopped:
+        with postpone_interrupts("never said") as stopped:
             found.append(stopped())
 
     thread = threading.Thread(target=elsewhere)
@@ -129,8 +129,8 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     folder = RunFolder.open(tmp_path / "run")
     behind = len(folder.read("metrics"))
     assert 2 <= behind < 200
-    kept = checkpoint.available(folder.checkpoints)
-    assert [path.name for path in kept] == [checkpoint.name(behind)]  # nothing is lost
+    kept = checkpoint.list_checkpoints(folder.checkpoints)
+    assert [path.name for path in kept] == [checkpoint.folder_name(behind)]  # nothing is lost
     more = [*shlex.split(again), f"--set=loop.iterations={behind + 1}"]
     resumed = subprocess.run(more, check=True, capture_output=True, text=True)
     assert f"resuming after iteration {behind}" in resumed.stdout

@@ -17,7 +17,7 @@ from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.run import metrics
-from counterpoise.run.metrics import Iteration
+from counterpoise.run.metrics import IterationResult
 from counterpoise.types import BatchPlan, Group, Rollout, StepResult
 from counterpoise.verify.scores import Scores
 
@@ -60,21 +60,25 @@ SILENT = step(
 )  # fmt: skip
 
 
-def iteration(results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1) -> Iteration:
+def iteration(
+    results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1
+) -> IterationResult:
     description = describe_plan(batch, plan) if plan else None
     scores = Scores([1.0, 0.0, 1.0, 1.0], timeouts=2, crashes=1)
     credited = assign(GROUPS, "rloo")
-    return Iteration(number, GROUPS, scores, credited, batch, plan, description, results, views=())
+    return IterationResult(
+        number, GROUPS, scores, credited, batch, plan, description, results, measurements=()
+    )
 
 
 def made(results: list[StepResult], batch=BATCH, plan=PLAN) -> dict:
-    clock = metrics.Clock()
+    clock = metrics.StageClock()
     for stage in ("sample", "verify", "score", "compose", "update"):
         clock.lap(stage)
     buffer = RewardBalancedBuffer(tau=0.5, target=8)
     whole = iteration(results, batch, plan)
-    buffer.add(whole.credited)
-    return metrics.record(whole, buffer, clock)
+    buffer.add(whole.credited_groups)
+    return metrics.metrics_record(whole, buffer, clock)
 
 
 def test_an_iteration_by_hand() -> None:
@@ -149,18 +153,26 @@ def test_rows_without_signal_are_those_without_advantage() -> None:
     groups = [Group("1:p", 1, (rollout(0.0, 1), rollout(0.5, 1), rollout(1.0, 1)))]
     credited = assign(groups, "grpo")
     assert [row.sign for row in credited[0]] == [-1, 0, 1]
-    clock = metrics.Clock()
+    clock = metrics.StageClock()
     clock.lap("sample")
     buffer = RewardBalancedBuffer(tau=0.0, target=3)
-    whole = Iteration(
-        1, groups, Scores([0.0, 0.5, 1.0]), credited, credited[0], None, None, [step()], views=()
+    whole = IterationResult(
+        1,
+        groups,
+        Scores([0.0, 0.5, 1.0]),
+        credited,
+        credited[0],
+        None,
+        None,
+        [step()],
+        measurements=(),
     )
-    found = metrics.record(whole, buffer, clock)
+    found = metrics.metrics_record(whole, buffer, clock)
     assert found["rows_without_signal"] == 1
 
 
 def test_a_part_of_a_stage_has_its_own_time() -> None:
-    clock = metrics.Clock()
+    clock = metrics.StageClock()
     clock.laps = {"update_seconds": 3.0}
     clock.split("update", "monitor", 1.0)
     assert clock.laps == {"update_seconds": 2.0, "monitor_seconds": 1.0}
@@ -199,7 +211,7 @@ def test_without_the_monitor_there_are_no_pushes() -> None:
 
 def test_a_trace_without_tokens_has_its_columns() -> None:
     trace = metrics.token_trace(iteration([SILENT])).columns
-    assert tuple(trace) == metrics.TRACED
+    assert tuple(trace) == metrics.TRACE_COLUMNS
     assert all(len(column) == 0 for column in trace.values())
 
 
@@ -236,14 +248,14 @@ QUIET = {
     ids=["all 0", "all equal", "all negative", "not balanced", "not finite"],
 )
 def test_why_a_run_took_no_step(last: dict, said: str) -> None:
-    assert metrics.without_a_step([QUIET, QUIET | last]) == f"no optimizer step was taken: {said}"
-    assert metrics.without_a_step([QUIET | last, QUIET | {"steps": 1}]) == ""
+    assert metrics.explain_no_step([QUIET, QUIET | last]) == f"no optimizer step was taken: {said}"
+    assert metrics.explain_no_step([QUIET | last, QUIET | {"steps": 1}]) == ""
 
 
 def test_a_run_that_was_always_right_took_no_step() -> None:
     right = QUIET | {"success": 1.0, "reward": 1.0}
-    assert metrics.without_a_step([right, right]) == (
-        "no optimizer step was taken: every response was right: check the reward, or take harder "
+    assert metrics.explain_no_step([right, right]) == (
+        "no optimizer step was taken: every response was correct: check the reward, or take harder "
         "problems"
     )
 
@@ -259,7 +271,7 @@ def test_the_documents_name_every_field() -> None:
 def test_credit_counts_as_scoring_and_not_as_composing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, credit = [0.0], loop.credit
+    now, credit = [0.0], loop.assign_credit
 
     def tick(seconds: float = 1.0) -> float:
         now[0] += seconds
@@ -270,7 +282,7 @@ def test_credit_counts_as_scoring_and_not_as_composing(
         return credit(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(metrics, "time", SimpleNamespace(perf_counter=tick))
-    monkeypatch.setattr(loop, "credit", slow)
+    monkeypatch.setattr(loop, "assign_credit", slow)
     small = [
         "loop.iterations=1", "model.device='cpu'", "task.size=8", "sample.prompts=2",
         "sample.group_size=4", "sample.max_new_tokens=8", "batch.steps=1", "evaluate.prompts=0",

@@ -83,7 +83,7 @@ def test_an_episode_is_its_turns(policy: Policy) -> None:
     lengths = [len(part) for part in drawn]
     assert first.logprobs.tolist() == [-float(k + 1) for n in lengths for k in range(n)]
     assert [turn.start for turn in first.turns] == [0, lengths[0], lengths[0] + lengths[1]]
-    assert [turn.told.tolist() for turn in first.turns] == [[], *told]
+    assert [turn.observation.tolist() for turn in first.turns] == [[], *told]
     assert [turn.feedback for turn in first.turns] == ["43 is too many.", "It is more than 7.", ""]
     for turn, box in zip(first.turns, (r"\boxed{43}", r"\boxed{7}", r"\boxed{19}"), strict=True):
         assert policy.decode(first.tokens[slice(*turn.action)]).strip() == box

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.sample import vllm_host
 
@@ -32,10 +32,10 @@ def test_another_version(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
 )
 def test_what_it_cannot_do_is_said_at_once(sample: dict[str, float], remedy: str) -> None:
     with pytest.raises(PoiseError, match=remedy):
-        from_tables({"sample": {"engine": "vllm", **sample}})
-    from_tables({"sample": sample})  # the native sampler can
+        config_from_tables({"sample": {"engine": "vllm", **sample}})
+    config_from_tables({"sample": sample})  # the native sampler can
 
 
 @pytest.mark.parametrize("sample", [{"top_p": 0.9}, {"top_k": 5}, {"temperature": 0.7}])
 def test_what_it_can(sample: dict[str, float]) -> None:
-    assert from_tables({"sample": {"engine": "vllm", **sample}}).sample.engine == "vllm"
+    assert config_from_tables({"sample": {"engine": "vllm", **sample}}).sample.engine == "vllm"

@@ -14,7 +14,7 @@ import torch
 from sample.vllm_draws import CONFIG, SEEDS, differences, real_vllm, rows, shaken, some_prompts
 
 from counterpoise.config import ModelConfig, RunConfig, SampleConfig
-from counterpoise.config.load import from_tables, load_config
+from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.loop import train
 from counterpoise.model.load import load_policy
 from counterpoise.model.scoring import score_logprobs
@@ -43,7 +43,7 @@ def test_the_trainer_computes_as_before() -> None:
 def test_at_another_temperature() -> None:
     policy = load_policy(ModelConfig(device="cpu"))
     prompts = some_prompts(policy)
-    config = from_tables({"sample": {"engine": "vllm", "temperature": 0.7}})
+    config = config_from_tables({"sample": {"engine": "vllm", "temperature": 0.7}})
     engine = VLLMSampler(policy, config)
     drawn = engine(policy, prompts, SEEDS, config.sample)
     cut = engine(policy, prompts, SEEDS, replace(config.sample, temperature=0.6, top_p=0.95))

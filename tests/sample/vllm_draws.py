@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample import vllm_host
@@ -22,7 +22,7 @@ real_vllm = [
         reason=f"vLLM {vllm_host.SUPPORTED_SERIES} is not installed: {vllm_host.INSTALL_REMEDY}",
     ),
 ]
-CONFIG = from_tables({"sample": {"engine": "vllm"}})
+CONFIG = config_from_tables({"sample": {"engine": "vllm"}})
 SEEDS = [[100 * p + g for g in range(4)] for p in range(8)]
 
 

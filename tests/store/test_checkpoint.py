@@ -13,11 +13,11 @@ import torch
 
 from counterpoise.store.checkpoint import (
     Checkpoint,
-    available,
+    list_checkpoints,
     load_newest,
-    newest_options,
+    model_weights,
+    newest_intact_options,
     save,
-    weights_of,
 )
 
 FILES = {
@@ -74,9 +74,9 @@ def test_what_is_saved_is_loaded_bit_for_bit(folder: Path) -> None:
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     for iteration in (5, 9, 10, 100):
         save(tmp_path, checkpoint(iteration), keep=2)
-    assert [p.name for p in available(tmp_path)] == ["iteration_00010", "iteration_00100"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["iteration_00010", "iteration_00100"]
     save(tmp_path, checkpoint(101), keep=1)
-    assert [p.name for p in available(tmp_path)] == ["iteration_00101"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["iteration_00101"]
 
 
 def test_a_damaged_one_does_not_take_the_place_of_one_that_can_be_used(tmp_path: Path) -> None:
@@ -89,26 +89,26 @@ def test_a_damaged_one_does_not_take_the_place_of_one_that_can_be_used(tmp_path:
     assert found == 7
     assert len(said) == 1
     save(tmp_path, checkpoint(11), keep=1)
-    assert [p.name for p in available(tmp_path)] == ["iteration_00011"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["iteration_00011"]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4, 9])
 def test_as_many_are_kept_as_asked_for(tmp_path: Path, keep: int) -> None:
     for iteration in range(1, 6):
         save(tmp_path, checkpoint(iteration), keep)
-    kept = [int(p.name[-5:]) for p in available(tmp_path)]
+    kept = [int(p.name[-5:]) for p in list_checkpoints(tmp_path)]
     assert kept == list(range(1, 6))[-keep:]
 
 
 def test_the_options_are_found_without_reading_weights(tmp_path: Path) -> None:
-    assert newest_options(tmp_path) is None
+    assert newest_intact_options(tmp_path) is None
     for iteration in (1, 2, 3):
         made = replace(checkpoint(iteration), options=f"schema = {iteration}\n")
         save(tmp_path, made, keep=3)
     empty(tmp_path / "iteration_00003" / "model.safetensors")
-    assert newest_options(tmp_path) == tmp_path / "iteration_00003" / "options.toml"
+    assert newest_intact_options(tmp_path) == tmp_path / "iteration_00003" / "options.toml"
     flip(tmp_path / "iteration_00003" / "options.toml")
-    assert newest_options(tmp_path) == tmp_path / "iteration_00002" / "options.toml"
+    assert newest_intact_options(tmp_path) == tmp_path / "iteration_00002" / "options.toml"
     found = load_newest(tmp_path, print)
     assert found is not None
     assert found.options == "schema = 2\n"
@@ -127,7 +127,7 @@ def test_one_of_the_same_iteration_is_replaced(folder: Path) -> None:
     found = load_newest(folder, print)
     assert found is not None
     assert found.model["w"].tolist() == [1.0]
-    assert [p.name for p in available(folder)] == ["iteration_00010", "iteration_00020"]
+    assert [p.name for p in list_checkpoints(folder)] == ["iteration_00010", "iteration_00020"]
 
 
 def truncate(path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_bad_manifest(folder: Path, manifest: str) -> None:
 
 
 def test_none_is_whole(folder: Path) -> None:
-    for path in available(folder):
+    for path in list_checkpoints(folder):
         flip(path / "model.safetensors")
     found, said = newest(folder)
     assert found is None
@@ -224,7 +224,7 @@ def test_a_manifest_of_anything_else_is_a_damaged_checkpoint(folder: Path, conte
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_weight_is_saved_once(tied: bool) -> None:
-    weights = weights_of(tiny.policy(tie_word_embeddings=tied).model)
+    weights = model_weights(tiny.policy(tie_word_embeddings=tied).model)
     assert ("lm_head.weight" in weights) is not tied
     assert "model.embed_tokens.weight" in weights
     assert not any(w.requires_grad for w in weights.values())

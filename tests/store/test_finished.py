@@ -9,14 +9,14 @@ import pytest
 
 from counterpoise.config import RunConfig, StoreConfig
 from counterpoise.errors import PoiseError
-from counterpoise.store.finished import check_unfinished, finished
+from counterpoise.store.finished import check_resumable, is_finished
 
 
 def test_a_run_has_ended_at_its_iterations(tmp_path: Path) -> None:
-    assert not finished(tmp_path, 3)
+    assert not is_finished(tmp_path, 3)
     (tmp_path / "finished.json").write_text(json.dumps({"schema": 1, "iterations": 3}))
-    assert finished(tmp_path, 3)
-    assert not finished(tmp_path, 4)
+    assert is_finished(tmp_path, 3)
+    assert not is_finished(tmp_path, 4)
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: bytes, said: str) -> N
     mark = tmp_path / "finished.json"
     mark.write_bytes(text)
     with pytest.raises(PoiseError) as fault:
-        finished(tmp_path, 3)
+        is_finished(tmp_path, 3)
     assert str(fault.value).startswith(f"{mark} is damaged ({said}")
-    assert str(fault.value).endswith(": remove it, and the run is unfinished")
+    assert str(fault.value).endswith(": remove it to treat the run as unfinished")
     assert "\n" not in str(fault.value)
 
 
 def test_checkpoints_that_a_killed_run_could_not_remove_go_later(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "iteration_00003").mkdir(parents=True)
     config = RunConfig(store=StoreConfig(model=False))
-    check_unfinished(tmp_path, config)
+    check_resumable(tmp_path, config)
     assert (tmp_path / "checkpoints").exists()
     (tmp_path / "finished.json").write_text(json.dumps({"schema": 1, "iterations": 3}))
-    check_unfinished(tmp_path, RunConfig())
+    check_resumable(tmp_path, RunConfig())
     assert (tmp_path / "checkpoints").exists()
     with pytest.raises(PoiseError, match="there is nothing to resume"):
-        check_unfinished(tmp_path, config)
+        check_resumable(tmp_path, config)
     assert [path.name for path in tmp_path.iterdir()] == ["finished.json"]

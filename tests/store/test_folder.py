@@ -11,11 +11,11 @@ import pytest
 import tiny
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import from_tables, to_toml
+from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.resume import config_to_resume
+from counterpoise.store.resume import load_config_to_resume
 from counterpoise.types import Group, TokenTrace
 
 
@@ -34,7 +34,7 @@ def names(path: Path) -> set[str]:
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("before")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("after")
         assert path.read_text() == "before"
     assert path.read_text() == "after"
@@ -46,7 +46,7 @@ def test_a_fault_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path.write_text("before")
 
     def fail_half_way() -> None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half of ")
             raise ZeroDivisionError
 
@@ -62,9 +62,9 @@ def test_a_fault_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 def test_a_new_folder_holds_its_configuration(folder: RunFolder) -> None:
     assert names(folder.path) == {"config.toml"}
     assert (folder.path / "config.toml").read_text() == to_toml(RunConfig())
-    assert RunFolder.open(folder.path).config() == RunConfig()
+    assert RunFolder.open(folder.path).read_config() == RunConfig()
     assert folder.read("metrics") == []
-    assert folder.rollouts(1) == []
+    assert folder.read_rollouts(1) == []
 
 
 def test_a_folder_is_made_once(folder: RunFolder) -> None:
@@ -162,9 +162,9 @@ def test_rollouts_are_one_line_each(folder: RunFolder) -> None:
     ]
     folder.write_rollouts(7, groups)
     lines = (folder.path / "rollouts" / "step_00007.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == folder.rollouts(7)
-    assert [r["group"] for r in folder.rollouts(7)] == ["7:p0"] * 3 + ["7:p1"] * 3
-    for record, row in zip(folder.rollouts(7), rows, strict=True):
+    assert [json.loads(line) for line in lines] == folder.read_rollouts(7)
+    assert [r["group"] for r in folder.read_rollouts(7)] == ["7:p0"] * 3 + ["7:p1"] * 3
+    for record, row in zip(folder.read_rollouts(7), rows, strict=True):
         assert set(record) >= {
             "schema", "prompt_id", "prompt", "response", "answer", "reward", "prompt_tokens",
             "response_tokens", "sampled_logprobs",
@@ -205,28 +205,28 @@ def test_tokens_keep_their_types(folder: RunFolder) -> None:
 
 
 def test_the_stored_configuration_is_the_runs(folder: RunFolder) -> None:
-    assert config_to_resume(folder.path, None, []) == RunConfig()
-    longer = config_to_resume(folder.path, None, ["loop.iterations=99", "verify.workers=1"])
+    assert load_config_to_resume(folder.path, None, []) == RunConfig()
+    longer = load_config_to_resume(folder.path, None, ["loop.iterations=99", "verify.workers=1"])
     assert (longer.loop.iterations, longer.verify.workers) == (99, 1)
 
 
 def test_a_resumed_run_is_not_contradicted(folder: RunFolder) -> None:
     with pytest.raises(PoiseError, match=r"made with batch\.steps=4, not 2"):
-        config_to_resume(folder.path, None, ["batch.steps=2"])
+        load_config_to_resume(folder.path, None, ["batch.steps=2"])
     with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 1"):
-        config_to_resume(folder.path, from_tables({"loop": {"seed": 1}}), [])
-    same = from_tables({"loop": {"iterations": 50}})
-    assert config_to_resume(folder.path, same, []) == same
+        load_config_to_resume(folder.path, config_from_tables({"loop": {"seed": 1}}), [])
+    same = config_from_tables({"loop": {"iterations": 50}})
+    assert load_config_to_resume(folder.path, same, []) == same
 
 
 def test_a_folder_is_replaced_by_a_folder_and_never_by_a_file(tmp_path: Path) -> None:
     target = tmp_path / "model"
     target.mkdir()
     (target / "old").write_text("old")
-    with pytest.raises(IsADirectoryError), replacing(target) as temporary:
+    with pytest.raises(IsADirectoryError), atomic_write(target) as temporary:
         temporary.write_text("a file")
     assert (target / "old").read_text() == "old"
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.mkdir()
         (temporary / "new").write_text("new")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

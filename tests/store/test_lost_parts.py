@@ -16,8 +16,8 @@ from counterpoise.config.load import load_config, to_toml
 from counterpoise.loop import train
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.missing_logs import missing_logs
-from counterpoise.store.resume import check_restart, config_damage, discard
+from counterpoise.store.missing_logs import find_missing_logs
+from counterpoise.store.resume import check_restart, discard_run, find_config_damage
 
 SETS = [
     "loop.iterations=5", "loop.checkpoint_every=2", "loop.keep_checkpoints=3", "loop.threads=1",
@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """As if it had been killed after iteration 5 and before its last checkpoint."""
     out = shutil.copytree(finished, tmp_path / "run")
-    shutil.rmtree(out / "checkpoints" / checkpoint.name(5))
+    shutil.rmtree(out / "checkpoints" / checkpoint.folder_name(5))
     shutil.rmtree(out / "model")
     (out / "finished.json").unlink()
     return out
@@ -79,7 +79,7 @@ def timeless(folder: Path, log: str) -> list[dict[str, object]]:
 def assert_same_run(out: Path, finished: Path) -> None:
     for log in ("metrics", "plans", "drops", "evaluations"):
         assert timeless(out, log) == timeless(finished, log)
-    weights = f"checkpoints/{checkpoint.name(5)}/model.safetensors"
+    weights = f"checkpoints/{checkpoint.folder_name(5)}/model.safetensors"
     assert (out / weights).read_bytes() == (finished / weights).read_bytes()
 
 
@@ -149,7 +149,7 @@ def test_a_config_that_is_not_complete_is_refused_and_taken_from_the_checkpoint(
     code, told = poise("train", "--resume", "--out", run)
     assert code == 2
     assert said in told
-    copy = run / "checkpoints" / checkpoint.name(4) / "options.toml"
+    copy = run / "checkpoints" / checkpoint.folder_name(4) / "options.toml"
     assert f"poise train {copy} --resume --out {run}" in told
     others = [f"--set={s}" for s in SETS if s != "evaluate.samples=1"]
     code, told = poise("train", "demo", *others, "--resume", "--out", run)
@@ -196,7 +196,7 @@ def test_an_edited_config_is_refused_by_name(
 def as_of_0_1_0(out: Path) -> None:
     """No option_count, and no options in checkpoints."""
     without_line("option_count")(out)
-    for path in checkpoint.available(out / "checkpoints"):
+    for path in checkpoint.list_checkpoints(out / "checkpoints"):
         (path / "options.toml").unlink()
         manifest = json.loads((path / "manifest.json").read_text())
         del manifest["sha256"]["options.toml"]
@@ -228,14 +228,14 @@ def test_a_folder_of_version_0_1_0_with_a_torn_config_does_not(
 def test_options_that_later_versions_added_are_not_missed(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     shutil.copy(Path(__file__).parent / "config_of_0_1_0.toml", path)
-    assert config_damage(path) == ""
+    assert find_config_damage(path) == ""
     text = to_toml(RunConfig())
     count = int(text.split("option_count = ")[1].split()[0])
     fewer = text.replace(f"option_count = {count}", f"option_count = {count - 1}")
     path.write_text(fewer.replace("\n[track]\nto = []\n", ""))  # before [track] was thought of
-    assert config_damage(path) == ""
+    assert find_config_damage(path) == ""
     path.write_text(text.replace(f"option_count = {count}", "option_count = '95'"))
-    assert config_damage(path) == "is damaged (option_count='95' is not a number)"
+    assert find_config_damage(path) == "is damaged (option_count='95' is not a number)"
 
 
 # -- logs ---------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_options_that_later_versions_added_are_not_missed(tmp_path: Path) -> Non
 def test_every_line_that_is_there_is_one_that_is_due(finished: Path, tmp_path: Path) -> None:
     """So a lost one is noticed, whichever it is, and none is missed in vain."""
     folder, config = RunFolder.open(finished), load_config("demo", SETS)
-    assert missing_logs(folder, config, 5, evaluated=True) == {}
+    assert find_missing_logs(folder, config, 5, evaluated=True) == {}
     there = {
         f"{log}.jsonl": sorted({line["iteration"] for line in folder.read(log)})
         for log in ("metrics", "plans", "drops", "evaluations")
@@ -260,7 +260,7 @@ def test_every_line_that_is_there_is_one_that_is_due(finished: Path, tmp_path: P
                 next((out / name).glob(f"*{iteration:05d}*")).unlink()
             else:
                 without(name, iteration)(out)
-            found = missing_logs(RunFolder.open(out), config, 5, evaluated=True)
+            found = find_missing_logs(RunFolder.open(out), config, 5, evaluated=True)
             assert found == {name: [iteration]}
 
 
@@ -311,7 +311,7 @@ def test_what_lies_after_the_checkpoint_is_made_again(
 
 
 def damaged_checkpoints(out: Path) -> None:
-    for path in checkpoint.available(out / "checkpoints"):
+    for path in checkpoint.list_checkpoints(out / "checkpoints"):
         (path / "model.safetensors").write_bytes(b"")
 
 
@@ -330,7 +330,7 @@ def lost_checkpoints_and_logs(out: Path) -> None:
     [
         (
             damaged_checkpoints,
-            ", but no checkpoint of it can be used (those of iterations 2, 4 are",
+            ", but none of its checkpoints can be used (those of iterations 2, 4 are",
         ),
         (lost_checkpoints, " and had saved one at 4, but its checkpoints are gone: "),
         (lost_checkpoints_and_logs, " and had saved one at 4, but its checkpoints are gone: "),
@@ -362,9 +362,9 @@ def test_a_run_that_had_ended_does_not_start_again_either(
     assert code == 2
     assert f"{out} had ended, but its checkpoints are gone: " in told
     folder = RunFolder.open(out)
-    discard(folder)
+    discard_run(folder)
     check_restart(folder)  # nothing of it is there
-    assert folder.config() == load_config("demo", SETS)
+    assert folder.read_config() == load_config("demo", SETS)
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
@@ -407,8 +407,8 @@ def test_a_start_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_was_to_be_removed_goes_when_the_run_is_resumed(run: Path) -> None:
     """Killed between saving one and removing the one before the last, a run had three for good."""
-    second = run / "checkpoints" / checkpoint.name(2)
-    shutil.copytree(second, second.with_name(checkpoint.name(1)))
+    second = run / "checkpoints" / checkpoint.folder_name(2)
+    shutil.copytree(second, second.with_name(checkpoint.folder_name(1)))
     left = run / "checkpoints" / ".iteration_00005.4711.part"
     left.mkdir()
     (run / ".model.4711.part").mkdir()

@@ -20,12 +20,13 @@ def assert_same(a: Row, b: Row) -> None:
         assert getattr(a, name) == getattr(b, name)
         assert type(getattr(a, name)) is type(getattr(b, name))
     for name in (
-        "prompt_id", "prompt", "answer", "response", "reward", "finished", "further", "anchor",
+        "prompt_id", "prompt", "answer", "response", "reward", "finished",
+        "extra_rewards", "anchor",
     ):  # fmt: skip
         assert getattr(a.content, name) == getattr(b.content, name)
     for x, y in (
         (a.weights_T, b.weights_T),
-        (a.scored_T, b.scored_T),
+        (a.trainer_logprobs_T, b.trainer_logprobs_T),
         (a.content.prompt_tokens, b.content.prompt_tokens),
         (a.content.response_tokens, b.content.response_tokens),
         (a.content.sampled_logprobs, b.content.sampled_logprobs),
@@ -46,13 +47,13 @@ def test_rows_survive_json_and_safetensors_bit_for_bit(tmp_path: Path) -> None:
                 row,
                 advantage=0.1 + i / 3,
                 born=i,
-                scored_T=awkward if i % 2 else None,
+                trainer_logprobs_T=awkward if i % 2 else None,
                 weights_T=awkward if i % 3 == 0 else None,
                 rollout=replace(
                     row.content,
                     response="½ \u2028 \\boxed{\n",
                     reward=1 / 3,
-                    further={"overlong": -1 / 7} if i % 2 else {},
+                    extra_rewards={"overlong": -1 / 7} if i % 2 else {},
                     anchor=i % 3 == 2,
                 ),
             )
@@ -70,7 +71,7 @@ def test_rows_survive_json_and_safetensors_bit_for_bit(tmp_path: Path) -> None:
 def test_rows_without_scores_or_weights() -> None:
     rows = tiny.rows(groups=1)
     again = rows_from_tensors(*rows_to_tensors(rows))
-    assert all(row.scored_T is None and row.weights_T is None for row in again)
+    assert all(row.trainer_logprobs_T is None and row.weights_T is None for row in again)
     for a, b in zip(rows, again, strict=True):
         assert_same(a, b)
 
@@ -157,7 +158,7 @@ def test_lines_are_those_of_json_one_number_at_a_time() -> None:
 
 def test_a_line_names_what_is_special_about_a_rollout_and_nothing_else() -> None:
     ((plain, *_),) = [tiny.rows(groups=1)]
-    anchor = replace(plain.content, further={"overlong": -0.25}, anchor=True)
+    anchor = replace(plain.content, extra_rewards={"overlong": -0.25}, anchor=True)
     first, second = map(json.loads, rollout_lines([Group("1:w", 1, (plain.content, anchor))]))
     assert "further" not in first
     assert "anchor" not in first
@@ -167,4 +168,4 @@ def test_a_line_names_what_is_special_about_a_rollout_and_nothing_else() -> None
 def test_rows_of_older_checkpoints_lack_what_they_could_not_have() -> None:
     plain, tensors = rows_to_tensors(tiny.rows(groups=1))
     older = [{k: v for k, v in r.items() if k not in ("further", "anchor")} for r in plain]
-    assert all(not r.content.further for r in rows_from_tensors(older, tensors))
+    assert all(not r.content.extra_rewards for r in rows_from_tensors(older, tensors))

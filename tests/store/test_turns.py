@@ -13,7 +13,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
-from counterpoise.store.turns import plain_turns, turns_of
+from counterpoise.store.turns import turns_from_record, turns_to_records
 from counterpoise.types import Group, Turn
 
 TURNS = (
@@ -23,15 +23,15 @@ TURNS = (
 
 
 def same(a: tuple[Turn, ...], b: tuple[Turn, ...]) -> None:
-    assert plain_turns(a) == plain_turns(b)
-    assert all(turn.told.dtype == np.int32 for turn in b)
+    assert turns_to_records(a) == turns_to_records(b)
+    assert all(turn.observation.dtype == np.int32 for turn in b)
 
 
 def test_as_json() -> None:
-    plain = json.loads(json.dumps(plain_turns(TURNS)))
+    plain = json.loads(json.dumps(turns_to_records(TURNS)))
     assert plain[1] == {"start": 5, "told": [7, 8, 9], "action": [6, 8], "feedback": ""}
-    same(TURNS, turns_of({"turns": plain}))
-    assert turns_of({}) == ()
+    same(TURNS, turns_from_record({"turns": plain}))
+    assert turns_from_record({}) == ()
 
 
 def test_rows_of_a_checkpoint() -> None:
@@ -42,7 +42,7 @@ def test_rows_of_a_checkpoint() -> None:
     ):
         same(row.content.turns, back.content.turns)
         assert back.num_tokens == row.num_tokens
-        assert back.num_read == row.num_read
+        assert back.num_tokens_read == row.num_tokens_read
     for record in plain:
         del record["turns"]  # as checkpoints before there were any
     assert all(row.content.turns == () for row in rows_from_tensors(plain, tensors))

@@ -13,7 +13,7 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.config.load import from_tables, load_config
+from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.load import Policy
@@ -70,7 +70,7 @@ def mismatched(spread: float = 0.8) -> list[Row]:
     for row, old_T in zip(rows, scored, strict=True):
         noise_T = spread * rng.normal(size=len(old_T)).astype(np.float32)
         rollout = replace(row.content, sampled_logprobs=old_T - noise_T)
-        made.append(replace(row, rollout=rollout, scored_T=old_T))
+        made.append(replace(row, rollout=rollout, trainer_logprobs_T=old_T))
     return made
 
 
@@ -78,10 +78,10 @@ def literal(kind: str, cap: float) -> Callable[[Row], Floats]:
     """A row's weights, token by token."""
 
     def of(row: Row) -> Floats:
-        assert row.scored_T is not None
+        assert row.trainer_logprobs_T is not None
         rho = [
             math.exp(float(a) - float(b))
-            for a, b in zip(row.scored_T, row.content.sampled_logprobs, strict=True)
+            for a, b in zip(row.trainer_logprobs_T, row.content.sampled_logprobs, strict=True)
         ]
         whole = math.prod(rho)
         each = [min(whole if kind == "sequence" else r, cap) for r in rho]
@@ -129,7 +129,7 @@ def test_without_mismatch_nothing_changes(kind: str) -> None:
 def test_old_logprobs_of_the_pass_itself(kind: str) -> None:
     """Rows of a first step are not scored: the weight comes from the step's own pass."""
     scored = mismatched()
-    rows = [replace(row, scored_T=None) for row in scored]
+    rows = [replace(row, trainer_logprobs_T=None) for row in scored]
     config = UpdateConfig(importance=kind)
     _, expected = step(scored, config)
     result, found = step(rows, config, on_policy=True)
@@ -169,4 +169,4 @@ def test_with_the_native_sampler_it_is_rounding(kind: str, tmp_path: Path) -> No
 
 def test_the_ratio_is_not_corrected_twice() -> None:
     with pytest.raises(PoiseError, match=r"corrects for the sampler already; set update\.import"):
-        from_tables({"update": {"importance": "token", "old_logprobs": "sampler"}})
+        config_from_tables({"update": {"importance": "token", "old_logprobs": "sampler"}})

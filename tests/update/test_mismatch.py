@@ -20,7 +20,7 @@ def numbers(*values: float) -> Floats:
 def row(sampled: Floats, scored: Floats | None = None, born: int = 3) -> Row:
     tokens = np.zeros(len(sampled), dtype=np.int32)
     rollout = Rollout("p", "", "", "", 1.0, tokens[:1], tokens, sampled)
-    return Row("p", 1.0, len(sampled), rollout=rollout, scored_T=scored, born=born)
+    return Row("p", 1.0, len(sampled), rollout=rollout, trainer_logprobs_T=scored, born=born)
 
 
 def step(rows: tuple[int, ...], *logprobs: Floats) -> StepResult:

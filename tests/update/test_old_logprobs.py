@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoise import loop
-from counterpoise.config.load import from_tables, load_config
+from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.credit.view import PolicyReader
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import wrap_model
 from counterpoise.model.scoring import score_logprobs
-from counterpoise.run.state import State, new_state
+from counterpoise.run.state import RunState, new_state
 from counterpoise.store import checkpoint
 from counterpoise.types import BatchPlan, Row, StepResult
 from counterpoise.update import old_logprobs
@@ -30,7 +30,7 @@ from counterpoise.update.old_logprobs import (
 )
 
 MICRO = 60  # several passes a step
-RUN = from_tables(
+RUN = config_from_tables(
     {
         "update": {"lr": 0.02, "optimizer": "sgd", "micro_tokens": MICRO, "max_grad_norm": 0.0},
         "balance": {"tau": 0.25},
@@ -64,7 +64,7 @@ def in_one(
     return done[: len(batch)], done[len(batch) :]
 
 
-def two_updates() -> tuple[State, list[StepResult]]:
+def two_updates() -> tuple[RunState, list[StepResult]]:
     """A batch of three steps, then one of the rows that waited meanwhile."""
     state = new_state(tiny.policy(), RUN)
     state.buffer.add([[row for row in WAITING if row.group == g] for g in ("later p0", "later p1")])
@@ -78,7 +78,7 @@ def two_updates() -> tuple[State, list[StepResult]]:
     )
 
 
-def weights(state: State) -> torch.Tensor:
+def weights(state: RunState) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in state.policy.model.parameters()])
 
 
@@ -131,7 +131,7 @@ def test_only_what_comes_after_the_first_step_is_scored(monkeypatch: pytest.Monk
     assert waiting == []
     batch, waiting = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, PLAN, WAITING)
     assert sum(sizes) == 16 + len(WAITING)
-    assert [row.scored_T is None for row in batch] == [True] * 8 + [False] * 16
+    assert [row.trainer_logprobs_T is None for row in batch] == [True] * 8 + [False] * 16
     sizes.clear()
     again = score_before_update(
         PolicyReader(policy, 1.0, micro), batch, PLAN, waiting
@@ -155,14 +155,16 @@ def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyP
     wanted = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, PLAN, WAITING)
     for rows, references in zip(given, wanted, strict=True):
         for row, reference in zip(rows, references, strict=True):
-            assert (row.scored_T is None) == (reference.scored_T is None)
-            if row.scored_T is not None:
-                np.testing.assert_allclose(row.scored_T, reference.scored_T, atol=2e-5)
-    earlier = [replace(row, scored_T=found[0]) for row in WAITING]  # by weights of before
+            assert (row.trainer_logprobs_T is None) == (reference.trainer_logprobs_T is None)
+            if row.trainer_logprobs_T is not None:
+                np.testing.assert_allclose(
+                    row.trainer_logprobs_T, reference.trainer_logprobs_T, atol=2e-5
+                )
+    earlier = [replace(row, trainer_logprobs_T=found[0]) for row in WAITING]  # by weights of before
     _, kept = score_before_update(
         PolicyReader(policy, 1.0, micro, scores=known), BATCH, PLAN, earlier
     )
-    assert all(row.scored_T is found[0] for row in kept)
+    assert all(row.trainer_logprobs_T is found[0] for row in kept)
     sizes.clear()
     half = wrap_model("qwen3", policy.model.bfloat16(), tiny.Words())
     # another layout would round otherwise
@@ -179,7 +181,7 @@ def test_rows_without_signal_are_not_scored_and_make_no_first_step() -> None:
     batch, _ = score_before_update(
         PolicyReader(tiny.policy(), 1.0, MicroBatch(MICRO)), silent, PLAN, []
     )
-    unscored = [i for i, row in enumerate(batch) if row.scored_T is None]
+    unscored = [i for i, row in enumerate(batch) if row.trainer_logprobs_T is None]
     assert unscored == [*range(16), 20]
 
 
@@ -212,7 +214,7 @@ def test_a_run_is_what_it_was_when_everything_was_scored(
         if name == "scored":
             monkeypatch.setattr(loop, "score_before_update", in_one)
         folder = loop.train(load_config("demo", SETS), tmp_path / name)
-        last = checkpoint.available(folder.checkpoints)[-1]
+        last = checkpoint.list_checkpoints(folder.checkpoints)[-1]
         tables = [pq.read_table(p) for p in sorted((folder.path / "tokens").iterdir())]
         ends.append((load_file(last / "model.safetensors"), tables))
     (ours, tables), (theirs, references) = ends
@@ -243,7 +245,7 @@ def test_a_run_is_what_it_was_when_rows_were_read_twice(
             )
         config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
         folder = loop.train(config, tmp_path / name)
-        last = checkpoint.available(folder.checkpoints)[-1]
+        last = checkpoint.list_checkpoints(folder.checkpoints)[-1]
         ends.append(load_file(last / "model.safetensors"))
         spent.append(sum(sizes))
         sizes.clear()

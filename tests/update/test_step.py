@@ -11,12 +11,12 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
-from counterpoise.loop import MAX_SKIPPED, update
+from counterpoise.loop import MAX_SKIPPED_STEPS, update
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, score_logprobs
-from counterpoise.run.state import State, new_state
+from counterpoise.run.state import RunState, new_state
 from counterpoise.types import BatchPlan, Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, accumulate_gradient, take_step
@@ -30,7 +30,7 @@ def weights(policy: Policy) -> torch.Tensor:
 
 
 def scored(rows: list[Row], old: float) -> list[Row]:
-    return [replace(r, scored_T=np.full(r.num_tokens, old, np.float32)) for r in rows]
+    return [replace(r, trainer_logprobs_T=np.full(r.num_tokens, old, np.float32)) for r in rows]
 
 
 def silent(rows: list[Row]) -> list[Row]:
@@ -132,7 +132,7 @@ def test_what_was_scored_on_policy_has_ratio_one() -> None:
     policy = tiny.policy()
     rows = tiny.rows()
     old = score_logprobs(policy, rows, 0.7, 10_000)
-    rows = [replace(r, scored_T=x) for r, x in zip(rows, old, strict=True)]
+    rows = [replace(r, trainer_logprobs_T=x) for r, x in zip(rows, old, strict=True)]
     result = accumulate_gradient(
         policy, rows, StepSettings(CONFIG, temperature=0.7, max_new_tokens=24)
     )
@@ -162,16 +162,16 @@ def test_micro_batches_hold_every_row_once_and_keep_to_their_size(micro_tokens: 
 
 # -- five in a row ------------------------------------------------------------------------------
 
-RUN = from_tables({"update": {"lr": 0.01}})
+RUN = config_from_tables({"update": {"lr": 0.01}})
 GOOD, BAD, SILENT = tiny.rows(groups=1), NOT_FINITE["gradient"], silent(tiny.rows(groups=1))
 
 
 @pytest.fixture
-def state() -> State:
+def state() -> RunState:
     return new_state(tiny.policy(), RUN)
 
 
-def take(state: State, kinds: str) -> list[str]:
+def take(state: RunState, kinds: str) -> list[str]:
     """A plan of good (g), bad (b) and silent (s) steps; what each was skipped for."""
     batch: list[Row] = []
     steps = []
@@ -182,23 +182,23 @@ def take(state: State, kinds: str) -> list[str]:
     return [r.skipped for r in update(state, batch, BatchPlan("test", tuple(steps)), RUN)]
 
 
-def test_five_in_a_row_stop_the_run(state: State) -> None:
-    assert MAX_SKIPPED == 5
+def test_five_in_a_row_stop_the_run(state: RunState) -> None:
+    assert MAX_SKIPPED_STEPS == 5
     before = weights(state.policy)
     with pytest.raises(
         PoiseError,
-        match=r"5 optimizer steps in a row .* not finite: start anew with a lower update\.lr",
+        match=r"5 optimizer steps in a row .* not finite: start a new run with a lower update\.lr",
     ):
         take(state, "bbbbb")
     assert torch.equal(weights(state.policy), before)
 
 
-def test_four_in_a_row_do_not(state: State) -> None:
+def test_four_in_a_row_do_not(state: RunState) -> None:
     assert take(state, "bbbbgbbbb") == ["not finite"] * 4 + [""] + ["not finite"] * 4
     assert state.skipped_in_a_row == 4
 
 
-def test_iterations_do_not_interrupt_the_row(state: State) -> None:
+def test_iterations_do_not_interrupt_the_row(state: RunState) -> None:
     take(state, "bbb")
     assert state.skipped_in_a_row == 3
     take(state, "b")
@@ -206,12 +206,12 @@ def test_iterations_do_not_interrupt_the_row(state: State) -> None:
         take(state, "b")
 
 
-def test_a_step_that_was_never_tried_does_not_interrupt_it_either(state: State) -> None:
+def test_a_step_that_was_never_tried_does_not_interrupt_it_either(state: RunState) -> None:
     take(state, "bbsb")
     assert state.skipped_in_a_row == 3
 
 
-def test_results_speak_of_the_rows_of_the_batch(state: State) -> None:
+def test_results_speak_of_the_rows_of_the_batch(state: RunState) -> None:
     batch = GOOD + SILENT + GOOD
     n = len(GOOD)
     plan = BatchPlan("test", (tuple(range(2 * n, 3 * n)), (n, 0, n + 1, 1), (2, 3)))

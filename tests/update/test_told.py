@@ -41,7 +41,7 @@ def test_the_example_of_the_docstring() -> None:
 def test_log_probabilities_and_entropies_are_those_of_the_whole_text() -> None:
     policy, rows = tiny.policy(), episodes.rows()
     found = score_tokens(policy, rows, 0.7, 40)
-    assert any(row.content.num_told for row in rows)
+    assert any(row.content.num_observation_tokens for row in rows)
     for row, logprobs_T, entropies_T in zip(rows, found.logprobs, found.entropies, strict=True):
         with torch.no_grad():
             expected = episodes.logprobs(policy, row, 0.7)
@@ -95,7 +95,7 @@ def test_what_was_told_matters_and_what_comes_after_the_end_does_not() -> None:
     policy, row = tiny.policy(), episodes.told_row(tiny.rows(shortest=9)[0], 0)
     turns = row.content.turns
     (heard,) = score_logprobs(policy, [row], 1.0, 1000)
-    other = turns[-1].told + 1
+    other = turns[-1].observation + 1
     changed = [*turns[:-1], Turn(turns[-1].start, other, (0, 0), "")]
     unheard = _with_turns(row, tuple(changed))
     (moved,) = score_logprobs(policy, [unheard], 1.0, 1000)
@@ -103,7 +103,7 @@ def test_what_was_told_matters_and_what_comes_after_the_end_does_not() -> None:
     np.testing.assert_array_equal(moved[:start], heard[:start])
     assert (np.abs(moved[start:] - heard[start:]) > 1e-4).any()
     late = _with_turns(row, (*turns, Turn(row.num_tokens, other, (0, 0), "")))
-    assert late.num_read == row.num_read
+    assert late.num_tokens_read == row.num_tokens_read
     np.testing.assert_array_equal(score_logprobs(policy, [late], 1.0, 1000)[0], heard)
 
 
@@ -113,10 +113,12 @@ def _with_turns(row: Row, turns: tuple[Turn, ...]) -> Row:
 
 def test_passes_are_cut_by_what_they_read() -> None:
     rows = episodes.rows(groups=4, shortest=6)
-    assert all(row.num_read == row.num_tokens + row.content.num_told for row in rows)
+    assert all(
+        row.num_tokens_read == row.num_tokens + row.content.num_observation_tokens for row in rows
+    )
     for batch in micro_batches(rows, 60):
         prompts = {rows[i].group: len(rows[i].content.prompt_tokens) for i in batch}
-        tokens = sum(rows[i].num_read for i in batch) + sum(prompts.values())
+        tokens = sum(rows[i].num_tokens_read for i in batch) + sum(prompts.values())
         assert len(batch) == 1 or tokens <= 60
 
 

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from counterpoise.config import UpdateConfig
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.update.optimizer import Optimizer
@@ -120,7 +120,7 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
     policy, rows = tiny.policy(), tiny.rows(groups=2, size=4, seed=3)
     now = score_logprobs(policy, rows, 1.0, 1000)
     old = [scores_T - np.float32(0.1 * (i - 2)) for i, scores_T in enumerate(now[:4])]
-    rows[:4] = [replace(row, scored_T=x) for row, x in zip(rows[:4], old, strict=True)]
+    rows[:4] = [replace(row, trainer_logprobs_T=x) for row, x in zip(rows[:4], old, strict=True)]
     result = take_step(
         policy,
         Optimizer(policy.model, config),
@@ -148,4 +148,4 @@ def test_rows_that_waited_through_an_update_keep_their_ratio(name: str) -> None:
 )  # fmt: skip
 def test_what_would_break_it_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        from_tables({}, sets)
+        config_from_tables({}, sets)

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise import plugins
 from counterpoise.config import RunConfig, SampleConfig, VerifyConfig
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
 from counterpoise.verify.extra_rewards import columns_of, further, own_rewards, shares_of
@@ -62,8 +62,8 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
         "    return [m if p in r else 0 for p, r, m in zip(prompts, responses, marks)]\n"
     )
     also = [f"{path}:brief=0.5", "overlong", f"{path}:marks = 2"]
-    verify = from_tables({"verify": {"also": also, "overlong_tokens": 4}}).verify
-    pin = plugins.read(verify.also[0]).digest
+    verify = config_from_tables({"verify": {"also": also, "overlong_tokens": 4}}).verify
+    pin = plugins.parse_plugin_name(verify.also[0]).digest
     assert verify.also == [f"{path}:brief@{pin}=0.5", "overlong", f"{path}:marks@{pin}=2"]
     assert shares_of(verify.also) == {"mine.py:brief": 0.5, "overlong": 1.0, "mine.py:marks": 2.0}
     assert own_rewards(verify) == [f"{path}:brief@{pin}", f"{path}:marks@{pin}"]

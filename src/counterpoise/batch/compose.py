@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from counterpoise.errors import PoiseError, counted
-from counterpoise.plugins import shown
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.plugins import display_name
 from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
@@ -32,11 +32,11 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
         )
     if len(rows) < num_steps:
         raise PoiseError(
-            f"{counted(len(rows), 'row')} cannot fill {num_steps} steps: lower batch.steps "
+            f"{format_count(len(rows), 'row')} cannot fill {num_steps} steps: lower batch.steps "
             "(poise plan: --steps) or sample more prompts"
         )
     steps = composer(rows, num_steps, seed)
-    plan = BatchPlan(rule=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
+    plan = BatchPlan(composer=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
     if fault := _find_fault(rows, plan, num_steps):
         raise PoiseError(f"{fault}. The composer is at fault")
     return plan
@@ -57,9 +57,9 @@ def check_plan(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = Non
 def _find_fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
     """Describe what is wrong with the plan; empty if nothing is."""
     fault = _find_partition_fault(len(rows), plan, num_steps)
-    if not fault and plan.rule in COMPOSER_PROMISES:
-        fault = COMPOSER_PROMISES.load(plan.rule)(rows, plan.steps)
-    return f"not a plan of rule '{shown(plan.rule)}': {fault}" if fault else ""
+    if not fault and plan.composer in COMPOSER_PROMISES:
+        fault = COMPOSER_PROMISES.load(plan.composer)(rows, plan.steps)
+    return f"not a plan of rule '{display_name(plan.composer)}': {fault}" if fault else ""
 
 
 def _find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:

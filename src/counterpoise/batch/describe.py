@@ -20,7 +20,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.types import BatchPlan, Ints, Row
+from counterpoise.types import BatchPlan, Ints, Row, number_groups
 
 
 class PlanDescription(TypedDict):
@@ -49,12 +49,12 @@ def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
     step_R = np.empty(len(rows), dtype=np.int64)
     for s, step in enumerate(plan.steps):
         step_R[list(step)] = s
-    group_numbers: dict[str, int] = {}
-    group_R = np.array([group_numbers.setdefault(row.group, len(group_numbers)) for row in rows])
+    row_numbers, group_names = number_groups(rows)
+    group_R = np.array(row_numbers)
     A_R = np.array([row.advantage for row in rows], dtype=np.float64)
     tokens_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
 
-    num_steps, num_groups = len(plan.steps), len(group_numbers)
+    num_steps, num_groups = len(plan.steps), len(group_names)
     # A cell is the part of one group in one step; only cells that hold rows exist.
     cell_B, cell_R = np.unique(step_R * num_groups + group_R, return_inverse=True)
     S_B = np.bincount(cell_R, weights=A_R)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.batch.partition import partition
-from counterpoise.errors import PoiseError, counted
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.types import Row
 
 MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts are given up
@@ -31,7 +31,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     groups = list(members.values())
     if len(groups) < num_steps:
         raise PoiseError(
-            f"{counted(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
+            f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
             "batch.steps (poise plan: --steps) or sample more prompts"
         )
     # The partition works on whole groups, so no plan can split one.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.errors import PoiseError, counted
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.types import Row
 
 
@@ -35,8 +35,8 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     groups = list(members.values())
     if len(groups) < num_steps:
         raise PoiseError(
-            f"{counted(len(groups), 'group')} cut in halves cannot fill {num_steps} steps evenly: "
-            "lower batch.steps (poise plan: --steps) or sample more prompts"
+            f"{format_count(len(groups), 'group')} cut in halves cannot fill {num_steps} steps "
+            "evenly: lower batch.steps (poise plan: --steps) or sample more prompts"
         )
     steps: list[list[int]] = [[] for _ in range(num_steps)]
     for turn, g in enumerate(rng.permutation(len(groups)).tolist()):

@@ -22,7 +22,10 @@ WHY_NO_ROLLOUT = "TRL does not expose rollouts, and a file without response_toke
 
 def load_composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
     """The composer for a plugin name (FILE.py:NAME)."""
-    function, label = plugins.load(name, "rows", "num_steps", "seed"), str(plugins.read(name))
+    function, label = (
+        plugins.load_plugin_function(name, "rows", "num_steps", "seed"),
+        str(plugins.parse_plugin_name(name)),
+    )
 
     def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
         try:

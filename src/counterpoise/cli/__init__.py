@@ -33,7 +33,7 @@ from counterpoise.cli import (
 )
 from counterpoise.cli.app import app
 from counterpoise.errors import PoiseError
-from counterpoise.run.interrupts import terminated_is_interrupted
+from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.terminal import echo_message, replace_unencodable
 
 app.command()(demo.demo)
@@ -74,7 +74,7 @@ def main() -> None:
     replace_unencodable()
     check_arguments(sys.argv[1:])
     try:
-        with terminated_is_interrupted():
+        with sigterm_as_interrupt():
             code = app(prog_name="poise", standalone_mode=False)
     except PoiseError as fault:
         leave(str(fault))

@@ -15,7 +15,7 @@ def options(
     """List every option of a run with its default and its reason."""
     from rich.table import Table
 
-    from counterpoise.config.load import options as all_options
+    from counterpoise.config.load import list_options as all_options
     from counterpoise.terminal import TerminalConsole
 
     table = Table(

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.plugins import shown
+from counterpoise.plugins import display_name
 from counterpoise.terminal import one_line
 
 
@@ -32,7 +32,7 @@ def plan_table(planned: dict[str, Any]) -> Group:
     ):
         table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _share(share), f"{cross:+.2f}")
     lines = [
-        f"{one_line(shown(planned['rule']))}: {d['rows']:,} rows of {d['groups']:,} groups, "
+        f"{one_line(display_name(planned['rule']))}: {d['rows']:,} rows of {d['groups']:,} groups, "
         f"{d['rows_without_signal']:,} without signal",
         f"groups split across steps   {d['split_groups']:,} ({_share(d['split_share'])})",
         f"largest |sum of advantages| {d['max_abs_group_advantage_sum']:.3f}   (whole groups: 0)",

@@ -21,10 +21,10 @@ from rich.progress import (
 from rich.text import Text
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import Setting
-from counterpoise.plugins import shown
-from counterpoise.run.heldout import Success
-from counterpoise.run.watch import Watch
+from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.plugins import display_name
+from counterpoise.run.heldout import HeldoutSuccess
+from counterpoise.run.observer import RunObserver
 from counterpoise.terminal import one_line
 
 
@@ -37,7 +37,7 @@ class BarAndNumbers(Progress):
             yield Text(task.fields["numbers"])
 
 
-class LiveDisplay(Watch):
+class LiveDisplay(RunObserver):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = BarAndNumbers(
@@ -53,17 +53,17 @@ class LiveDisplay(Watch):
         self.task = self.progress.add_task("train", total=None, numbers="")
         self.numbers = ""  # of the last iteration
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False, soft_wrap=True)
 
-    def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
+    def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None:
         tau = config.balance.tau
         about = Text.assemble(
             (one_line(config.model.name), "bold"),
             f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
             f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
             f"{config.batch.steps} steps ",
-            (one_line(shown(config.batch.composer)), "bold"),
+            (one_line(display_name(config.batch.composer)), "bold"),
             f", reward balance tau={tau:g}" if tau else "",
         )
         self.console.print(about, soft_wrap=True)
@@ -71,19 +71,21 @@ class LiveDisplay(Watch):
         self.total = config.loop.iterations
         self.progress.start()
 
-    def iterated(self, record: dict[str, Any]) -> None:
+    def on_iteration(self, record: dict[str, Any]) -> None:
         self.numbers = numbers = summary(record)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    def judging(self, problems: int, samples: int) -> None:
+    def on_evaluation_start(self, problems: int, samples: int) -> None:
         """In the place of the numbers, until it is done; a log has a line when it is."""
         told = f"judging {problems:,} held-out problems x {samples}"
         self.progress.update(self.task, numbers=told)
 
-    def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
+    def on_evaluation(
+        self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
+    ) -> None:
         self.progress.update(self.task, numbers=self.numbers)
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         told = Text.assemble(
@@ -94,7 +96,7 @@ class LiveDisplay(Watch):
         )
         self.console.print(told, soft_wrap=True)
 
-    def finished(self, path: Path) -> None:
+    def on_finish(self, path: Path) -> None:
         self.progress.stop()
 
     def __enter__(self) -> LiveDisplay:

@@ -36,7 +36,7 @@ def train_natively(
             from counterpoise.store.resume import STRICT
         with LiveDisplay(console) as display:
             folder = train_run(
-                run, out, resume=resume, permissions=permissions or STRICT, watch=display
+                run, out, resume=resume, permissions=permissions or STRICT, observer=display
             )
         tell(run, folder, console)
 
@@ -55,7 +55,7 @@ def train_by_trl(
             from counterpoise.store.resume import STRICT
         with LiveDisplay(console) as display:
             folder = train_run(
-                run, out, resume=resume, permissions=permissions or STRICT, watch=display
+                run, out, resume=resume, permissions=permissions or STRICT, observer=display
             )
         if not console.quiet:
             tell(run, folder, console)
@@ -110,12 +110,12 @@ def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
     """What the run brought, and where it lies."""
     from rich.text import Text
 
-    from counterpoise.config.evaluation_settings import by_setting
+    from counterpoise.config.evaluation_settings import group_by_setting
     from counterpoise.lab.choose_page import write_report
-    from counterpoise.run.heldout import Success
+    from counterpoise.run.heldout import HeldoutSuccess
 
-    for setting, judged in by_setting(folder.read("evaluations")).items():
-        first, last = (Success.of(record) for record in (judged[0], judged[-1]))
+    for setting, judged in group_by_setting(folder.read("evaluations")).items():
+        first, last = (HeldoutSuccess.from_record(record) for record in (judged[0], judged[-1]))
         at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
         told = Text.assemble(f"held-out success{at} {first} -> ", (str(last), "bold"))
         console.print(told, highlight=False, soft_wrap=True)

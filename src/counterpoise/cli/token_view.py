@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.errors import PoiseError, ranges, unknown
+from counterpoise.errors import PoiseError, format_ranges, unknown_name
 from counterpoise.report.charts.quantities import (
     QUANTITIES,
     TokenQuantity,
@@ -33,7 +33,7 @@ from counterpoise.report.traces import (
     read_vocabulary,
     stored_iterations,
 )
-from counterpoise.store.folder import is_planned
+from counterpoise.store.folder import has_plans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ def find(
     token: int | None = None,
 ) -> Sight:
     """By default the first row of the last iteration; with `token`, what is known of that one."""
-    planned = is_planned(path)
+    planned = has_plans(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
     iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
@@ -104,7 +104,9 @@ def _iteration(run: RunData, step: int | None, remedy: str) -> int:
     if step is None:
         return stored[-1]
     if step not in stored:
-        raise PoiseError(f"{run.path} has no tokens of iteration {step}, only of {ranges(stored)}")
+        raise PoiseError(
+            f"{run.path} has no tokens of iteration {step}, only of {format_ranges(stored)}"
+        )
     return step
 
 
@@ -114,7 +116,7 @@ def _row(trace: IterationTrace, row: int | None) -> int:
     if row not in trace.row_spans:
         raise PoiseError(
             f"iteration {trace.iteration} trained on no row {row}, only on rows "
-            f"{ranges(sorted(trace.row_spans))}"
+            f"{format_ranges(sorted(trace.row_spans))}"
         )
     return row
 
@@ -129,4 +131,4 @@ def _quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
         raise PoiseError(
             f"iteration {trace.iteration} did not store '{by}': choose one of {', '.join(choices)}"
         )
-    raise unknown("quantity", by, choices)
+    raise unknown_name("quantity", by, choices)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from counterpoise.cli.token_view import Sight
-from counterpoise.errors import ranges
+from counterpoise.errors import format_ranges
 from counterpoise.report.charts.quantities import (
     RELATIONS,
     SIGNS,
@@ -168,7 +168,7 @@ def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
     if seen.pushes is None:
         return Text("This run did not store who pushed whom.", style="dim")
     if seen.row not in seen.pushes.rows:
-        rows = ranges(sorted(seen.pushes.rows))
+        rows = format_ranges(sorted(seen.pushes.rows))
         return Text(f"Who pushed whom is stored for rows {rows} only.", style="dim")
     found = sorted(seen.pushes.on_token(seen.row, place), key=lambda push: -push[2])
     group, mine = seen.plan["group"], seen.columns["token"][place]

@@ -27,6 +27,6 @@ def track(
     - `poise track out/demo --to tensorboard`, then `tensorboard --logdir out`
     - `poise track out/theirs --to wandb`
     """
-    from counterpoise.run.trackers.sending import send
+    from counterpoise.run.trackers.feed import send_run
 
-    echo("\n".join(send(run, to, out)))
+    echo("\n".join(send_run(run, to, out)))

@@ -56,12 +56,12 @@ def train(
     """
     from counterpoise.hosts.choose_engine import choose_engine
     from counterpoise.run.trackers.tracker import check_installed
-    from counterpoise.run.try_plugins import check_loads
+    from counterpoise.run.try_plugins import check_plugins_load
 
     chosen = choose_engine(engine, out, resume=resume)
     permissions = _permissions(chosen, from_start, accept_missing_logs, resume=resume)
     run = _resolve_run(config, out, sets or [], resume=resume)
-    check_loads(run)
+    check_plugins_load(run)
     if chosen != "native":
         _train_by(
             chosen, run, out, resume=resume, permissions=permissions, show=show, dry_run=dry_run
@@ -85,13 +85,13 @@ def _resolve_run(
 ) -> RunConfig:
     """Every option of the run: those of the file, or of the folder that is resumed."""
     from counterpoise.config.load import load_config
-    from counterpoise.store.resume import config_to_resume
+    from counterpoise.store.resume import load_config_to_resume
 
     given = load_config(config, sets) if config else None
     if resume:
         if out is None:
             raise PoiseError("--resume needs --out: the folder of the run to go on with")
-        return config_to_resume(out, given, sets)
+        return load_config_to_resume(out, given, sets)
     if given is None:
         raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
     return given
@@ -114,9 +114,9 @@ def _permissions(
 
 def _describe(run: RunConfig, engine: str = "native") -> None:
     from counterpoise.run.estimate import describe_run
-    from counterpoise.run.try_plugins import rehearse
+    from counterpoise.run.try_plugins import try_plugins
 
-    echo("\n".join([describe_run(run), *rehearse(run, engine)]))
+    echo("\n".join([describe_run(run), *try_plugins(run, engine)]))
 
 
 def _train_by(

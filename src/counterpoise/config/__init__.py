@@ -54,6 +54,6 @@ class RunConfig:
     track: TrackConfig = field(default_factory=TrackConfig)
 
     @property
-    def target(self) -> int:
+    def balance_target(self) -> int:
         """Rollouts of an update batch under reward balance."""
         return self.balance.target or self.sample.prompts * self.sample.group_size

@@ -1,105 +1,105 @@
-"""Options that are each right and together are not: found before anything is written."""
+"""Checks of options that are valid alone but not together, made before anything is written."""
 
 from __future__ import annotations
 
 import math
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import settings_of
-from counterpoise.errors import PoiseError, counted, unknown
+from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
-FLOAT32 = 3.4e38  # its largest number
+LARGEST_FLOAT32 = 3.4e38  # its largest number
 
 
-def checked(config: RunConfig) -> RunConfig:
-    """The same configuration, or the first reason why it cannot run."""
-    settings_of(config.evaluate.settings, config.sample)
+def check_config(config: RunConfig) -> RunConfig:
+    """Return the configuration unchanged, or raise the first reason why it cannot run."""
+    parse_settings(config.evaluate.settings, config.sample)
     for check in (
-        _levels,
-        _steps,
-        _credit,
-        _groups,
-        _rewards,
-        _balance,
-        _rates,
-        _importance,
-        _trajectory,
-        _rule,
-        _environment,
-        _vllm,
-        _scratch,
-        _track,
+        _check_levels,
+        _check_steps,
+        _check_credit,
+        _check_groups,
+        _check_rewards,
+        _check_balance,
+        _check_learning_rates,
+        _check_importance,
+        _check_trajectory,
+        _check_rule,
+        _check_environment,
+        _check_vllm,
+        _check_scratch_model,
+        _check_trackers,
     ):
         if reason := check(config):
             raise PoiseError(reason)
     return config
 
 
-def _levels(config: RunConfig) -> str:
+def _check_levels(config: RunConfig) -> str:
     bad = [level for level in config.task.levels if level not in (1, 2, 3, 4)]
     return f"task.levels: {bad[0]} is not a level (1 to 4)" if bad else ""
 
 
-def _steps(config: RunConfig) -> str:
+def _check_steps(config: RunConfig) -> str:
     """A plan needs rows for every step; `grouped`, `coupled` and `half_groups` need groups."""
     rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
-    G, tau, target = config.sample.group_size, config.balance.tau, config.target
+    G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
     rows = target if tau else prompts * G
+    # Reward balance may fill its target with few groups; fewer than this is impossible.
     fewest_groups = math.ceil(target / G)
     if rule == "whole" and steps != 1:
         return "batch.composer=whole makes one step: set batch.steps=1"
     if rule == "by_sign" and steps == 1:
-        return "batch.composer=by_sign keeps the signs apart: raise batch.steps to 2"
+        return "batch.composer=by_sign puts the signs into different steps: raise batch.steps to 2"
     if rule == "half_groups" and steps == 1:
-        return "batch.composer=half_groups puts the halves of a group apart: raise batch.steps to 2"
+        return "batch.composer=half_groups needs a step for each half: raise batch.steps to 2"
     if rows < steps:
-        many = counted(rows, "row")
+        many = format_count(rows, "row")
         return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
+    # These composers place whole groups (or halves of groups), so rows alone are not enough.
     group_by_group = rule in ("grouped", "coupled", "half_groups")
     if group_by_group and prompts < steps:
         return (
-            f"{counted(prompts, 'group')} cannot fill {steps} steps by {rule}: "
+            f"{format_count(prompts, 'group')} cannot fill {steps} steps by {rule}: "
             "lower batch.steps or raise sample.prompts"
         )
     if group_by_group and tau and fewest_groups < steps:
         return (
-            f"balance.target={target} may be {counted(fewest_groups, 'group')}, which cannot fill "
-            f"{steps} steps by {rule}: lower batch.steps or raise balance.target"
+            f"balance.target={target} may be {format_count(fewest_groups, 'group')}, which cannot "
+            f"fill {steps} steps by {rule}: lower batch.steps or raise balance.target"
         )
     return ""
 
 
-def _credit(config: RunConfig) -> str:
+def _check_credit(config: RunConfig) -> str:
     if config.credit.settings:
         STAGE_CHECKS.load("credit.settings")(config)
     return ""
 
 
-def _groups(config: RunConfig) -> str:
-    """Anchors and dynamic sampling: what a group may be."""
+def _check_groups(config: RunConfig) -> str:
+    """Anchors and dynamic sampling restrict what may be done with a group."""
     sample, credit = config.sample, config.credit
     if sample.anchors and sample.anchors > sample.group_size - 2:
         return (
-            f"sample.anchors={sample.anchors} leaves no two of sample.group_size="
-            f"{sample.group_size} responses for the problem: lower it"
+            f"sample.anchors={sample.anchors} leaves fewer than two of sample.group_size="
+            f"{sample.group_size} responses for the problem: lower sample.anchors"
         )
     if sample.anchors and config.update.old_logprobs == "sampler":
         return (
-            "sample.anchors: the sampler did not draw anchors after the problem; set "
-            "update.old_logprobs=trainer"
+            "sample.anchors: the sampler has no log-probabilities of anchors given the problem; "
+            "set update.old_logprobs=trainer"
         )
     if sample.anchors and config.update.importance != "off":
-        return (
-            "sample.anchors: nobody knows an anchor's importance weight; set update.importance=off"
-        )
+        return "sample.anchors: an anchor has no importance weight; set update.importance=off"
     if sample.anchors and config.batch.composer == "coupled":
         return (
             "batch.composer=coupled needs the sampler's log-probabilities, which anchors lack: "
             "choose batch.composer=grouped"
         )
     if sample.anchors and config.task.environment != "none":
-        return "sample.anchors: nobody answers an anchor; set task.environment=none"
+        return "sample.anchors: an environment cannot reply to an anchor; set task.environment=none"
     if sample.refills and credit.name == "w_reinforce":
         return (
             "credit.name=w_reinforce learns from groups without spread, which dynamic sampling "
@@ -108,23 +108,23 @@ def _groups(config: RunConfig) -> str:
     return ""
 
 
-def _rewards(config: RunConfig) -> str:
+def _check_rewards(config: RunConfig) -> str:
     options = config.verify
     if options.also:
         STAGE_CHECKS.load("verify.also")(config)
     if options.overlong_tokens > config.sample.max_new_tokens:
         return (
-            f"verify.overlong_tokens={options.overlong_tokens} is more than a response has: "
+            f"verify.overlong_tokens={options.overlong_tokens} is longer than a response: "
             f"choose at most sample.max_new_tokens={config.sample.max_new_tokens}"
         )
     if config.credit.mixture != "sum" and not options.also:
-        return f"credit.mixture={config.credit.mixture} has one reward to mix: set verify.also"
+        return f"credit.mixture={config.credit.mixture} has one reward to combine: set verify.also"
     return ""
 
 
-def _balance(config: RunConfig) -> str:
-    """RB must be able to fill a batch at all."""
-    tau, target = config.balance.tau, config.target
+def _check_balance(config: RunConfig) -> str:
+    """Reward balance must be able to fill a batch."""
+    tau, target = config.balance.tau, config.balance_target
     if tau and config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
     if tau and config.credit.name == "w_reinforce" and config.balance.unit == "rollout":
@@ -140,15 +140,16 @@ def _balance(config: RunConfig) -> str:
     return ""
 
 
-def _rates(config: RunConfig) -> str:
-    """AdamW's first step multiplies by lr / (1 - 0.9)."""
+def _check_learning_rates(config: RunConfig) -> str:
+    """Reject learning rates that overflow float32."""
+    # AdamW's first step multiplies by lr / (1 - 0.9).
     for name, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
-        if 10 * lr > FLOAT32:
-            return f"{name}={lr:g}: float32 holds no update of that size: lower it"
+        if 10 * lr > LARGEST_FLOAT32:
+            return f"{name}={lr:g}: an update of that size overflows float32: lower it"
     return ""
 
 
-def _importance(config: RunConfig) -> str:
+def _check_importance(config: RunConfig) -> str:
     options = config.update
     if options.importance != "off" and options.old_logprobs == "sampler":
         return (
@@ -158,8 +159,8 @@ def _importance(config: RunConfig) -> str:
     return ""
 
 
-def _trajectory(config: RunConfig) -> str:
-    """Only a loss that is linear in the weights keeps what they were made for."""
+def _check_trajectory(config: RunConfig) -> str:
+    """Trajectory weights cancel within a group only if the loss is linear in them."""
     options = config.update
     if options.trajectory == "off":
         return ""
@@ -173,68 +174,69 @@ def _trajectory(config: RunConfig) -> str:
     return ""
 
 
-def _rule(config: RunConfig) -> str:
-    """Rules that stand in for the clip, or would undo what another option is for."""
+def _check_rule(config: RunConfig) -> str:
+    """Some rules replace the clip, or contradict another option."""
     name, update = config.credit.rule, config.update
     if name != "off" or config.credit.rule_settings:
         STAGE_CHECKS.load("credit.rule")(config)
     if name == "kl_cov" and update.surrogate != "unclipped":
-        return "credit.rule=kl_cov stands in for the clip: set update.surrogate=unclipped"
+        return "credit.rule=kl_cov replaces the clip: set update.surrogate=unclipped"
     if name == "clip_cov" and update.trajectory != "off":
         return (
-            "credit.rule=clip_cov leaves tokens out, after which a group no longer cancels: "
+            "credit.rule=clip_cov excludes tokens, after which a group no longer cancels: "
             "set update.trajectory=off"
         )
     return ""
 
 
-def _environment(config: RunConfig) -> str:
-    """What takes a rollout for one response, and what takes it for an episode."""
+def _check_environment(config: RunConfig) -> str:
+    """Some options need single responses, others need episodes."""
     weights, name = config.credit.weights, config.task.environment
     if name == "none":
-        answered = "weighs what an environment answered: set task.environment=tries"
+        answered = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {answered}" if weights == "serl" else ""
-    asked = f"task.environment={name}"
+    setting = f"task.environment={name}"
     if weights in ("grail", "oar_g", "oar_p"):
-        return f"credit.weights={weights} looks at one answer of one response, not with {asked}"
+        return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
-        return f"{asked} needs sample.engine=native: it alone was tried with episodes"
+        return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
     if any(also.partition("=")[0].strip() == "overlong" for also in config.verify.also):
-        return f"{asked}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
+        return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 
 
-def _vllm(config: RunConfig) -> str:
-    """What vLLM cannot say or do as the native sampler does."""
+def _check_vllm(config: RunConfig) -> str:
+    """vLLM lacks some abilities of the native sampler."""
     s = config.sample
     if s.engine != "vllm":
         return ""
     if s.temperature != 1 and (s.top_p < 1 or s.top_k):
         return (
-            "sample.engine=vllm gives no log-probabilities of the whole distribution at "
-            f"temperature {s.temperature:g} with a cut: set sample.top_p=1 and sample.top_k=0"
+            "sample.engine=vllm gives no log-probabilities of the full distribution at "
+            f"temperature {s.temperature:g} with top-p or top-k: set sample.top_p=1 and "
+            "sample.top_k=0"
         )
     if s.temperature < 0.01:
         return "sample.engine=vllm samples at 0.01 and above: raise sample.temperature"
     return ""
 
 
-def _scratch(config: RunConfig) -> str:
+def _check_scratch_model(config: RunConfig) -> str:
     hidden, heads = config.warmup.hidden, config.warmup.heads
     if heads % 2:
         return f"warmup.heads must be even, not {heads}: two share a key/value head"
     if hidden % (2 * heads):
         return (
-            f"warmup.hidden={hidden} does not make {heads} heads of even width: "
+            f"warmup.hidden={hidden} cannot be split into {heads} heads of even width: "
             f"choose a multiple of {2 * heads}"
         )
     return ""
 
 
-def _track(config: RunConfig) -> str:
+def _check_trackers(config: RunConfig) -> str:
     for name in config.track.to:
         if name not in TRACKERS:
-            return f"track.to: {unknown('tracker', name, TRACKERS)}"
+            return f"track.to: {unknown_name('tracker', name, TRACKERS)}"
         if config.track.to.count(name) > 1:
             return f"track.to names {name} twice"
     return ""

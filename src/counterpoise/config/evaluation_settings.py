@@ -1,11 +1,11 @@
-"""How held-out problems are sampled: temperature and nucleus, several ways in one run.
+"""Evaluation settings: the temperature and top-p at which held-out problems are sampled.
 
     "training"    sample.temperature and sample.top_p: what training optimises
     "0.6/0.95"    temperature 0.6, top-p 0.95: what papers report
 
-A run names its settings in `evaluate.settings`; titles and verdicts go by the first.
-evaluations.jsonl has one line for each iteration and setting. Lines of older runs do not say how
-they were sampled: as in training.
+A run names its settings in `evaluate.settings`; titles and verdicts use the first.
+evaluations.jsonl has one line per iteration and setting. Lines of older runs do not name a setting;
+they were sampled as in training.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 
-TRAINING = "training"
+TRAINING_SETTING = "training"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Example: str(Setting(0.6, 0.95)) == "0.6/0.95" """
+class EvaluationSetting:
+    """Example: str(EvaluationSetting(0.6, 0.95)) == "0.6/0.95" """
 
     temperature: float
     top_p: float
@@ -30,54 +30,54 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.temperature:g}/{self.top_p:g}"
 
-    def of(self, sample: SampleConfig) -> SampleConfig:
-        """The training's way of sampling, but at this temperature and nucleus."""
-        if self == Setting(sample.temperature, sample.top_p):
+    def apply_to(self, sample: SampleConfig) -> SampleConfig:
+        """The sampling options of training with this temperature and top-p."""
+        if self == EvaluationSetting(sample.temperature, sample.top_p):
             return sample
         return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)
 
 
-def parse(text: str, sample: SampleConfig) -> Setting:
+def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
     """
     Example:
         >>> parse("0.6/0.95", SampleConfig()), parse("training", SampleConfig())
         (Setting(temperature=0.6, top_p=0.95), Setting(temperature=1.0, top_p=1.0))
     """
-    if text == TRAINING:
-        return Setting(sample.temperature, sample.top_p)
+    if text == TRAINING_SETTING:
+        return EvaluationSetting(sample.temperature, sample.top_p)
     try:
-        temperature, top_p = (float(part) for part in text.split("/"))
+        temperature, top_p = (float(number) for number in text.split("/"))
     except ValueError:
-        temperature, top_p = 0.0, 0.0
+        temperature, top_p = 0.0, 0.0  # outside the limits below
     if not (1e-3 <= temperature < 1e3 and 1e-6 <= top_p <= 1):
         raise PoiseError(
-            f"evaluate.settings: '{text}' is not a way to sample: write 'training', or a "
+            f"evaluate.settings: '{text}' is not a setting: write 'training', or a "
             "temperature and a top-p such as '0.6/0.95'"
         )
-    return Setting(temperature, top_p)
+    return EvaluationSetting(temperature, top_p)
 
 
-def settings_of(names: Sequence[str], sample: SampleConfig) -> tuple[Setting, ...]:
-    """In the order of the run file; one that is named twice is an error."""
-    found = tuple(parse(name, sample) for name in names)
-    if len(set(found)) < len(found):
-        raise PoiseError(f"evaluate.settings names one way to sample twice: {', '.join(names)}")
-    return found
+def parse_settings(names: Sequence[str], sample: SampleConfig) -> tuple[EvaluationSetting, ...]:
+    """The settings in the order of the run file; a repeated one is an error."""
+    settings = tuple(parse_setting(name, sample) for name in names)
+    if len(set(settings)) < len(settings):
+        raise PoiseError(f"evaluate.settings names a setting twice: {', '.join(names)}")
+    return settings
 
 
-def by_setting(
+def group_by_setting(
     evaluations: Sequence[Mapping[str, Any]],
-) -> dict[Setting | None, list[Mapping[str, Any]]]:
-    """Lines of evaluations.jsonl by how they were sampled, the first setting first.
+) -> dict[EvaluationSetting | None, list[Mapping[str, Any]]]:
+    """Lines of evaluations.jsonl by setting, in order of first appearance.
 
-    None: a run from before settings, which sampled as in training.
+    The key None holds lines of older runs, which sampled as in training.
     """
-    found: dict[Setting | None, list[Mapping[str, Any]]] = {}
+    lines_by_setting: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
     for line in evaluations:
-        known = "temperature" in line
-        key = Setting(line["temperature"], line["top_p"]) if known else None
-        found.setdefault(key, []).append(line)
-    return found
+        has_setting = "temperature" in line
+        key = EvaluationSetting(line["temperature"], line["top_p"]) if has_setting else None
+        lines_by_setting.setdefault(key, []).append(line)
+    return lines_by_setting
 
 
 def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
@@ -89,11 +89,11 @@ def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
     """
     high = 1.0 if option == "--top-p" else 1e3
     try:
-        found = [float(part) for part in text.split(",")] if text else list(default)
+        values = [float(number) for number in text.split(",")] if text else list(default)
     except ValueError:
-        found = [0.0]
-    if len(set(found)) < len(found) or not all(1e-3 <= value <= high for value in found):
+        values = [0.0]
+    if len(set(values)) < len(values) or not all(1e-3 <= value <= high for value in values):
         raise PoiseError(
-            f"{option} {text}: give numbers from 0.001 to {high:g}, a comma between them, each once"
+            f"{option} {text}: give distinct numbers from 0.001 to {high:g}, separated by commas"
         )
-    return found
+    return values

@@ -1,7 +1,7 @@
 """Run files: TOML and `--set section.option=value` -> a checked RunConfig, and back.
 
-An unknown or ill-typed option is an error that names the nearest one; nothing has been written by
-then.
+An unknown option or a value of the wrong type is an error, raised before anything is written; the
+message names the nearest known option.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from counterpoise.config import RunConfig
-from counterpoise.config.check_options import checked
-from counterpoise.errors import PoiseError, unknown
-from counterpoise.plugins import OWN, is_own, pinned
+from counterpoise.config.check_options import check_config
+from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 
 SCHEMA = 1
-OPTION_COUNT = "option_count"  # in a resolved run: how many options follow, to notice a torn file
-# Where presets lie: in an installed wheel, and in a checkout
-PRESETS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
+OPTION_COUNT = (
+    "option_count"  # in a resolved run: how many options follow, to detect a truncated file
+)
+# Where presets are: in an installed wheel, and in a checkout
+PRESET_FOLDERS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """A TOML file, or the name of a preset in runs/, with `section.option=value` on top."""
-    path = find_run(source)
-    return from_tables(read_tables(path), overrides, where=str(path))
+    """Load a TOML file or a preset of runs/, with overrides `section.option=value`."""
+    path = find_run_file(source)
+    return config_from_tables(read_tables(path), overrides, where=str(path))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
+    """The sections of a run file as nested dictionaries, not yet checked."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
@@ -40,20 +43,20 @@ def read_tables(path: Path) -> dict[str, Any]:
         raise PoiseError(f"{path}: cannot be read: {fault.strerror}") from fault
 
 
-def find_run(source: str | Path) -> Path:
+def find_run_file(source: str | Path) -> Path:
     """The file itself, or runs/SOURCE.toml of the package."""
     path = Path(source)
     if path.is_file():
         return path
-    presets = {p.stem: p for folder in PRESETS for p in folder.glob("*.toml")}
+    presets = {p.stem: p for folder in PRESET_FOLDERS for p in folder.glob("*.toml")}
     if str(source) in presets:
         return presets[str(source)]
     if path.is_dir():
         raise PoiseError(f"{path} is a folder; a run configuration is a TOML file")
-    raise PoiseError(f"no such file, and {unknown('preset', str(source), presets)}")
+    raise PoiseError(f"no such file, and {unknown_name('preset', str(source), presets)}")
 
 
-def from_tables(
+def config_from_tables(
     tables: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "config"
 ) -> RunConfig:
     """Sections as nested dictionaries -> a checked RunConfig."""
@@ -71,18 +74,20 @@ def from_tables(
         if name == "experiment":  # arms, rates and seeds: lab/experiments/experiment_file.py
             continue
         if name not in sections:
-            raise PoiseError(f"{where}: {unknown('section', name, sections)}")
+            raise PoiseError(f"{where}: {unknown_name('section', name, sections)}")
         if not isinstance(table, Mapping):
             raise PoiseError(f"{where}: [{name}] must be a section of options")
         merged[name] = dict(table)
-    given: dict[str, str] = {}  # where each overridden option was given
+    override_sources: dict[str, str] = {}  # where each overridden option was given
     for override in overrides:
         section, key, value = parse_override(override, sections)
         merged.setdefault(section, {})[key] = value
-        given[f"{section}.{key}"] = f"--set {override}"
+        override_sources[f"{section}.{key}"] = f"--set {override}"
     hints = get_type_hints(RunConfig)
-    read = {n: read_section(hints[n], n, merged.get(n, {}), where, given) for n in sections}
-    return checked(RunConfig(**read))
+    section_values = {
+        n: read_section(hints[n], n, merged.get(n, {}), where, override_sources) for n in sections
+    }
+    return check_config(RunConfig(**section_values))
 
 
 def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
@@ -90,16 +95,18 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     name, equals, raw = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not equals or not dot or not key:
-        meant = [full for full, _, _ in options() if not dot and full.endswith(f".{section}")]
-        like = f"{meant[0]}={raw or 'VALUE'}" if meant else "update.lr=1e-4"
+        candidates = [
+            full for full, _, _ in list_options() if not dot and full.endswith(f".{section}")
+        ]
+        like = f"{candidates[0]}={raw or 'VALUE'}" if candidates else "update.lr=1e-4"
         raise PoiseError(f"--set {text}: write section.option=value, for example {like}")
     if section not in sections:
-        raise PoiseError(f"--set {text}: {unknown('section', section, sections)}")
+        raise PoiseError(f"--set {text}: {unknown_name('section', section, sections)}")
     try:
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()
-        if value[:1] == "[" and value[-1:] == "]":  # shells take quotation marks away
+        if value[:1] == "[" and value[-1:] == "]":  # the shell has removed the quotation marks
             value = [word.strip() for word in value[1:-1].split(",")]
     return section, key, value
 
@@ -108,22 +115,23 @@ def read_section(
     kind: type, name: str, table: Mapping[str, Any], where: str, given: Mapping[str, str]
 ) -> Any:
     """One section's options, checked against the fields of `kind` (made by `config.option`)."""
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    known_options = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values = {}
     for key, value in table.items():
-        place = given.get(f"{name}.{key}", where)
-        if key not in known:
-            raise PoiseError(f"{place}: in [{name}]: {unknown('option', key, known)}")
-        meta = known[key].metadata
-        values[key] = _value(f"{name}.{key}", value, hints[key], meta, place)
-        if OWN in meta["choices"]:
-            folder = Path(where).parent if place == where else Path()
-            values[key] = _pinned(f"{name}.{key}", values[key], folder, place)
+        source = given.get(f"{name}.{key}", where)
+        if key not in known_options:
+            raise PoiseError(f"{source}: in [{name}]: {unknown_name('option', key, known_options)}")
+        meta = known_options[key].metadata
+        values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, source)
+        if PLUGIN_CHOICE in meta["choices"]:
+            # A path given by --set is relative to the working directory, not to the run file.
+            folder = Path(where).parent if source == where else Path()
+            values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, source)
     return kind(**values)
 
 
-def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:
+def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:
     if get_origin(kind) is list:
         (item,) = get_args(kind)
         empty = value == [] and not meta["may_be_empty"]
@@ -133,13 +141,14 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
                 f"{where}: {name} must be a list of {item.__name__}, not {value!r}{like}"
             )
         return value
+    # TOML reads `1` as an integer; a larger one would overflow in float().
     if kind is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
     if type(value) is not kind:
-        raise PoiseError(f"{where}: {name} must be {_kind(kind)}, not {value!r}")
-    own = OWN in meta["choices"] and is_own(value)
-    if meta["choices"] and value not in meta["choices"] and not own:
-        raise PoiseError(f"{where}: {name}: {unknown('value', value, meta['choices'])}")
+        raise PoiseError(f"{where}: {name} must be {_describe_type(kind)}, not {value!r}")
+    is_plugin_name = PLUGIN_CHOICE in meta["choices"] and is_plugin(value)
+    if meta["choices"] and value not in meta["choices"] and not is_plugin_name:
+        raise PoiseError(f"{where}: {name}: {unknown_name('value', value, meta['choices'])}")
     if kind is float and not math.isfinite(value):
         raise PoiseError(f"{where}: {name} must be a finite number, not {value!r}")
     low, high = meta["at_least"], meta["at_most"]
@@ -149,55 +158,55 @@ def _value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str
     return value
 
 
-def _pinned(name: str, value: Any, folder: Path, where: str) -> Any:
-    """Functions of the user's, in a list or alone; a run file means files beside it."""
+def _pin_plugins(name: str, value: Any, folder: Path, where: str) -> Any:
+    """Pin the plugins of an option; paths in a run file are relative to that file's folder."""
     if isinstance(value, list):
-        return [_pinned(name, item, folder, where) for item in value]
+        return [_pin_plugins(name, item, folder, where) for item in value]
     try:
-        return pinned(value, folder) if is_own(value) else value
+        return pin_plugin(value, folder) if is_plugin(value) else value
     except PoiseError as fault:
         raise PoiseError(f"{where}: {name}: {fault}") from fault
 
 
-def _kind(kind: type) -> str:
+def _describe_type(kind: type) -> str:
     return {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}[kind]
 
 
 def to_toml(config: RunConfig) -> str:
-    """The resolved run, every option spelled out: what config.toml in a run folder holds."""
-    lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(options())}"]
+    """The resolved run with every option: the content of config.toml in a run folder."""
+    lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(list_options())}"]
     for section in dataclasses.fields(config):
         lines += ["", f"[{section.name}]"]
         for key, value in dataclasses.asdict(getattr(config, section.name)).items():
-            lines.append(f"{key} = {_toml(value)}")
+            lines.append(f"{key} = {_format_toml(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
-    """JSON that is TOML too: no surrogate pairs, and DEL escaped."""
+def _format_toml(value: Any) -> str:
+    """A value as JSON that is also valid TOML: no surrogate pairs, and DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def own_functions(config: RunConfig) -> dict[str, tuple[str, ...]]:
-    """Options that name functions of the user's -> these: {"verify.name": ("/a/b.py:f@...",)}."""
-    found = {}
+def find_plugin_options(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """The plugins that each option names, such as {"verify.name": ("/a/b.py:f@...",)}."""
+    plugins_by_option = {}
     for section in dataclasses.fields(config):
         table = getattr(config, section.name)
         for f in dataclasses.fields(table):
-            if OWN in f.metadata["choices"]:
+            if PLUGIN_CHOICE in f.metadata["choices"]:
                 value = getattr(table, f.name)
                 names = value if isinstance(value, list) else [value]
-                found[f"{section.name}.{f.name}"] = tuple(filter(is_own, names))
-    return {option: names for option, names in found.items() if names}
+                plugins_by_option[f"{section.name}.{f.name}"] = tuple(filter(is_plugin, names))
+    return {option: names for option, names in plugins_by_option.items() if names}
 
 
-def pins(config: RunConfig) -> list[str]:
-    """Options that name functions of the user's, as --set takes them, with the files' content."""
-    options = (option.partition(".")[::2] for option in own_functions(config))
-    return [f"{s}.{key}={_toml(getattr(getattr(config, s), key))}" for s, key in options]
+def plugin_overrides(config: RunConfig) -> list[str]:
+    """`--set` overrides that repeat the plugins of a run, each pinned to its file's content."""
+    options = (option.partition(".")[::2] for option in find_plugin_options(config))
+    return [f"{s}.{key}={_format_toml(getattr(getattr(config, s), key))}" for s, key in options]
 
 
-def options() -> list[tuple[str, str, str]]:
+def list_options() -> list[tuple[str, str, str]]:
     """(name, default, documentation) of every option, in the order of the file."""
     rows = []
     for section in dataclasses.fields(RunConfig):

@@ -1,4 +1,4 @@
-"""A field of a section that carries its own documentation and its own limits."""
+"""The declaration of one option: a dataclass field with its documentation and limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """`doc` is what `--help` and config.toml say of it."""
+    """Declare an option with its default, its help text `doc` and its limits."""
     meta = {"doc": doc, "choices": tuple(choices), "at_least": at_least, "at_most": at_most}
-    meta["may_be_empty"] = default == []  # a list that has a first entry by default keeps one
+    meta["may_be_empty"] = default == []  # a list that is not empty by default must not be emptied
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=meta)
     return field(default=default, metadata=meta)

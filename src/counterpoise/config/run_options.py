@@ -1,4 +1,4 @@
-"""Options of what goes on around the stages: the loop, judging, looking, storing, tracking."""
+"""Options of everything around the stages: the loop, evaluation, warm-up, monitor, storage."""
 
 from __future__ import annotations
 
@@ -10,54 +10,56 @@ from counterpoise.variants import TRACKERS
 
 @dataclass(frozen=True)
 class LoopConfig:
-    iterations: int = option(40, "sampling rounds of the run", at_least=1)
-    seed: int = option(0, "every random choice of the run follows from it", at_least=0)
+    iterations: int = option(40, "iterations of the run; each samples once", at_least=1)
+    seed: int = option(0, "seed of every random choice in the run", at_least=0)
     checkpoint_every: int = option(
-        10, "iterations between checkpoints; the last is always kept", at_least=1
+        10, "iterations between checkpoints; one is always saved at the end", at_least=1
     )
     keep_checkpoints: int = option(
-        2, "older ones are removed; two, so that a damaged one has a predecessor", at_least=1
+        2,
+        "number of checkpoints to keep; with two, a damaged one leaves another to resume from",
+        at_least=1,
     )
-    threads: int = option(0, "CPU threads; 0 leaves torch's own choice", at_least=0)
+    threads: int = option(0, "number of CPU threads; 0 leaves the choice to torch", at_least=0)
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
     prompts: int = option(
-        128, "held-out problems judged before and after training; 0 is off", at_least=0
+        128, "held-out problems to evaluate on before and after training; 0 is off", at_least=0
     )
-    samples: int = option(4, "responses for each", at_least=1)
+    samples: int = option(4, "responses per held-out problem", at_least=1)
     settings: list[str] = option(
         ["training"],
-        "how they are sampled: 'training' (its temperature and top-p) or TEMPERATURE/TOP_P such as "
-        "'0.6/0.95'; the first one counts, every one costs the same",
+        "how evaluation samples: 'training' (the training temperature and top-p) or "
+        "TEMPERATURE/TOP_P such as '0.6/0.95'. Verdicts use the first; each one costs time",
     )
-    every: int = option(0, "also every so many iterations; 0 is off", at_least=0)
+    every: int = option(0, "also evaluate every so many iterations; 0 is off", at_least=0)
 
 
 @dataclass(frozen=True)
 class WarmupConfig:
-    steps: int = option(400, "supervised steps on worked solutions", at_least=1)
+    steps: int = option(400, "number of supervised steps on worked solutions", at_least=1)
     batch: int = option(128, "problems per step", at_least=1)
     lr: float = option(
         5e-5,
-        "peak learning rate; linear warm-up over 5 %, cosine decay to a tenth. The default suits "
-        "a pretrained model; one from nothing learns at about 2e-3",
+        "peak learning rate, with linear warm-up over 5 % of the steps, cosine decay to a tenth. "
+        "The default suits a pretrained model; a scratch model needs about 2e-3",
         at_least=0.0,
     )
     evaluate_every: int = option(
-        0, "steps between looks at held-out success; 0 looks at the end only", at_least=0
+        0, "steps between evaluations of held-out success; 0 evaluates only at the end", at_least=0
     )
     until: float = option(
         0.0,
-        "stop as soon as held-out success is this high and keep that model: RL learns best from "
-        "0.25 to 0.6; 0 is off",
+        "stop as soon as held-out success reaches this value; RL learns best from 0.25 to 0.6. "
+        "0 is off",
         at_least=0.0,
         at_most=1.0,
     )
     hidden: int = option(160, "scratch model: hidden size", at_least=16)
-    layers: int = option(4, "scratch model: layers", at_least=1)
-    heads: int = option(4, "scratch model: query heads (half as many key/value heads)", at_least=2)
+    layers: int = option(4, "scratch model: number of layers", at_least=1)
+    heads: int = option(4, "scratch model: query heads; half as many key/value heads", at_least=2)
     intermediate: int = option(448, "scratch model: width of the gated MLP", at_least=16)
 
 
@@ -65,19 +67,19 @@ class WarmupConfig:
 class MonitorConfig:
     every: int = option(
         1,
-        "iterations between looks at what the update did to every token; 0 is off. A look costs "
-        "one forward pass of the batch and the coupling decomposition",
+        "iterations between measurements of what the update did to every token; 0 is off. A "
+        "measurement costs a forward pass over the batch and the coupling decomposition",
         at_least=0,
     )
     tokens: int = option(
         16384,
-        "tokens of an iteration that a look is for, in whole passes of the update, drawn anew each "
-        "time; all tokens of a step count as what pushes them. 0: every token",
+        "how many tokens of an iteration are measured, sampled anew each time in whole forward "
+        "passes; all tokens of a step count as sources of pushes. 0 measures every token",
         at_least=0,
     )
     watch: int = option(
         2,
-        "groups of an iteration for whose tokens the strongest pushes are stored, token by token",
+        "number of groups in an iteration whose strongest pushes are stored for every token",
         at_least=0,
     )
 
@@ -87,10 +89,11 @@ class StoreConfig:
     rollouts: bool = option(True, "write every rollout to rollouts/")
     tokens: bool = option(True, "write every trained token to tokens/ (parquet)")
     model: bool = option(
-        True, "keep the trained model, and the last checkpoint; false leaves neither at the end"
+        True, "keep the trained model and the last checkpoint; false removes both at the end"
     )
     report: bool = option(
-        True, "write report.html, and for it vocabulary.json and the rows of every plan"
+        True,
+        "write report.html, and the files it needs: vocabulary.json and the rows of every plan",
     )
 
 
@@ -98,6 +101,6 @@ class StoreConfig:
 class TrackConfig:
     to: list[str] = option(
         [],
-        "trackers that are sent every line of metrics.jsonl and evaluations.jsonl as it is written",
+        "trackers that receive every line of metrics.jsonl and evaluations.jsonl as it is written",
         choices=tuple(TRACKERS),
     )

@@ -29,33 +29,40 @@ from counterpoise.variants import (
 class ModelConfig:
     name: str = option(
         "embedded",
-        "'embedded', 'smollm2' (a package), 'scratch' (warm-up only), a folder, a hub id (Llama, "
-        "Qwen2, Qwen3), or 'shape:NAME' (a published shape with random weights)",
+        "the model to train: 'embedded', 'smollm2' (an installed package), 'scratch' (warm-up "
+        "only), a folder, a hub id (Llama, Qwen2, Qwen3), or 'shape:NAME' (a published "
+        "architecture with random weights)",
     )
     device: str = option(
-        "auto", "'auto' takes a CUDA device when there is one", choices=("auto", "cpu", "cuda")
+        "auto",
+        "where the model runs; 'auto' uses CUDA if available",
+        choices=("auto", "cpu", "cuda"),
     )
     dtype: str = option(
         "auto",
-        "of weights and activations; 'auto' is float32 on the CPU, bfloat16 on CUDA",
+        "data type of weights and activations; 'auto' is float32 on the CPU, bfloat16 on CUDA",
         choices=("auto", "float32", "bfloat16"),
     )
     template: str = option(
         "auto",
-        "how a problem becomes a prompt: 'chat' (the tokenizer's template), 'chat-boxed' (the same "
-        "asking for a box), 'boxed' (plain text asking for one), 'qwen-math' (Qwen2.5-Math's); "
-        "'auto' is chat when there is one, else boxed",
+        "how a problem becomes a prompt: 'chat' (the tokenizer's chat template), 'chat-boxed' (the "
+        "same, with a request for a boxed answer), 'boxed' (plain text with that request) or "
+        "'qwen-math' (Qwen2.5-Math's template). 'auto' is chat if the tokenizer has a template, "
+        "else boxed",
         choices=PROMPT_TEMPLATES,
     )
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: str = option("word_problems", "where prompts come from", choices=tuple(TASKS))
-    levels: list[int] = option([3], "word_problems: difficulty, 1 to 4, taken in turn")
+    name: str = option("word_problems", "source of the problems", choices=tuple(TASKS))
+    levels: list[int] = option(
+        [3], "word_problems: difficulty levels from 1 to 4, used in rotation"
+    )
     slips: float = option(
         0.0,
-        "word_problems: chance that a step of a worked solution goes wrong and is carried on",
+        "word_problems: probability that a step of a worked solution contains a mistake, which the "
+        "following steps build on",
         at_least=0.0,
         at_most=1.0,
     )
@@ -63,85 +70,92 @@ class TaskConfig:
         4096, "word_problems, reasoning_gym: training problems to generate", at_least=1
     )
     heldout: int = option(
-        256, "held-out problems; for jsonl without heldout_path, taken out of the file", at_least=0
+        256,
+        "number of held-out problems; for jsonl without heldout_path, they are split off the "
+        "training file",
+        at_least=0,
     )
-    path: str = option("", "jsonl: the file; hub: the dataset id or folder")
-    heldout_path: str = option("", "jsonl: a second file of held-out problems")
+    path: str = option("", "jsonl: path of the file; hub: dataset id or folder")
+    heldout_path: str = option("", "jsonl: file of held-out problems")
     benchmarks: list[str] = option(
         [],
-        "JSONL files of problems the model will be judged by later: the run warns of those that "
-        "are among its training prompts",
+        "JSONL files of benchmarks that the model will be evaluated on later: the run warns if "
+        "their problems are among its training prompts",
     )
     train_split: str = option("train", "hub: split to train on")
     heldout_split: str = option(
-        "", "hub: split to be judged by; empty takes `heldout` records out of training"
+        "",
+        "hub: split to evaluate on; if empty, `heldout` records are split off the training split",
     )
-    problem_field: str = option("problem", "jsonl, hub: name of the problem's field")
-    answer_field: str = option("answer", "jsonl, hub: name of the answer's field")
-    id_field: str = option("id", "jsonl, hub: name of the id's field")
+    problem_field: str = option("problem", "jsonl, hub: name of the field that holds the problem")
+    answer_field: str = option("answer", "jsonl, hub: name of the field that holds the answer")
+    id_field: str = option("id", "jsonl, hub: name of the field that holds the id")
     solution_field: str = option(
         "solution",
-        "jsonl, hub: name of the worked solution's field, if there is one; read by `poise warmup`",
+        "jsonl, hub: name of the field that holds the worked solution, if there is one; used by "
+        "`poise warmup`",
     )
     generic_field: str = option(
         "generic",
-        "jsonl, hub: name of the field with the problem's generic text, if there is one; for "
-        "sample.anchors",
+        "jsonl, hub: name of the field that holds the problem's generic text, if there is one; "
+        "used by sample.anchors",
     )
-    dataset: str = option("", "reasoning_gym: name of its dataset")
+    dataset: str = option("", "reasoning_gym: name of the dataset")
     seed: int = option(
-        0, "word_problems, reasoning_gym: seed of the generator, apart from the run's", at_least=0
+        0,
+        "word_problems, reasoning_gym: seed of the problem generator, independent of loop.seed",
+        at_least=0,
     )
     environment: str = option(
         "none",
-        "who answers a response: 'tries' says whether a wrong answer was too much or too little "
-        "and asks again; what it says is read and never trained on",
+        "environment that replies to a response: 'tries' says whether a wrong answer was too high "
+        "or too low and asks again. The policy reads its replies but is not trained on them",
         choices=("none", *ENVIRONMENTS),
     )
-    turns: int = option(2, "with an environment: turns of an episode, at most", at_least=2)
+    turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)
 
 
 @dataclass(frozen=True)
 class SampleConfig:
     prompts: int = option(16, "prompts per iteration", at_least=1)
     group_size: int = option(
-        8, "responses per prompt: the group an advantage is taken over", at_least=2
+        8, "responses per prompt: the group over which advantages are computed", at_least=2
     )
-    max_new_tokens: int = option(128, "a response is cut here", at_least=1)
+    max_new_tokens: int = option(128, "maximum length of a response in tokens", at_least=1)
     max_prompt_tokens: int = option(
-        1024, "longer prompts are left out of training, and counted", at_least=1
+        1024, "longer prompts are excluded from training, and the run reports how many", at_least=1
     )
     temperature: float = option(
-        1.0, "of sampling, and of the log-probabilities in the update", at_least=1e-3
+        1.0, "temperature of sampling, and of the log-probabilities in the update", at_least=1e-3
     )
     top_p: float = option(
         1.0,
-        "nucleus; 1 is off. Log-probabilities stay those of the whole distribution",
+        "nucleus sampling; 1 is off. Log-probabilities remain those of the full distribution",
         at_least=1e-6,
         at_most=1.0,
     )
-    top_k: int = option(0, "only the k likeliest tokens; 0 is off", at_least=0)
+    top_k: int = option(0, "sample only from the k most likely tokens; 0 is off", at_least=0)
     refills: int = option(
         0,
-        "rounds of further prompts for groups whose rewards are all equal (DAPO's dynamic "
+        "extra sampling rounds that replace groups whose rewards are all equal (DAPO's dynamic "
         "sampling); 0 is off",
         at_least=0,
     )
     anchors: int = option(
         0,
-        "of a group's responses, those drawn after the prompt's generic text alone: a baseline "
-        "that the others are to beat (CRPO takes 1 of 8)",
+        "number of responses in a group that are sampled from the prompt's generic text alone, as "
+        "a baseline for the others (CRPO uses 1 of 8)",
         at_least=0,
     )
     engine: str = option(
         "native",
-        "who draws: our own sampler on the trainer's weights, or vLLM in this process, which gets "
-        "them before every draw",
+        "sampler: 'native' samples with the trainer's weights; 'vllm' runs vLLM in this process "
+        "and sends it the weights before every iteration",
         choices=tuple(SAMPLERS),
     )
     engine_memory: float = option(
         0.3,
-        "vllm on a GPU: the share of its memory for the engine's weights, keys and values",
+        "vllm on a GPU: share of the GPU's memory for vLLM's weights and KV cache",
         at_least=0.01,
         at_most=0.95,
     )
@@ -151,51 +165,55 @@ class SampleConfig:
 class VerifyConfig:
     name: str = option(
         "math",
-        "response -> reward; a function of your own, in a file or a MODULE:FUNCTION: "
-        "docs/guide/your-data-and-reward.md",
+        "verifier that turns a response into a reward; your own function can be given as "
+        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/your-data-and-reward.md)",
         choices=VERIFIERS.choices,
     )
     timeout_seconds: float = option(
-        5.0, "hard limit for one answer; past it the reward is 0", at_least=0.01
+        5.0, "time limit for verifying one answer; beyond it the reward is 0", at_least=0.01
     )
-    workers: int = option(2, "verifier processes", at_least=1)
+    workers: int = option(2, "number of verifier processes", at_least=1)
     also: list[str] = option(
         [],
-        'further rewards, each "name" or "name=share": overlong (DAPO, the last tokens cost), '
-        "equations (the share of them that is true) and functions of your own; credit.mixture says "
-        "what is made of them",
+        'extra rewards, each "name" or "name=share": overlong (DAPO, a penalty for length), '
+        "equations (the share of equations that hold) or your own functions. credit.mixture "
+        "combines them with the verifier's reward",
         choices=EXTRA_REWARDS.choices,
     )
     overlong_tokens: int = option(
         0,
-        "overlong: the last tokens before sample.max_new_tokens, over which it falls from 0 to -1; "
-        "0 is a fifth of them",
+        "overlong: number of tokens before sample.max_new_tokens over which the reward falls from "
+        "0 to -1; 0 means a fifth of sample.max_new_tokens",
         at_least=0,
     )
 
 
 @dataclass(frozen=True)
 class CreditConfig:
-    name: str = option("grpo", "rewards of a group -> advantages", choices=tuple(ADVANTAGES))
+    name: str = option(
+        "grpo",
+        "advantage estimator: turns the rewards of a group into advantages",
+        choices=tuple(ADVANTAGES),
+    )
     weights: str = option(
-        "uniform", "token weights on top of the advantage", choices=tuple(TOKEN_WEIGHTS)
+        "uniform", "method that weights tokens within a response", choices=tuple(TOKEN_WEIGHTS)
     )
     settings: list[str] = option(
-        [], 'of the token weights, each "name=value"; docs/credit.md lists them'
+        [], 'settings of credit.weights, each "name=value"; docs/credit.md lists them'
     )
     mixture: str = option(
         "sum",
-        "several rewards (verify.also): added before the advantage is taken, or an advantage for "
-        "each in its group, then averaged (CRPO)",
+        "how several rewards (verify.also) are combined: 'sum' adds them before advantages are "
+        "computed; 'decoupled' computes an advantage for each and averages these (CRPO)",
         choices=tuple(MIXTURES),
     )
     rule: str = option(
         "off",
-        "of an optimizer step: leaves some of its tokens out, or adds a term to its loss",
+        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss",
         choices=tuple(STEP_RULES),
     )
     rule_settings: list[str] = option(
-        [], 'of the rule, each "name=value"; docs/credit.md lists them'
+        [], 'settings of credit.rule, each "name=value"; docs/credit.md lists them'
     )
 
 
@@ -203,27 +221,29 @@ class CreditConfig:
 class BalanceConfig:
     tau: float = option(
         0.0,
-        "update only on batches with min(N+, N-) >= tau |B|; 0 is off",
+        "reward balance: update only on batches with min(N+, N-) >= tau |B|; 0 is off",
         at_least=0.0,
         at_most=0.5,
     )
     unit: str = option(
         "rollout",
-        "what is chosen for balance: rollouts inside groups, or whole groups",
+        "what reward balance selects: single rollouts within groups, or whole groups",
         choices=tuple(BALANCE_UNITS),
     )
     target: int = option(
-        0, "rollouts of an update batch; 0 means sample.prompts * sample.group_size", at_least=0
+        0, "rollouts in an update batch; 0 means sample.prompts * sample.group_size", at_least=0
     )
-    max_age: int = option(4, "iterations a rollout may wait in the buffer", at_least=0)
+    max_age: int = option(
+        4, "number of iterations that a rollout may wait in the buffer", at_least=0
+    )
 
 
 @dataclass(frozen=True)
 class BatchConfig:
     composer: str = option(
         "grouped",
-        "which rows share an optimizer step; a function of your own, in a file or a "
-        "MODULE:FUNCTION: docs/batch.md",
+        "decides which rows share an optimizer step; your own function can be given as "
+        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/batch.md)",
         choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)
@@ -232,57 +252,59 @@ class BatchConfig:
 @dataclass(frozen=True)
 class UpdateConfig:
     lr: float = option(1e-6, "learning rate", at_least=0.0)
-    optimizer: str = option("adamw", "adamw or plain sgd (no momentum)", choices=("adamw", "sgd"))
-    weight_decay: float = option(0.0, "adamw only", at_least=0.0)
+    optimizer: str = option("adamw", "AdamW, or SGD without momentum", choices=("adamw", "sgd"))
+    weight_decay: float = option(0.0, "adamw: decoupled weight decay", at_least=0.0)
     beta2: float = option(0.999, "adamw: decay of the second moment", at_least=0.0, at_most=0.99999)
     warmup_steps: int = option(
-        0, "optimizer steps over which the learning rate rises linearly", at_least=0
+        0, "optimizer steps over which the learning rate rises linearly from 0", at_least=0
     )
     max_grad_norm: float = option(
-        1.0, "gradients are scaled down to this norm; 0 is off", at_least=0.0
+        1.0, "maximum gradient norm, above which gradients are scaled down; 0 is off", at_least=0.0
     )
     surrogate: str = option("grpo", "per-token objective", choices=tuple(SURROGATES))
-    clip_low: float = option(0.2, "ratio clip below 1", at_least=0.0)
-    clip_high: float = option(0.28, "ratio clip above 1 (clip-higher)", at_least=0.0)
+    clip_low: float = option(0.2, "importance ratios are clipped at 1 - clip_low", at_least=0.0)
+    clip_high: float = option(0.28, "importance ratios are clipped at 1 + clip_high", at_least=0.0)
     aggregate: str = option(
         "token_mean", "how token losses are averaged over a step", choices=tuple(AGGREGATIONS)
     )
     old_logprobs: str = option(
         "trainer",
-        "whose log-probabilities are 'old': the trainer's own, by the weights that sampled the "
-        "row (ratio 1 at the first step; only rows of later steps need a pass), or the sampler's",
+        "source of the old log-probabilities: 'trainer' computes them with the weights that "
+        "sampled the row, and only rows of later steps need a forward pass; 'sampler' takes the "
+        "sampler's",
         choices=("trainer", "sampler"),
     )
     trajectory: str = option(
         "off",
-        "weights of whole rollouts by their ratio, made such that what a group shares cancels "
-        "(DFPO); with update.surrogate=reinforce",
+        "weight whole rollouts by their importance ratio so that what a group has in common "
+        "cancels (DFPO); needs update.surrogate=reinforce",
         choices=tuple(TRAJECTORY_WEIGHTS),
     )
     importance: str = option(
         "off",
-        "against a sampler that is not quite the trainer: token losses times "
-        "min(pi_old / pi_sampler, cap), the ratio a token's or the whole response's",
+        "corrects for a sampler whose probabilities differ from the trainer's: multiplies token "
+        "losses by min(pi_old / pi_sampler, cap), per token or per response",
         choices=tuple(IMPORTANCE_WEIGHTS),
     )
     importance_cap: float = option(
-        2.0, "what an importance weight is at most; 1.5 to 5 for tokens is usual", at_least=1.0
+        2.0, "maximum importance weight; 1.5 to 5 is usual for tokens", at_least=1.0
     )
     micro_tokens: int = option(
         20480,
-        "tokens of one forward pass: memory only, never the gradient. Halved where memory runs out",
+        "tokens in one forward pass; affects memory, not the gradient. Halved if memory runs out",
         at_least=1,
     )
     capture: bool = option(
         True,
-        "small models on a GPU: passes of one size are captured as CUDA graphs and replayed, which "
-        "spares the host its launches and keeps the memory of a pass",
+        "small models on a GPU: capture passes of equal size as CUDA graphs and replay them, which "
+        "avoids kernel launch overhead but holds the memory of a pass",
     )
     repeatable: bool = option(
-        False, "on a GPU: sums in a fixed order, so that equal runs give equal weights; slower"
+        False, "on a GPU: sum in a fixed order, so that repeated runs give equal weights; slower"
     )
     checkpointing: bool = option(
         False,
-        "compute each layer again in the backward pass: far less memory, a third more time "
-        "(small models on a GPU: twice, for want of `capture`)",
+        "activation checkpointing: recompute each layer in the backward pass, for far less memory "
+        "and a third more time (twice the time for small models on a GPU, which then cannot use "
+        "`capture`)",
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from counterpoise.config import RunConfig
 from counterpoise.credit.reward_mixtures import RewardMixture
 from counterpoise.credit.view import CreditView, PolicyReader
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.types import Floats, Group, Row
 from counterpoise.variants import ADVANTAGES, TOKEN_WEIGHTS
 
@@ -92,7 +92,7 @@ def parse_settings(
         if key not in defaults:
             if not defaults:
                 raise PoiseError(f"{option}: '{name}' has no settings")
-            raise PoiseError(f"{option}: {unknown(f'setting of {name}', key, defaults)}")
+            raise PoiseError(f"{option}: {unknown_name(f'setting of {name}', key, defaults)}")
         value_type = type(defaults[key])
         try:
             parsed[key] = BOOLEANS[value.lower()] if value_type is bool else value_type(value)

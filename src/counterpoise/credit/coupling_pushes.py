@@ -25,7 +25,7 @@ from torch import Tensor
 from counterpoise.credit.view import CreditView
 from counterpoise.model.coupling_sums import CouplingSums
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
-from counterpoise.types import Floats, Row
+from counterpoise.types import Floats, Row, number_groups
 
 SignedPushes = NDArray[np.float32]  # [N, 2]: from tokens with c > 0, from those with c < 0
 
@@ -59,10 +59,7 @@ def sum_pushes(
     """
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
-    group_numbers: dict[str, int] = {}
-    group_R = np.array(
-        [group_numbers.setdefault(row.group, len(group_numbers)) for row in view.rows]
-    )
+    group_R = np.array(number_groups(view.rows)[0])
     group_N = group_R[row_N].astype(np.int64)
     # One flat token axis over all rows; row and group numbers are the keys of the sets.
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])

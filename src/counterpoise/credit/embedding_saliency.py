@@ -135,7 +135,7 @@ def truncate_row(row: Row, stop: int) -> Row:
         response_tokens=content.response_tokens[:stop],
         sampled_logprobs=content.sampled_logprobs[:stop],
     )
-    return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, scored_T=None)
+    return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, trainer_logprobs_T=None)
 
 
 # Embeddings of the rows' inputs [N, D] -> hidden states [n, D] that predict the objective's tokens.

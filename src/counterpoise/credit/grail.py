@@ -23,7 +23,7 @@ from torch import Tensor
 from counterpoise.credit.answer_spans import locate_answers
 from counterpoise.credit.embedding_saliency import ObjectiveInputs, token_saliency
 from counterpoise.credit.view import CreditView, unit_weights
-from counterpoise.errors import unknown
+from counterpoise.errors import unknown_name
 from counterpoise.model.head import token_logprobs
 from counterpoise.types import Floats
 
@@ -42,7 +42,7 @@ def weights(
 ) -> list[Floats]:
     """Token weights of every row, from the saliency of its boxed answer."""
     if which not in ADVANTAGE_SIGNS:
-        raise unknown("kind of rollout for grail", which, ADVANTAGE_SIGNS)
+        raise unknown_name("kind of rollout for grail", which, ADVANTAGE_SIGNS)
     row_weights = unit_weights(view.rows)
     boxes = {i: box for i, box in enumerate(locate_answers(view, first_box=True)) if box}
     weighted_rows = [i for i in boxes if view.rows[i].sign in ADVANTAGE_SIGNS[which]]

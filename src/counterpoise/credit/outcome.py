@@ -17,7 +17,7 @@ from counterpoise.credit.answer_spans import AnswerSpan, locate_answers
 from counterpoise.credit.bilevel import reshape_importance
 from counterpoise.credit.masked_copies import Span
 from counterpoise.credit.view import CreditView, unit_weights
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.types import Floats
 
 COMPARISONS = ("answer_mean", "last", "answer_joint")
@@ -26,7 +26,7 @@ COMPARISONS = ("answer_mean", "last", "answer_joint")
 def check_settings(compare: str, quantile: float, boost: float) -> None:
     """Raise unless the settings that both OAR variants share are valid."""
     if compare not in COMPARISONS:
-        raise unknown("comparison of answers", compare, COMPARISONS)
+        raise unknown_name("comparison of answers", compare, COMPARISONS)
     if not 0 <= quantile <= 1 or not boost >= 0:
         raise PoiseError(
             f"quantile must be 0 to 1 and boost 0 or above: not {quantile:g} and {boost:g}"

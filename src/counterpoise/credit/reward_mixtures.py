@@ -48,12 +48,12 @@ def configured_mixture(config: RunConfig) -> RewardMixture:
 
 def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:
     """Values of the extra reward `name` [G], in the order of the rollouts."""
-    if any(name not in rollout.further for rollout in group.rollouts):
+    if any(name not in rollout.extra_rewards for rollout in group.rollouts):
         raise PoiseError(
             f"group '{group.key}' has no reward '{name}': sample it again, or remove the reward "
             "from verify.also"
         )
-    return np.array([rollout.further[name] for rollout in group.rollouts], dtype=np.float64)
+    return np.array([rollout.extra_rewards[name] for rollout in group.rollouts], dtype=np.float64)
 
 
 Array = NDArray[np.float64]

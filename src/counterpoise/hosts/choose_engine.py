@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.errors import PoiseError, first_line, unknown_name
 from counterpoise.variants import ENGINES
 
 ENGINE_FILE = "engine.json"  # in the run folder of every engine but the native one
@@ -15,7 +15,7 @@ REMEDY = 'write {"engine": "trl"} or "verl" there, or remove it if the native en
 def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> str:
     """The engine's name; a resumed run keeps the engine that started it."""
     if requested is not None and requested not in ENGINES:
-        raise unknown("engine", requested, ENGINES)
+        raise unknown_name("engine", requested, ENGINES)
     if not resume or out is None:
         return requested or "native"
     previous_engine = stored_engine(out)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterpoise.config import RunConfig
-from counterpoise.run.estimate import GB, Shape
+from counterpoise.run.estimate import GB, DecoderShape
 
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 USABLE_SHARE = 0.9
@@ -56,7 +56,7 @@ class GpuMemory:
         return int(free / self.row_cache)
 
 
-def estimate_gpu_memory(config: RunConfig, shape: Shape, gpus: int) -> GpuMemory:
+def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> GpuMemory:
     tokens = tokens_per_pass(config)
     layer_values = 10 * shape.hidden + 3 * shape.intermediate  # stored for backward, a token
     stored_values = shape.layers * layer_values
@@ -83,7 +83,7 @@ def tokens_per_pass(config: RunConfig) -> int:
     )
 
 
-def fewest_gpus(config: RunConfig, shape: Shape, memory_gb: float = 80.0) -> int:
+def fewest_gpus(config: RunConfig, shape: DecoderShape, memory_gb: float = 80.0) -> int:
     """The fewest GPUs with so many GB that hold the run; 0 where no number of them does."""
     for gpus in GPU_COUNTS:
         memory = estimate_gpu_memory(config, shape, gpus)

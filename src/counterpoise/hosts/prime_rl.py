@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, counted
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import (
     AddNote,
     ImportedRollout,
@@ -65,7 +65,7 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
     stable = [folder for folder in folders if (folder / "STABLE").exists()]
     if stable and len(stable) < len(folders):
         incomplete = len(folders) - len(stable)
-        add_note(f"left out because they are incomplete: {counted(incomplete, 'step')}")
+        add_note(f"left out because they are incomplete: {format_count(incomplete, 'step')}")
     for folder in stable or folders:
         rollouts: list[ImportedRollout] = []
         number: int | None = None

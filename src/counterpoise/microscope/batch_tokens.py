@@ -16,7 +16,7 @@ from torch import Tensor
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
-from counterpoise.types import Row
+from counterpoise.types import Row, number_groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,10 +65,7 @@ def take_snapshot(
                 row_entropies,
             )
     device = policy.device
-    group_numbers: dict[str, int] = {}
-    groups_R = torch.tensor(
-        [group_numbers.setdefault(row.group, len(group_numbers)) for row in rows]
-    )
+    groups_R = torch.tensor(number_groups(rows)[0])
     lengths_R = torch.tensor([row.num_tokens for row in rows])
     responses = [row.content.response_tokens for row in rows]
     return Snapshot(

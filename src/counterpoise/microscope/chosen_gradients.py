@@ -109,7 +109,9 @@ def truncate_row(row: Row, length: int) -> Row:
             sampled_logprobs=content.sampled_logprobs[:length],
         ),
         weights_T=None if row.weights_T is None else row.weights_T[:length],
-        scored_T=None if row.scored_T is None else row.scored_T[:length],
+        trainer_logprobs_T=None
+        if row.trainer_logprobs_T is None
+        else row.trainer_logprobs_T[:length],
     )
 
 

@@ -44,7 +44,7 @@ from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
 from counterpoise.model.scoring import micro_batches, score_tokens
-from counterpoise.types import Floats, Row, StepResult
+from counterpoise.types import Floats, Row, StepResult, number_groups
 from counterpoise.update.passes import EAGER, Passes
 
 TOP_PUSHES = 6  # strongest pushes stored for a watched token, in each direction
@@ -196,10 +196,7 @@ class Monitor:
         errors = Residuals(hidden, W, tokens, precision=precision)
 
         lengths = [row.num_tokens for row in step_rows]
-        group_numbers: dict[str, int] = {}
-        groups_R = np.array(
-            [group_numbers.setdefault(row.group, len(group_numbers)) for row in step_rows]
-        )
+        groups_R = np.array(number_groups(step_rows)[0])
         groups = torch.from_numpy(np.repeat(groups_R, lengths))
         eta = len(tokens) / self.temperature**2  # pulls are averages: undo the division by N
         measured = [index for index, row in enumerate(step_rows) if self._is_measured(row)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.types import Row
+from counterpoise.types import Row, number_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,7 @@ def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
     )
     node_N = np.full(len(token_N), -1, dtype=np.int64)
     num_types = int(token_N.max(initial=0)) + 1
-    group_numbers: dict[str, int] = {}
-    state_R = np.array(
-        [group_numbers.setdefault(row.group, len(group_numbers)) for row in rows], dtype=np.int64
-    )
+    state_R = np.array(number_groups(rows)[0], dtype=np.int64)
     active = np.arange(len(rows))
     num_nodes = position = 0
     while len(active := active[lengths_R[active] > position]):

@@ -43,7 +43,7 @@ class MicroBatch:
     """How much work one pass takes: it shrinks when memory runs out and never grows again.
 
     Example:
-        micro = MicroBatch(16384, notify=watch.say)
+        micro = MicroBatch(16384, notify=watch.notify)
         micro.run_fitting(
             lambda tokens: score_logprobs(policy, rows, 1.0, tokens), smallest=900, total=40_000
         )
@@ -81,7 +81,7 @@ class MicroBatch:
 
     def run_rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
         """`run_fitting` for rows; rows are never split, so the longest is the smallest piece."""
-        tokens_R = [len(row.content.prompt_tokens) + row.num_read for row in rows]
+        tokens_R = [len(row.content.prompt_tokens) + row.num_tokens_read for row in rows]
         return self.run_fitting(attempt, smallest=max(tokens_R, default=0), total=sum(tokens_R))
 
     def _shrink(self, smallest: int, total: int, remedy: str) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.model import templates
 from counterpoise.model.decoder import Decoder, check_architecture
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
@@ -141,7 +141,7 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
     model: Any = policy.model
     if dtype not in (None, policy.decoder.dtype):
         model = deepcopy(model).to(dtype)
-    with replacing(out) as temporary:
+    with atomic_write(out) as temporary:
         model.save_pretrained(temporary)
         policy.tokenizer.save_pretrained(temporary)
 

@@ -67,7 +67,7 @@ def pack_rows(policy: Policy, rows: Sequence[Row]) -> Packing:
         [c.prompt_tokens for c in contents],
         [c.response_tokens for c in contents],
         policy.device,
-        [c.told for c in contents],
+        [c.observations for c in contents],
     )
     policy.decoder.reserve(packing.longest)
     return packing
@@ -123,13 +123,13 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     # the rows were listed.
     longest_read, first_group = dict.fromkeys(keys, 0), dict[bytes, str]()
     for key, row in zip(keys, rows, strict=True):
-        longest_read[key] = max(longest_read[key], row.num_read)
+        longest_read[key] = max(longest_read[key], row.num_tokens_read)
         first_group[key] = min(first_group.get(key, row.group), row.group)
     order = sorted(
         range(len(rows)),
         key=lambda i: (longest_read[keys[i]], first_group[keys[i]], keys[i], rows[i].group, i),
     )
-    total_tokens = sum(prompt_lengths.values()) + sum(row.num_read for row in rows)
+    total_tokens = sum(prompt_lengths.values()) + sum(row.num_tokens_read for row in rows)
     # The number of passes is the smallest possible; each aims at an equal share of the tokens.
     target_tokens = total_tokens / -(-total_tokens // micro_tokens) if rows else 0
     batch: list[int] = []
@@ -137,8 +137,8 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     previous_key = b""
     for i in order:
         row, key = rows[i], keys[i]
-        cost_alone = row.num_read + prompt_lengths[key]
-        cost = row.num_read if batch and key == previous_key else cost_alone
+        cost_alone = row.num_tokens_read + prompt_lengths[key]
+        cost = row.num_tokens_read if batch and key == previous_key else cost_alone
         if batch and (tokens >= target_tokens or tokens + cost > micro_tokens):
             yield batch
             batch, tokens, cost = [], 0, cost_alone

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from counterpoise.errors import unknown
+from counterpoise.errors import unknown_name
 
 SHAPE_PREFIX = "shape:"
 WEIGHT_STD = 0.02
@@ -46,7 +46,7 @@ def shape_config(name: str) -> Any:
 
     key = name.removeprefix(SHAPE_PREFIX)
     if key not in SHAPES:
-        raise unknown("shape", key, SHAPES)
+        raise unknown_name("shape", key, SHAPES)
     sizes = dict(SHAPES[key])
     rope = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
     kind = sizes.pop("model_type")

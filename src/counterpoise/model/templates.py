@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.errors import PoiseError, first_line, unknown
+from counterpoise.errors import PoiseError, first_line, unknown_name
 from counterpoise.model.template_limits import check_template_ends
 
 AUTO = "auto"
@@ -61,7 +61,7 @@ def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINI
     if name == AUTO:
         name = "chat" if has_chat else "boxed"
     if name not in TEMPLATES:
-        raise unknown("template", name, [AUTO, *TEMPLATES])
+        raise unknown_name("template", name, [AUTO, *TEMPLATES])
     template = TEMPLATES[name]
     if template.chat and not has_chat:
         raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import by_setting
+from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.report.texts import RolloutText, read_rollout_texts
 from counterpoise.store.folder import RunFolder
 
@@ -33,7 +33,7 @@ class RunData:
         folder = RunFolder.open(path)
         return cls(
             path=path,
-            config=folder.config(),
+            config=folder.read_config(),
             metrics=folder.read("metrics"),
             # Iterations without an update leave a short record that has no steps.
             plans=[plan for plan in folder.read("plans") if "steps" in plan],
@@ -48,7 +48,7 @@ class RunData:
     @property
     def heldout(self) -> list[Mapping[str, Any]]:
         """Held-out evaluations at the first sampling setting, the one the summary shows."""
-        return next(iter(by_setting(self.evaluations).values()), [])
+        return next(iter(group_by_setting(self.evaluations).values()), [])
 
     @property
     def last_iteration(self) -> int:

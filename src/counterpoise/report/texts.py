@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.store.turns import turns_of
+from counterpoise.store.turns import turns_from_record
 
 MAX_CHARACTERS = 4000  # characters kept of one text
 
@@ -79,10 +79,12 @@ def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Tokens that an environment wrote, each with the position it was inserted before."""
     # Damaged turns are treated as absent, so that the policy's own tokens are still shown.
     try:
-        turns = turns_of(record)
+        turns = turns_from_record(record)
     except (ValueError, TypeError, OverflowError):
         return ()
-    return tuple((turn.start, tuple(turn.told.tolist())) for turn in turns if len(turn.told))
+    return tuple(
+        (turn.start, tuple(turn.observation.tolist())) for turn in turns if len(turn.observation)
+    )
 
 
 def _record(line: str) -> dict[str, Any] | None:

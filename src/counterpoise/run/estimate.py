@@ -1,4 +1,4 @@
-"""What a run will do and need, before it starts: `poise train X --dry-run`.
+"""Estimate what a run will do and need before it starts: `poise train X --dry-run`.
 
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
                 bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
@@ -9,10 +9,10 @@
                 + (2 heads + 2 key/value heads) * head size; with checkpointing only its input, and
                 one layer as above
 
-Estimates, not promises: attention workspaces and the allocator's waste come on top.
+These are estimates: attention workspaces and allocator overhead come on top.
 
-Files of problems that lie here are read, and a fault in them is found now; one that does not lie
-here is named. Nothing is fetched and no model is loaded, and what was left unread is said.
+Problem files on this machine are read, so that errors in them are found now; missing files are
+named. Nothing is downloaded and no model is loaded; the output says what was not checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.plugins import shown
+from counterpoise.plugins import display_name
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
 from counterpoise.task.load import check_enough_prompts, load_problems
@@ -33,7 +33,7 @@ GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderShape:
     """The sizes of a decoder that memory depends on."""
 
     hidden: int
@@ -44,7 +44,7 @@ class Shape:
     intermediate: int
     vocabulary: int
     tied: bool
-    positions: int  # it was made for
+    positions: int  # that it was trained for
 
     @property
     def parameters(self) -> int:
@@ -55,25 +55,25 @@ class Shape:
 
 
 # Published shapes of the paper's models, so that a dry run needs no download.
-KNOWN = {
-    "Qwen/Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152064, False, 4096),
-    "Qwen/Qwen3-1.7B-Base": Shape(2048, 28, 16, 8, 128, 6144, 151936, True, 32768),
-    "Qwen/Qwen3-4B-Base": Shape(2560, 36, 32, 8, 128, 9728, 151936, True, 32768),
+KNOWN_SHAPES = {
+    "Qwen/Qwen2.5-Math-7B": DecoderShape(3584, 28, 28, 4, 128, 18944, 152064, False, 4096),
+    "Qwen/Qwen3-1.7B-Base": DecoderShape(2048, 28, 16, 8, 128, 6144, 151936, True, 32768),
+    "Qwen/Qwen3-4B-Base": DecoderShape(2560, 36, 32, 8, 128, 9728, 151936, True, 32768),
 }
 
 
-def shape_of(name: str) -> Shape | None:
-    """From the table above, a shape by name, or the model's own config.json on this machine."""
-    if name in KNOWN:
-        return KNOWN[name]
+def find_shape(name: str) -> DecoderShape | None:
+    """A model's shape: from the table above, by name, or from its config.json on this machine."""
+    if name in KNOWN_SHAPES:
+        return KNOWN_SHAPES[name]
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
     if name == "smollm2":
         name = f"{SHAPE_PREFIX}smollm2-135m"
-    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _config_of(name)
+    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _load_model_config(name)
     if c is None:
         return None
-    return Shape(
+    return DecoderShape(
         hidden=c.hidden_size,
         layers=c.num_hidden_layers,
         heads=c.num_attention_heads,
@@ -86,8 +86,8 @@ def shape_of(name: str) -> Shape | None:
     )
 
 
-def _config_of(name: str) -> Any:
-    """None where the model is not on this machine."""
+def _load_model_config(name: str) -> Any:
+    """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
     from counterpoise.model.decoder import check_architecture
@@ -98,76 +98,78 @@ def _config_of(name: str) -> Any:
         return None
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except Exception as fault:  # transformers raises as it pleases
+    except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{path / 'config.json'}: {first_line(fault)}") from fault
     check_architecture(config)
     return config
 
 
 def describe_run(config: RunConfig) -> str:
-    """The resolved configuration, then counts and memory in plain words."""
+    """The resolved configuration, followed by counts, memory and problems as comments."""
     s, n = config.sample, config.loop.iterations
     rollouts = s.prompts * s.group_size
-    tokens = rollouts * s.max_new_tokens * _turns(config)
+    tokens = rollouts * s.max_new_tokens * _max_turns(config)
     balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
     updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
-    most, drawn = 1 + s.refills, f"{n * rollouts:,} rollouts"
+    max_rounds, rollout_counts = 1 + s.refills, f"{n * rollouts:,} rollouts"
     if s.refills:
-        drawn = f"{drawn}, up to {most * n * rollouts:,} where groups are replaced"
-    told = [
+        rollout_counts = (
+            f"{rollout_counts}, up to {max_rounds * n * rollouts:,} where groups are replaced"
+        )
+    summary = [
         f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
-        f"{config.batch.steps} optimizer steps ({shown(config.batch.composer)})",
-        f"in all         {drawn}, updates: {updates}",
-        f"tokens         at most {most * tokens:,} sampled an iteration, "
-        f"{n * most * tokens:,} in all",
-        *memory(config),
-        *data(config),
+        f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
+        f"in all         {rollout_counts}, updates: {updates}",
+        f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
+        f"{n * max_rounds * tokens:,} in all",
+        *describe_memory(config),
+        *describe_problems(config),
     ]
-    lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in told)]
+    lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in summary)]
     return "\n".join(lines)
 
 
-def _turns(config: RunConfig) -> int:
+def _max_turns(config: RunConfig) -> int:
     return config.task.turns if config.task.environment != "none" else 1
 
 
-def memory(config: RunConfig) -> list[str]:
-    """The model and its memory, in lines."""
-    shape = shape_of(config.model.name)
+def describe_memory(config: RunConfig) -> list[str]:
+    """Lines about the model's size and its memory."""
+    shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
-    single = config.model.dtype == "float32" or config.model.name == "embedded"
-    width = 4 if single else 2
-    training = (16 if single else 20) * shape.parameters
+    is_float32 = config.model.dtype == "float32" or config.model.name == "embedded"
+    width = 4 if is_float32 else 2
+    training = (16 if is_float32 else 20) * shape.parameters
     if config.credit.rule != "off":
         from counterpoise.update.rules.bind import reads_initial_weights
 
         training += width * shape.parameters * reads_initial_weights(config.credit)
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
-    if not single:
+    if not is_float32:
         heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
         per_layer = 2 * shape.hidden + 2 * shape.intermediate + heads
-    kept = shape.layers * per_layer  # numbers a token
+    activations_per_token = shape.layers * per_layer  # numbers a token
     if config.update.checkpointing:
-        kept = shape.layers * shape.hidden + per_layer
-    activations = config.update.micro_tokens * kept * width
-    # an environment may tell the problem again
-    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _turns(config)
-    row = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
-    drawing = [
-        f"               keys and values {row / GB:.3f} GB a row of full length; the sampler",
+        activations_per_token = shape.layers * shape.hidden + per_layer
+    activations = config.update.micro_tokens * activations_per_token * width
+    # An environment may repeat the problem in every turn.
+    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
+    row_bytes = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
+    sampler_lines = [
+        f"               keys and values {row_bytes / GB:.3f} GB a row of full length; the sampler",
         "               decodes as many rows at once as memory allows, 512 at most on a CPU",
     ]
     if config.sample.engine == "vllm":
         share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
-        drawing = [f"               vLLM's weights, keys and values: {share}"]
+        sampler_lines = [f"               vLLM's weights, keys and values: {share}"]
     fault = describe_overflow(
         0, config.sample.max_new_tokens, shape.positions
-    )  # of prompts nobody knows
+    )  # the length of prompts is unknown
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
         f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
-        *drawing,
+        *sampler_lines,
         *([f"WARNING        {fault}"] if fault else []),
     ]
 
@@ -175,44 +177,46 @@ def memory(config: RunConfig) -> list[str]:
 # -- problems -----------------------------------------------------------------------------------
 
 
-def data(config: RunConfig) -> list[str]:
-    """The problems and what was not checked, in lines; a fault in a file that is here is raised."""
+def describe_problems(config: RunConfig) -> list[str]:
+    """Lines about the problems and what was not checked; errors in files that exist are raised."""
     task = config.task
-    own = [name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"]
-    missing = [name for name in (*own, *task.benchmarks) if not Path(name).exists()]
+    problem_files = [
+        name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"
+    ]
+    missing = [name for name in (*problem_files, *task.benchmarks) if not Path(name).exists()]
     load_benchmarks([name for name in task.benchmarks if name not in missing])
-    told = [f"{name} is not here: the run would stop for it" for name in missing]
-    unread = ["the model's weights and tokenizer, and so the length of prompts"]
+    task_lines = [f"{name} does not exist: the run would fail" for name in missing]
+    unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
     if task.name == "hub" and task.path:
-        told.insert(0, f"{task.path}, by the package `datasets`")
-        unread.insert(0, "the dataset and its fields")
-    elif set(own) & set(missing):
-        unread.insert(0, "the problems")
+        task_lines.insert(0, f"{task.path}, by the package `datasets`")
+        unchecked.insert(0, "the dataset and its fields")
+    elif set(problem_files) & set(missing):
+        unchecked.insert(0, "the problems")
     else:
-        told.insert(0, _problems(config))
-    heads = ["task", *[""] * (len(told) - 1)]
-    lines = [f"{head:<15}{line}" for head, line in zip(heads, told, strict=True)]
-    return [*lines, f"not checked    {'; '.join(unread)}"]
+        task_lines.insert(0, _describe_problem_counts(config))
+    heads = ["task", *[""] * (len(task_lines) - 1)]
+    lines = [f"{head:<15}{line}" for head, line in zip(heads, task_lines, strict=True)]
+    return [*lines, f"not checked    {'; '.join(unchecked)}"]
 
 
-def _problems(config: RunConfig) -> str:
-    """Files are read whole; of problems that are generated one is made, so that a wrong name or a
-    missing package is found."""
+def _describe_problem_counts(config: RunConfig) -> str:
+    """Count the problems. Files are read completely; of generated problems only one is made, which
+    is enough to find a wrong name or a missing package."""
     task = config.task
     generated = task.name in ("word_problems", "reasoning_gym")
     few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config
-    found = load_problems(few)
+    problems = load_problems(few)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
-        check_generic_texts(found.train, config.sample)
-    train, heldout = len(found.train), len(found.heldout)
+        check_generic_texts(problems.train, config.sample)
+    train, heldout = len(problems.train), len(problems.heldout)
     if generated:
         train, heldout = task.size, task.heldout
     check_enough_prompts(train, config.sample.prompts)
-    judged = min(heldout, config.evaluate.prompts)
-    made = ", made when the run starts" if generated else ""
+    evaluated = min(heldout, config.evaluate.prompts)
+    origin = ", made when the run starts" if generated else ""
     return (
-        f"{found.name}: {train:,} problems to train on{made}; {heldout:,} held out, "
-        f"{judged:,} of them to judge by"
+        f"{problems.name}: {train:,} problems to train on{origin}; {heldout:,} held out, "
+        f"{evaluated:,} of them to judge by"
     )

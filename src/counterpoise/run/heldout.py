@@ -1,9 +1,9 @@
-"""Held-out success with a 95 % interval that knows which samples belong to one problem.
+"""Held-out success with a 95 % interval over problems, not over samples.
 
     s_p = share of the samples of problem p with reward above 0,    success = mean_p s_p
 
-Samples of one problem are not independent, so the problems are what is counted:
-prompt_intervals.py.
+Samples of one problem are not independent, so the interval treats each problem as one observation:
+statistics/prompt_intervals.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
-from counterpoise.model.load import Policy
-from counterpoise.sample.episodes import EpisodePlayer, sample_responses
-from counterpoise.sample.native import sample as native
-from counterpoise.sample.sampler import SampleFunction
+from counterpoise.sample.collect import SamplerBinding
+from counterpoise.sample.episodes import sample_responses
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
@@ -27,11 +25,12 @@ from counterpoise.verify.scores import Verifier, verified
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
-    """Success at one way of sampling (`config/evaluation_settings.py`).
+class HeldoutSuccess:
+    """Success on the held-out problems under one evaluation setting.
 
     Example:
-        Success(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128, samples=8)
+        HeldoutSuccess(mean=0.46, low=0.41, high=0.51, pass_any=0.83, mixed=0.73, prompts=128,
+                       samples=8)
     """
 
     mean: float
@@ -44,43 +43,49 @@ class Success:
     reward: float | None = None  # mean over all samples; older records lack it
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Success:
-        """From a line of evaluations.jsonl, which holds more."""
+    def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
+        """Read the fields of this class from a line of evaluations.jsonl, which has others too."""
         return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
 
     def __str__(self) -> str:
         return str(IntervalEstimate(self.mean, self.low, self.high))
 
 
-def judge(
-    policy: Policy,
+def evaluate_policy(
+    sampler: SamplerBinding,
     prompts: Sequence[Prompt],
     samples: int,
     config: SampleConfig,
     verifier: Verifier,
     seed: int,
-    sample: SampleFunction = native,
-    episodes: EpisodePlayer | None = None,
-) -> Success:
-    """Sample every prompt `samples` times and verify. The same seed gives paired comparisons."""
-    seeds = [
+) -> HeldoutSuccess:
+    """Sample every prompt `samples` times and verify the responses.
+
+    Two policies evaluated with the same seed can be compared problem by problem.
+    """
+    # A seed depends on the problem's place alone, so the first problems are sampled alike however
+    # many follow.
+    seeds_PG = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
-    asked = [(p, policy.encode(p.problem)) for p in prompts]
-    responses = sample_responses(policy, asked, seeds, config, sample, episodes)
+    encoded_prompts = [(p, sampler.policy.encode(p.problem)) for p in prompts]
+    responses = sample_responses(
+        sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
+    )
     texts = [r.text for group in responses for r in group]
     rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
-    return summarise(np.array(rewards).reshape(len(prompts), samples))
+    return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
 
 
-def summarise(rewards_PG: NDArray[np.float64]) -> Success:
+def summarize_rewards(rewards_PG: NDArray[np.float64]) -> HeldoutSuccess:
+    """Success and its interval from the reward of every sample."""
     solved_P = (rewards_PG > 0).mean(axis=1)
-    found = share_estimate(solved_P)
+    estimate = share_estimate(solved_P)
     P, G = rewards_PG.shape
-    return Success(
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
+    return HeldoutSuccess(
+        mean=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
         pass_any=float((solved_P > 0).mean()),
         mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
         prompts=P,

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM: `timeout`, batch systems and the experiment stop a command by the latter.
+"""Ctrl-C and SIGTERM: stop a command cleanly, at the end of what it is doing.
 
-To Ctrl-C a command may be deaf: in the background of a script it starts with SIGINT ignored.
+`timeout`, batch systems and `poise experiment` send SIGTERM. Ctrl-C may have no effect: a command
+in the background of a script starts with SIGINT ignored.
 """
 
 from __future__ import annotations
@@ -12,52 +13,55 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SAME = 1.0  # seconds in which a second signal is the first once more: `timeout` sends two
+REPEATED_SIGNAL_SECONDS = 1.0  # `timeout` sends two signals: within this time they count as one
 
 
 @contextmanager
-def terminated_is_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt; in the main thread only, as Python asks."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM raises KeyboardInterrupt. Only for the main thread, as Python requires."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextmanager
-def postponed(doing: str) -> Iterator[Callable[[], bool]]:
-    """Inside, what would interrupt waits for the end of the block, and stderr is told what is being
-    done meanwhile; a second signal does not wait. Yields whether one is waiting.
+def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
+    """Delay interrupts until the end of the block and print `activity` to stderr meanwhile.
 
-    Signals that are ignored, or that end the process, stay so; in other threads nothing changes.
+    Yields a function that says whether an interrupt is waiting. A second signal takes effect at
+    once. Signals that are ignored, or that end the process, keep doing so; threads other than the
+    main one are not affected.
     """
     arrived: list[tuple[int, float]] = []
-    here = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if here else ()
-    found = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in found.items() if callable(handler)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    previous_handlers = {
+        number: handler for number, handler in handlers.items() if callable(handler)
+    }
 
     def wait(number: int, frame: object) -> None:
-        now = time.monotonic()
+        received_at = time.monotonic()
         if not arrived:
-            arrived.append((number, now))
-            said = f"\npoise: {doing}; once more stops at once, without\n"
-            os.write(2, said.encode())  # what is buffered may be half written
-        elif now - arrived[0][1] > SAME:
-            before[signal.Signals(number)](number, None)
+            arrived.append((number, received_at))
+            notice = f"\npoise: {activity}; interrupt again to stop at once, without it\n"
+            os.write(2, notice.encode())  # not print: a signal may interrupt a half-written buffer
+        elif received_at - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
+            previous_handlers[signal.Signals(number)](number, None)
 
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, wait)
     try:
         yield lambda: bool(arrived)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     if arrived:
         number = signal.Signals(arrived[0][0])
-        before[number](number, None)
+        previous_handlers[number](number, None)

@@ -1,4 +1,4 @@
-"""What changes while a run goes on, and how it is put away and taken up again."""
+"""The state of a run: what changes while it trains, and how it is saved and restored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.store import checkpoint
-from counterpoise.store.finished import finished
+from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.missing_logs import settle_missing_logs
 from counterpoise.store.resume import (
@@ -28,7 +28,7 @@ from counterpoise.store.resume import (
     ResumePermissions,
     check_checkpoint_options,
     check_restart,
-    discard,
+    discard_run,
 )
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Prompt, Row
@@ -39,74 +39,75 @@ from counterpoise.update.rules.bind import copy_initial_weights
 
 
 @dataclass(slots=True)
-class State:
-    """Weights, optimizer, buffer and a few numbers: a checkpoint is this and nothing else.
+class RunState:
+    """Weights, optimizer, buffer and a few counters: all that a checkpoint holds.
 
-    But for the first weights, which the model's own files hold.
+    The initial weights are not in a checkpoint, since the model's own files hold them.
     """
 
     policy: Policy
     optimizer: Optimizer
     buffer: RewardBalancedBuffer
-    micro: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
-    drawn: MicroBatch  # prompts sampled at once; all of them until memory runs out
-    passes: Passes = EAGER  # how those of the update run
-    sample: SampleFunction = sample  # who draws
-    episodes: EpisodePlayer | None = None  # who answers; None: nobody
-    reference: dict[str, Tensor] | None = None  # the first weights, where a rule reads them
-    iteration: int = 0  # finished
+    micro_batch: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
+    prompts_per_draw: MicroBatch  # prompts sampled at once; all until memory runs out
+    passes: Passes = EAGER  # how the forward and backward passes of the update run
+    sample_function: SampleFunction = sample  # the sampler
+    episode_player: EpisodePlayer | None = None  # None without an environment
+    initial_weights: dict[str, Tensor] | None = None  # only if a rule reads them
+    iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
 
-def new_state(policy: Policy, config: RunConfig) -> State:
-    """At the start of a run: the policy has the weights that it was loaded with."""
+def new_state(policy: Policy, config: RunConfig) -> RunState:
+    """The state at the start of a run, with the weights that the policy was loaded with."""
     options = config.update
-    return State(
+    return RunState(
         policy,
         Optimizer(policy.model, options),
-        _buffer(config),
+        _make_buffer(config),
         MicroBatch(options.micro_tokens),
         MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
         choose_passes(options),
-        reference=copy_initial_weights(policy, config.credit),
+        initial_weights=copy_initial_weights(policy, config.credit),
     )
 
 
-def save(folder: RunFolder, state: State, config: RunConfig) -> None:
-    """Write a checkpoint. The logs reach the disk before it: it promises that they are complete."""
+def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
+    """Write a checkpoint. Logs are flushed first, because a checkpoint implies complete logs."""
     folder.sync()
     rows, tensors = rows_to_tensors(state.buffer.state())
-    made = checkpoint.Checkpoint(
+    snapshot = checkpoint.Checkpoint(
         iteration=state.iteration,
-        model=checkpoint.weights_of(state.policy.model),
+        model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
         buffer=tensors,
         state={
             "rows": rows,
             "counts": asdict(state.buffer.counts),
             "skipped_in_a_row": state.skipped_in_a_row,
-            "micro_tokens": state.micro.size,
-            "prompts_at_once": state.drawn.size,
+            "micro_tokens": state.micro_batch.size,
+            "prompts_at_once": state.prompts_per_draw.size,
         },
         options=to_toml(config),
     )
-    with folder.writing(f"checkpoints/{checkpoint.name(state.iteration)}"):
-        checkpoint.save(folder.checkpoints, made, config.loop.keep_checkpoints)
+    with folder.explain_write_errors(f"checkpoints/{checkpoint.folder_name(state.iteration)}"):
+        checkpoint.save(folder.checkpoints, snapshot, config.loop.keep_checkpoints)
 
 
-def check_finite(state: State, now: int) -> None:
-    """Weights that are not finite sample nothing: the run ends before any of them is stored."""
+def check_finite(state: RunState, iteration: int) -> None:
+    """Stop the run before weights that are not finite are stored: they cannot sample."""
     with torch.no_grad():
         largest = get_total_norm(state.optimizer.weights, norm_type=math.inf)
     if not largest.isfinite():
         raise PoiseError(
-            f"the weights are not finite after the update of iteration {now}: start anew with a "
-            "lower update.lr or update.weight_decay; what the run wrote before is whole"
+            f"the weights are not finite after the update of iteration {iteration}: start a "
+            "new run with a lower update.lr or update.weight_decay; everything written before this "
+            "iteration is intact"
         )
 
 
-def refill_buffer(state: State, rows: list[Row]) -> None:
-    """Give the buffer back its waiting rows, as they are now."""
+def refill_buffer(state: RunState, rows: list[Row]) -> None:
+    """Replace the buffer's waiting rows, for example by rows with scores."""
     old = state.buffer
     state.buffer = RewardBalancedBuffer(
         tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age, rows=rows,
@@ -114,71 +115,82 @@ def refill_buffer(state: State, rows: list[Row]) -> None:
     )  # fmt: skip
 
 
-def restore(
+def restore_state(
     folder: RunFolder,
     policy: Policy,
     config: RunConfig,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     heldout: Sequence[Prompt],
     permissions: ResumePermissions = STRICT,
-) -> State:
-    """The newest whole checkpoint, and the folder as it was then. A run that was killed before its
-    first checkpoint was due starts again.
+) -> RunState:
+    """Load the newest intact checkpoint and rewind the folder to it.
 
-    Whatever else is missing is refused before anything in the folder is changed, unless the user
-    permits it. Evaluations are missed only where there are `heldout` problems.
+    A run that was killed before its first checkpoint was due starts again. Anything else that is
+    missing is an error, raised before the folder is changed, unless the user permits it.
+    Evaluations are expected only if there are `heldout` problems.
     """
     state = new_state(policy, config)
     if permissions.from_start:
-        tell("starting again from iteration 0: what the run had is removed")
-        if folder.writes:
-            discard(folder)
+        notify("starting again from iteration 0: what the run had is removed")
+        if folder.writable:
+            discard_run(folder)
         return state
-    saved = checkpoint.load_newest(folder.checkpoints, tell)
-    if saved is None:
-        if folder.writes:
+    snapshot = checkpoint.load_newest(folder.checkpoints, notify)
+    if snapshot is None:
+        if folder.writable:
             check_restart(folder)
-        tell("no checkpoint was due yet: starting again from iteration 0")
+        notify("no checkpoint was due yet: starting again from iteration 0")
         folder.rewind(-1)
         return state
-    check_checkpoint_options(folder.path, checkpoint.name(saved.iteration), saved.options, config)
-    if saved.iteration > config.loop.iterations:
+    check_checkpoint_options(
+        folder.path, checkpoint.folder_name(snapshot.iteration), snapshot.options, config
+    )
+    if snapshot.iteration > config.loop.iterations:
         raise PoiseError(
-            f"{folder.path} has {saved.iteration} iterations behind it: "
-            f"loop.iterations={config.loop.iterations} cannot be reached"
+            f"{folder.path} has already done {snapshot.iteration} iterations: "
+            f"raise loop.iterations={config.loop.iterations} to at least that"
         )
-    if folder.writes:
+    if folder.writable:
         evaluated = bool(heldout[: config.evaluate.prompts])
-        settle_missing_logs(folder, config, saved.iteration, evaluated, permissions, tell)
+        settle_missing_logs(folder, config, snapshot.iteration, evaluated, permissions, notify)
         checkpoint.remove_superseded(
-            folder.checkpoints, saved.iteration, config.loop.keep_checkpoints
+            folder.checkpoints, snapshot.iteration, config.loop.keep_checkpoints
         )
-    checkpoint.put_weights(policy.model, saved.model)
-    state.optimizer.restore(saved.optimizer)
-    rows = rows_from_tensors(saved.state["rows"], saved.buffer)
-    state.buffer = _buffer(config, rows, BufferCounts(**saved.state["counts"]))
-    state.skipped_in_a_row = saved.state["skipped_in_a_row"]
-    for size, name in ((state.micro, "micro_tokens"), (state.drawn, "prompts_at_once")):
-        size.size = min(size.size, saved.state.get(name, size.size))  # older ones lack them
-    state.iteration = saved.iteration
-    folder.rewind(saved.iteration)
-    if finished(folder.path, saved.iteration) and saved.iteration == config.loop.iterations:
-        tell(
-            f"already finished: {saved.iteration} iterations; raise loop.iterations to go on, as "
-            f"by --set loop.iterations={2 * saved.iteration}"
+    # From here on nothing is refused any more, so the folder may be changed.
+    checkpoint.set_model_weights(policy.model, snapshot.model)
+    state.optimizer.restore(snapshot.optimizer)
+    rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
+    state.buffer = _make_buffer(config, rows, BufferCounts(**snapshot.state["counts"]))
+    state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
+    for size, name in (
+        (state.micro_batch, "micro_tokens"),
+        (state.prompts_per_draw, "prompts_at_once"),
+    ):
+        size.size = min(
+            size.size, snapshot.state.get(name, size.size)
+        )  # older checkpoints lack them
+    state.iteration = snapshot.iteration
+    folder.rewind(snapshot.iteration)
+    if (
+        is_finished(folder.path, snapshot.iteration)
+        and snapshot.iteration == config.loop.iterations
+    ):
+        notify(
+            f"already finished: {snapshot.iteration} iterations; to continue, raise "
+            f"loop.iterations, for example --set loop.iterations={2 * snapshot.iteration}"
         )
     else:
-        tell(f"resuming after iteration {saved.iteration}")
+        notify(f"resuming after iteration {snapshot.iteration}")
     return state
 
 
-def _buffer(
+def _make_buffer(
     config: RunConfig, rows: list[Row] | None = None, counts: BufferCounts | None = None
 ) -> RewardBalancedBuffer:
     return RewardBalancedBuffer(
         tau=config.balance.tau,
-        target=config.target,
+        target=config.balance_target,
         unit=config.balance.unit,
         max_age=config.balance.max_age,
         rows=rows or (),

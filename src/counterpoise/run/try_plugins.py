@@ -1,8 +1,8 @@
-"""Functions of the user's, before a run: loaded by every `poise train`, and called by --dry-run.
+"""Try the user's plugins before a run: `poise train` loads them, --dry-run also calls them.
 
-A reward is asked about the task's first problems, answered in a box and not at all, unless they
-would have to be fetched: columns that it asks for are there, or missed in one line. A composer gets
-rows made up to the sizes of the run, with rollouts where the engine has them.
+A reward function is called on the task's first problems, with a boxed correct answer and with an
+empty response, unless the problems would have to be downloaded. This finds missing columns. A
+composer gets invented rows in the sizes of the run, with rollouts if the engine provides them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
-from counterpoise.plugins import is_own, shown
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.variants import COMPOSERS, VERIFIERS
@@ -23,59 +23,62 @@ from counterpoise.verify.extra_rewards import own_rewards
 from counterpoise.verify.plugin_reward import MEANT, wanted
 from counterpoise.verify.scores import verified
 
-PROBLEMS = 2
+NUM_TRIAL_PROBLEMS = 2
 
 
-def check_loads(config: RunConfig) -> None:
-    """One line for a function that is not there, or cannot be called as it will be."""
+def check_plugins_load(config: RunConfig) -> None:
+    """Raise an error if a plugin cannot be loaded or does not accept its arguments."""
     for name in own_rewards(config.verify):
         VERIFIERS.load(name)
-    if is_own(config.batch.composer):
+    if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
 
 
-def rehearse(config: RunConfig, engine: str = "native") -> list[str]:
-    """Call them once; what was tried, for the end of a dry run."""
+def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
+    """Call every plugin once and return a line about each, for the end of a dry run."""
     names = own_rewards(config.verify)
-    prompts = first_problems(config) if names else ()
-    tried = []
+    prompts = load_first_problems(config) if names else ()
+    lines = []
     for name in names:
-        told = _asked(name, prompts, beside=name != config.verify.name)
-        tried.append(f"#   own reward     {shown(name)}: {told}")
-    if is_own(name := config.batch.composer):
-        rows = made_up(config, rollouts=engine == "native")
+        outcome = _try_reward(name, prompts, is_extra=name != config.verify.name)
+        lines.append(f"#   own reward     {display_name(name)}: {outcome}")
+    if is_plugin(name := config.batch.composer):
+        rows = make_trial_rows(config, rollouts=engine == "native")
         plan = compose(name, rows, config.batch.steps, config.loop.seed)
         sizes = ", ".join(str(len(step)) for step in plan.steps)
-        tried.append(f"#   own composer   {shown(name)}: steps of {sizes} rows")
-    return tried
+        lines.append(f"#   own composer   {display_name(name)}: steps of {sizes} rows")
+    return lines
 
 
-def _asked(name: str, prompts: Sequence[Prompt], *, beside: bool) -> str:
-    """What a reward gives for right answers and for none; one beside others may be always equal."""
+def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
+    """The rewards of correct and of empty responses; an extra reward may always be equal."""
     if not prompts:
-        return "not tried: the problems are not here"
+        return "not tried: the problems are not on this machine"
     texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
-    told = f"{boxed} for the answer in a box, {empty} for nothing"
-    if len(set(rewards)) == 1 and not beside:
-        told += ": no step is taken where rewards are all equal"
-    if (places := wanted(name).places) and places[1] not in MEANT:
-        told += f" ({places[1]}: the answers)"
-    return told
+    outcome = f"{boxed} for the answer in a box, {empty} for nothing"
+    if len(set(rewards)) == 1 and not is_extra:
+        outcome += ": groups with equal rewards take no step"
+    if (positional := wanted(name).places) and positional[1] not in MEANT:
+        outcome += f" ({positional[1]}: the answers)"
+    return outcome
 
 
-def first_problems(config: RunConfig) -> Sequence[Prompt]:
-    """None where they are not on this machine."""
+def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
+    """A few training problems; none if they are not on this machine."""
     task = config.task
     if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
         return ()
-    few = replace(task, size=PROBLEMS, heldout=0, heldout_path="")
-    return load_problems(replace(config, task=few)).train[:PROBLEMS]
+    few = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
+    return load_problems(replace(config, task=few)).train[:NUM_TRIAL_PROBLEMS]
 
 
-def made_up(config: RunConfig, *, rollouts: bool) -> list[Row]:
-    """An iteration's rows, right and wrong by turns; the tokens of all are parts of one array."""
+def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
+    """The rows of an invented iteration, alternately correct and wrong.
+
+    Their tokens are slices of one array, so a large configuration costs little memory.
+    """
     P, G, longest = config.sample.prompts, config.sample.group_size, config.sample.max_new_tokens
     lengths_PG = np.random.default_rng(0).integers(1, longest + 1, size=(P, G))
     tokens_T = np.arange(longest, dtype=np.int32) % 100

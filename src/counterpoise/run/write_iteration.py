@@ -1,4 +1,4 @@
-"""What one iteration leaves in its run folder, whichever engine made it."""
+"""Write what one iteration leaves in its run folder, for every training engine."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from counterpoise.store.folder import RunFolder
 
 
 def write_iteration(
-    folder: RunFolder, made: metrics.Iteration, record: dict[str, Any], store: StoreConfig
+    folder: RunFolder,
+    iteration: metrics.IterationResult,
+    record: dict[str, Any],
+    store: StoreConfig,
 ) -> None:
-    """Rollouts, tokens and plan as `store` asks, and what was dropped; its line of metrics.jsonl
-    comes last.
+    """Write rollouts, tokens and plan as `store` says, the drops, and the line of metrics.jsonl.
+
+    That line comes last: an iteration that has it is complete.
     """
-    now = made.number
+    number = iteration.number
     if store.rollouts:
-        folder.write_rollouts(now, made.groups)
-    if store.tokens and any(result.rows for result in made.results):
-        folder.write_table("tokens", now, metrics.token_trace(made))
-        if pushed := metrics.push_trace(made):
-            folder.write_table("pushes", now, pushed)
-    if made.plan and made.description:
-        numbers = {k: v for k, v in made.description.items() if not isinstance(v, list)}
-        short = {"iteration": now, "describe": numbers}  # without the rows and steps
-        folder.append("plans", metrics.plan_record(made) if store.report else short)
-    if made.drops:
-        folder.append("drops", metrics.drop_record(made))
+        folder.write_rollouts(number, iteration.groups)
+    if store.tokens and any(result.rows for result in iteration.results):
+        folder.write_table("tokens", number, metrics.token_trace(iteration))
+        if pushed := metrics.push_trace(iteration):
+            folder.write_table("pushes", number, pushed)
+    if iteration.plan and iteration.description:
+        numbers = {k: v for k, v in iteration.description.items() if not isinstance(v, list)}
+        short = {"iteration": number, "describe": numbers}  # without the rows and steps
+        folder.append("plans", metrics.plan_record(iteration) if store.report else short)
+    if iteration.drops:
+        folder.append("drops", metrics.drop_record(iteration))
     folder.append("metrics", record)

@@ -42,7 +42,7 @@ def build_groups(
                     # say nothing about the response after this prompt.
                     sampled_logprobs=_unknown_logprobs(response) if anchor else response.logprobs,
                     finished=response.finished,
-                    further=extra_rewards,
+                    extra_rewards=extra_rewards,
                     anchor=anchor,
                     turns=response.turns,
                     columns=prompt.columns,

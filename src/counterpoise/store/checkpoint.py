@@ -1,12 +1,12 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to continue as if it had never stopped.
 
     checkpoints/iteration_00010/
       model.safetensors  optimizer.safetensors  buffer.safetensors  state.json  options.toml
       manifest.json
 
 A checkpoint is written to a temporary folder, flushed to the disk and renamed: complete or absent.
-The manifest holds the SHA-256 of every file, so a truncated or damaged one is found before it is
-used and the one before it is taken. options.toml is the run's config.toml when the checkpoint was
+The manifest holds the SHA-256 of every file, so a damaged checkpoint is detected and the one before
+it is used. options.toml is the run's config.toml when the checkpoint was
 saved; checkpoints of version 0.1.0 lack it. Random state needs no saving: every choice is a
 function of the run's seed.
 """
@@ -26,19 +26,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import make_folder, remove_leftovers, replacing
+from counterpoise.files import atomic_write, make_folder, remove_leftovers
 from counterpoise.store.folder import CHECKPOINTS
 
 SCHEMA = 1
 PREFIX = "iteration_"
-MODEL = "model.safetensors"
-OPTIONS = "options.toml"
-FILES = (MODEL, "optimizer.safetensors", "buffer.safetensors", "state.json")
+MODEL_FILE = "model.safetensors"
+OPTIONS_FILE = "options.toml"
+REQUIRED_FILES = (MODEL_FILE, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """What is saved. `iteration` counts finished iterations."""
+    """The content of a checkpoint. `iteration` counts finished iterations."""
 
     iteration: int
     model: dict[str, Tensor]
@@ -48,42 +48,42 @@ class Checkpoint:
     options: str = ""  # every option of the run, as TOML; empty in checkpoints of version 0.1.0
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def model_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters by name; a tied tensor appears once."""
     return {name: p.detach().contiguous() for name, p in model.named_parameters()}
 
 
-def put_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """What `weights_of` took, into the same model again."""
+def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Copy weights from `model_weights` back into the model."""
     parameters = dict(model.named_parameters())
     for name, tensor in saved.items():
         parameters[name].data.copy_(tensor)
 
 
-def take_weights(model: nn.Module, name: str, path: Path) -> None:
-    """The weights of one checkpoint, into the model `name` that its run began with."""
+def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
+    """Load the weights of a checkpoint into `model`, the model `name` that its run started from."""
     try:
-        saved = load_file(path / MODEL)
+        weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
         raise PoiseError(f"{path} cannot be read: {fault}") from fault
-    if saved.keys() - dict(model.named_parameters()).keys():
-        raise PoiseError(f"{path} is no checkpoint of the model '{name}'")
-    put_weights(model, saved)
+    if weights.keys() - dict(model.named_parameters()).keys():
+        raise PoiseError(f"{path} is not a checkpoint of the model '{name}'")
+    set_model_weights(model, weights)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
-    """Write one, then remove all before it but the newest `keep` - 1."""
+    """Write a checkpoint, then remove all older ones except the newest `keep` - 1."""
     make_folder(folder)
     remove_leftovers(folder, f"{PREFIX}*")  # of a process that was killed while saving
-    with replacing(folder / name(checkpoint.iteration)) as temporary:
+    with atomic_write(folder / folder_name(checkpoint.iteration)) as temporary:
         temporary.mkdir()
-        for part in ("model", "optimizer", "buffer"):
-            save_file(getattr(checkpoint, part), temporary / f"{part}.safetensors")
+        for component in ("model", "optimizer", "buffer"):
+            save_file(getattr(checkpoint, component), temporary / f"{component}.safetensors")
         state = {"schema": SCHEMA, "iteration": checkpoint.iteration, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
         if checkpoint.options:
-            (temporary / OPTIONS).write_text(checkpoint.options, encoding="utf-8")
-        manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
+            (temporary / OPTIONS_FILE).write_text(checkpoint.options, encoding="utf-8")
+        manifest = {path.name: _hash_file(path) for path in sorted(temporary.iterdir())}
         (temporary / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "sha256": manifest}))
     remove_superseded(folder, checkpoint.iteration, keep)
 
@@ -91,85 +91,83 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
     """Keep the checkpoint of `iteration` and the `keep` - 1 before it.
 
-    Later ones stay: they are damaged, or the run would have gone on from them. If they counted,
-    they would take the place of the one that can be used.
+    Later ones stay but do not count: they must be damaged, or the run would have resumed from them,
+    and must not displace one that can be used.
     """
-    older = [path for path in available(folder) if _number(path) < iteration]
+    older = [path for path in list_checkpoints(folder) if iteration_of(path) < iteration]
     for path in older[: max(0, len(older) - (keep - 1))]:
         shutil.rmtree(path)
 
 
-def name(iteration: int) -> str:
+def folder_name(iteration: int) -> str:
     return f"{PREFIX}{iteration:05d}"
 
 
-def run_of(path: Path) -> Path | None:
-    """The run that a checkpoint is of; None: the folder is no checkpoint."""
+def run_of_checkpoint(path: Path) -> Path | None:
+    """The run folder that a checkpoint belongs to; None if `path` is not a checkpoint."""
     path = path.resolve()
-    one = path.parent.name == CHECKPOINTS and (path / MODEL).is_file()
-    return path.parents[1] if one else None
+    is_checkpoint = path.parent.name == CHECKPOINTS and (path / MODEL_FILE).is_file()
+    return path.parents[1] if is_checkpoint else None
 
 
-def available(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest first; unfinished ones are hidden and do not count."""
-    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
-    return sorted((p for p in found if p.is_dir()), key=_number)
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, oldest first, without unfinished ones (whose names start with a dot)."""
+    candidates = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    return sorted((p for p in candidates if p.is_dir()), key=iteration_of)
 
 
-def _number(path: Path) -> int:
+def iteration_of(path: Path) -> int:
     return int(path.name.removeprefix(PREFIX))
 
 
-def newest_options(folder: Path) -> Path | None:
-    """The newest options.toml that is as it was written; the weights beside it are not looked at,
-    which would take long.
-    """
-    for path in reversed(available(folder)):
+def newest_intact_options(folder: Path) -> Path | None:
+    """The newest options.toml whose digest is right; weights are not checked, to save time."""
+    for path in reversed(list_checkpoints(folder)):
         try:
             digests = json.loads((path / "manifest.json").read_text())["sha256"]
-            if digests[OPTIONS] == _digest(path / OPTIONS):
-                return path / OPTIONS
+            if digests[OPTIONS_FILE] == _hash_file(path / OPTIONS_FILE):
+                return path / OPTIONS_FILE
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
 
 
-def load_newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; `tell` hears of every one that is not."""
-    for path in reversed(available(folder)):
-        if fault := _fault(path):
-            tell(f"checkpoint {path.name} is damaged ({fault}); trying the one before it")
+def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | None:
+    """Load the newest intact checkpoint; `notify` gets a message about each damaged one."""
+    for path in reversed(list_checkpoints(folder)):
+        if fault := _find_damage(path):
+            notify(f"checkpoint {path.name} is damaged ({fault}); trying the one before it")
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = {
-            part: load_file(path / f"{part}.safetensors")
-            for part in ("model", "optimizer", "buffer")
+            component: load_file(path / f"{component}.safetensors")
+            for component in ("model", "optimizer", "buffer")
         }
-        options = path / OPTIONS
+        options = path / OPTIONS_FILE
         text = options.read_text(encoding="utf-8") if options.is_file() else ""
         return Checkpoint(iteration=state["iteration"], state=state, options=text, **tensors)
     return None
 
 
-def _fault(path: Path) -> str:
-    """Why a checkpoint cannot be used; empty when it can."""
+def _find_damage(path: Path) -> str:
+    """Why a checkpoint cannot be used; "" if it can."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         digests: dict[str, str] = manifest["sha256"]
-        if missing := sorted(set(FILES) - set(digests)):
+        if missing := sorted(set(REQUIRED_FILES) - set(digests)):
             return f"manifest.json does not list {missing[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
         for file, digest in digests.items():
             if not (path / file).is_file():
                 return f"{file} is missing"
-            if _digest(path / file) != digest:
+            if _hash_file(path / file) != digest:
                 return f"{file} has changed"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         return f"manifest.json cannot be read: {fault}"
     return ""
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
-"""The mark of a run that has ended: finished.json, written after everything else.
+"""finished.json marks a run that has ended; it is written after everything else.
 
-It says at which iteration, so a run that is resumed with more iterations is unfinished again. With
-`store.model = false` the run's checkpoints go when it is written: they would be all that is large.
+It holds the number of iterations, so a run that is resumed with more is unfinished again. With
+`store.model = false` the checkpoints, the largest files, are removed when it is written.
 """
 
 from __future__ import annotations
@@ -11,41 +11,42 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import remove, replacing
+from counterpoise.files import atomic_write, remove_path
 from counterpoise.store.folder import CHECKPOINTS, RunFolder
 
-NAME = "finished.json"
+FINISHED_FILE = "finished.json"
 
 
-def finish(folder: RunFolder, config: RunConfig) -> None:
-    folder.sync()  # the mark promises everything that was written before it
-    with replacing(folder.path / NAME) as temporary:
+def mark_finished(folder: RunFolder, config: RunConfig) -> None:
+    """Write finished.json; remove the checkpoints if the run keeps no model."""
+    folder.sync()  # the mark implies that everything else is on disk
+    with atomic_write(folder.path / FINISHED_FILE) as temporary:
         temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
     if not config.store.model:
-        remove(folder.checkpoints)
+        remove_path(folder.checkpoints)
 
 
-def finished(path: Path, iterations: int) -> bool:
-    """Whether the run in `path` reached `iterations` and wrote all it was to write."""
-    mark = path / NAME
+def is_finished(path: Path, iterations: int) -> bool:
+    """Whether the run in `path` reached `iterations` and wrote all its files."""
+    mark = path / FINISHED_FILE
     if not mark.is_file():
         return False
     try:
-        ended = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
+        finished_iterations = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(
-            f"{mark} is damaged ({first_line(fault)}): remove it, and the run is unfinished"
+            f"{mark} is damaged ({first_line(fault)}): remove it to treat the run as unfinished"
         ) from fault
-    return bool(ended == iterations)
+    return bool(finished_iterations == iterations)
 
 
-def check_unfinished(path: Path, config: RunConfig) -> None:
-    """A run that kept no model cannot go on: starting it again would only wipe its numbers.
+def check_resumable(path: Path, config: RunConfig) -> None:
+    """Refuse to resume a finished run that kept no model: it would restart and lose its numbers.
 
-    Checkpoints that `finish` could not remove, because it was killed, go now.
+    Checkpoints that a killed `mark_finished` could not remove are removed now.
     """
-    if not config.store.model and (path / NAME).is_file():
-        remove(path / CHECKPOINTS)
+    if not config.store.model and (path / FINISHED_FILE).is_file():
+        remove_path(path / CHECKPOINTS)
         raise PoiseError(
             f"{path} has ended and kept no model (store.model=false): there is nothing to resume"
         )

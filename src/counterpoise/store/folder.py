@@ -2,11 +2,12 @@
 evaluations.jsonl, gaps.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files
 are replaced atomically; JSON lines are appended.
 
-A resumed run first goes back to its checkpoint: later lines and files are dropped and written
-anew, so a folder never holds two versions of an iteration, nor half a line.
+A resumed run first returns to its checkpoint: later lines and files are removed and written again,
+so a folder never holds two versions of an iteration, nor half a line.
 
-What an iteration writes is flushed to the disk by `sync`, before the checkpoint that counts on it:
-flushing every line would cost more, and after a power cut later iterations are made again anyway.
+What an iteration writes is flushed to disk by `sync`, before the checkpoint that relies on it.
+Flushing every line would be slower and gain nothing: after a power cut, iterations since the last
+checkpoint are repeated anyway.
 """
 
 from __future__ import annotations
@@ -24,32 +25,33 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import (
-    alone,
     append_line,
-    leftovers,
+    atomic_write,
+    cannot_write,
+    explain_write_errors,
+    find_leftovers,
+    folder_lock,
     make_folder,
+    read_complete_lines,
     remove_leftovers,
-    replacing,
     sync_file,
     sync_folder,
-    whole_lines,
-    writing,
 )
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
-CONFIG = "config.toml"  # makes a folder a run
-IMPORTED = "imported.json"  # makes a folder that of another trainer's run
+CONFIG = "config.toml"  # its presence makes a folder a run
+IMPORTED = "imported.json"  # its presence marks another trainer's run
 CHECKPOINTS = "checkpoints"
-MODEL = "model"  # a folder, when the run has ended
+MODEL = "model"  # a folder with the trained model, written at the end
 LOGS = ("metrics", "plans", "drops", "evaluations", "gaps")
 STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
 def check_no_run(out: Path, what: str) -> None:
-    """Where something else is to be written: a run's report and files stay its own."""
+    """Refuse to write `what` into a folder that holds a run."""
     if is_run(out):
         raise PoiseError(f"{out} holds a run: choose another --out for {what}")
 
@@ -62,38 +64,38 @@ def is_imported(path: Path) -> bool:
     return (path / IMPORTED).is_file()
 
 
-def is_planned(path: Path) -> bool:
-    """Another trainer's run whose batches our adapter for TRL planned, and kept."""
+def has_plans(path: Path) -> bool:
+    """Whether another trainer's run has plans, which our TRL adapter stored."""
     return is_imported(path) and (path / "plans.jsonl").is_file()
 
 
 class RunFolder:
-    writes = True  # False: another process writes the folder, this one only reads it
+    writable = True  # False if another process writes the folder and this one only reads
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
-        self._unsynced: set[Path] = set()  # written, and perhaps not yet on the disk
-        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []  # (log, what was appended)
+        self._unsynced: set[Path] = set()  # written, but perhaps not yet on disk
+        self.listeners: list[Callable[[str, dict[str, Any]], None]] = []  # (log, appended record)
 
     # -- opening -------------------------------------------------------------------------------
 
     @classmethod
     def check_free(cls, path: Path) -> None:
-        """Refuse a folder that holds a run, or that is no folder, before any work is done."""
+        """Refuse a path that holds a run or other files, or is not a folder, before any work."""
         try:
             str(path).encode()
-        except UnicodeEncodeError:  # safetensors, which writes the model at the end, has no such
+        except UnicodeEncodeError:  # safetensors, which writes the model at the end, needs UTF-8
             raise PoiseError(f"{path} is not UTF-8: choose another --out") from None
         try:
             if (path / CONFIG).exists():
                 raise PoiseError(
-                    f"{path} already holds a run: choose another --out, or go on with it by "
+                    f"{path} already holds a run: choose another --out, or continue it with "
                     f"poise train --resume --out {path}"
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")
-            if path.is_dir() and set(path.iterdir()) - set(leftovers(path, CONFIG)):
+            if path.is_dir() and set(path.iterdir()) - set(find_leftovers(path, CONFIG)):
                 raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
@@ -103,13 +105,13 @@ class RunFolder:
         cls.check_free(path)
         try:
             make_folder(path)
-            with alone(path):  # or the leftovers may be those of a run that starts just now
+            with folder_lock(path):  # else the leftovers may belong to a run that is just starting
                 cls.check_free(path)
                 remove_leftovers(path, CONFIG)
-                with replacing(path / CONFIG) as temporary:
+                with atomic_write(path / CONFIG) as temporary:
                     temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
-            raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
+            raise cannot_write(path, fault) from fault
         return cls(path)
 
     @classmethod
@@ -117,11 +119,10 @@ class RunFolder:
         if not path.exists():
             raise PoiseError(f"{path} does not exist: name the folder of a run")
         if is_imported(path):
-            what = "was written by a script with TRL: it has no config.toml"
-            without = "was imported: it has rollouts, but no config.toml and no token trace"
-            raise PoiseError(
-                f"{path} {what if is_planned(path) else without}; poise report {path} shows it"
-            )
+            origin = "was imported: it has rollouts, but no config.toml and no token trace"
+            if has_plans(path):
+                origin = "was written by a script with TRL: it has no config.toml"
+            raise PoiseError(f"{path} {origin}; poise report {path} shows it")
         if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             children = sorted(path.glob("*"))
             inside = next((c for c in children if is_run(c) or is_imported(c)), None)
@@ -130,42 +131,42 @@ class RunFolder:
         return cls(path)
 
     def write_config(self, config: RunConfig) -> None:
-        with self.replacing(CONFIG) as temporary:
+        with self.atomic_write(CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")
 
-    def config(self) -> RunConfig:
+    def read_config(self) -> RunConfig:
         return load_config(self.path / CONFIG)
 
     # -- writing -------------------------------------------------------------------------------
 
-    def writing(self, name: str) -> AbstractContextManager[None]:
-        """Around whatever writes a part of the folder: a fault of the disk is one clear line."""
-        return writing(self.path / name, self.path)
+    def explain_write_errors(self, name: str) -> AbstractContextManager[None]:
+        """Turn disk errors while writing `name` into one clear line."""
+        return explain_write_errors(self.path / name, self.path)
 
     @contextmanager
-    def replacing(self, name: str, *, durable: bool = True) -> Iterator[Path]:
-        """`atomic.replacing` for a file of the folder; `sync` flushes it if this does not."""
+    def atomic_write(self, name: str, *, durable: bool = True) -> Iterator[Path]:
+        """`atomic.atomic_write` for a file of the folder; `sync` flushes it if this does not."""
         path = self.path / name
-        with self.writing(name), replacing(path, durable=durable) as temporary:
+        with self.explain_write_errors(name), atomic_write(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
             yield temporary
         if not durable:
             self._unsynced.add(path)
 
     def sync(self) -> None:
-        """What iterations wrote since the last call is on the disk when this returns."""
+        """Flush everything written since the last call to disk."""
         for path in sorted(self._unsynced):
-            with self.writing(str(path.relative_to(self.path))):
+            with self.explain_write_errors(str(path.relative_to(self.path))):
                 sync_file(path)
         for folder in sorted({self.path, *(path.parent for path in self._unsynced)}):
-            with self.writing(str(folder.relative_to(self.path))):
+            with self.explain_write_errors(str(folder.relative_to(self.path))):
                 sync_folder(folder)
         self._unsynced.clear()
 
     def append(self, log: str, record: dict[str, Any]) -> None:
-        """One line of one of the LOGS."""
+        """Append a line to one of the LOGS."""
         file = self.path / f"{log}.jsonl"
-        with self.writing(file.name):
+        with self.explain_write_errors(file.name):
             append_line(file, json.dumps({"schema": SCHEMA, **record}))
         self._unsynced.add(file)
         for hear in self.listeners:
@@ -173,33 +174,33 @@ class RunFolder:
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         text = "".join(line + "\n" for line in rollout_lines(groups))
-        with self.replacing(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
+        with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
         """The text of every token, so that readers of the folder need no tokenizer."""
         text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
-        with self.replacing("vocabulary.json") as temporary:
+        with self.atomic_write("vocabulary.json") as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def write_table(self, kind: str, iteration: int, trace: TokenTrace) -> None:
-        """tokens/step_00012.parquet: a row a trained token; pushes/: a row a push."""
+        """Write tokens/step_00012.parquet, a row per trained token, or pushes/, a row per push."""
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
         name = f"{kind}/step_{iteration:05d}.parquet"
-        with self.replacing(name, durable=False) as temporary:
-            # a dictionary of numbers that hardly repeat costs six times the time, and space
+        with self.atomic_write(name, durable=False) as temporary:
+            # Numbers hardly repeat: a dictionary would take six times as long, and more space.
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
     def rewind(self, iteration: int) -> None:
-        """Forget everything after `iteration` finished iterations."""
+        """Remove everything after `iteration` finished iterations."""
         for log in LOGS:
-            kept = [r for r in self.read(log) if r["iteration"] <= iteration]
+            records = [r for r in self.read(log) if r["iteration"] <= iteration]
             if (self.path / f"{log}.jsonl").exists():
-                with self.replacing(f"{log}.jsonl") as temporary:
+                with self.atomic_write(f"{log}.jsonl") as temporary:
                     temporary.write_text(
-                        "".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8"
+                        "".join(json.dumps(r) + "\n" for r in records), encoding="utf-8"
                     )
         for kind in (".", CHECKPOINTS, *STEP_FILES):
             remove_leftovers(self.path / kind)
@@ -219,9 +220,9 @@ class RunFolder:
         files = {
             path.stem.removeprefix("step_"): path for path in (self.path / kind).glob("step_*")
         }
-        # Whatever else lies there is not a file of the run.
+        # Other files in the folder are ignored.
         return {int(number): path for number, path in files.items() if number.isdecimal()}
 
-    def rollouts(self, iteration: int) -> list[dict[str, Any]]:
+    def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-        return [json.loads(line) for line in whole_lines(file)]
+        return [json.loads(line) for line in read_complete_lines(file)]

@@ -1,9 +1,9 @@
-"""The logs of a run folder read back: every line is checked before anybody computes with it.
+"""Read the logs of a run folder; every line is checked before it is used.
 
-A line that is no record (a crash, an editor, another tool) is named with its number. Checked is
-what all readers rely on: an object with a whole `iteration`; numbers in metrics.jsonl and
-evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together. Which numbers there are
-differs from version to version, and is the readers' business.
+An invalid line (from a crash, an editor or another tool) is named with its number. The checks cover
+what all readers rely on: an object with an integer `iteration`; numbers in metrics.jsonl and
+evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together. Which numbers exist
+differs from version to version and is left to the readers.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import whole_lines
+from counterpoise.files import read_complete_lines
 
 Record = dict[str, Any]
-LARGEST_WHOLE = 2**63  # beyond, numpy and parquet have no whole numbers
-ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # of a plan: one entry for each row
+INT64_LIMIT = 2**63  # numpy and parquet have no larger integers
+ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one entry per row
 
 
 def read_log(file: Path, log: str) -> list[Record]:
     """The records of FOLDER/`log`.jsonl; a last line cut off by a crash is left out."""
-    check = CHECKS.get(log, _check_nothing)
+    check = LOG_CHECKS.get(log, _check_nothing)
     records = []
     try:
-        for number, line in enumerate(whole_lines(file), 1):
+        for number, line in enumerate(read_complete_lines(file), 1):
             try:
-                record = _parse(line)
+                record = _parse_line(line)
                 check(record)
             except (ValueError, RecursionError) as fault:
                 why = first_line(fault)
                 raise PoiseError(
-                    f"{file} is damaged: line {number}: {why}; mend or remove the line"
+                    f"{file} is damaged: line {number}: {why}; fix or remove the line"
                 ) from fault
             records.append(record)
     except UnicodeDecodeError as fault:
@@ -43,13 +43,13 @@ def read_log(file: Path, log: str) -> list[Record]:
     return records
 
 
-def _parse(line: str) -> Record:
+def _parse_line(line: str) -> Record:
     record = json.loads(line)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     iteration = record.get("iteration")
-    if not isinstance(iteration, int) or not 0 <= iteration < LARGEST_WHOLE:
-        raise ValueError(f"iteration {_shown(iteration)} is not a whole number from 0")
+    if not isinstance(iteration, int) or not 0 <= iteration < INT64_LIMIT:
+        raise ValueError(f"iteration {_format_value(iteration)} is not a whole number from 0")
     return record
 
 
@@ -57,14 +57,14 @@ def _check_nothing(record: Record) -> None: ...
 
 
 def _check_numbers(record: Record) -> None:
-    """Numbers, lists of them (as of turns), and lists of these (as of token types)."""
+    """Values are numbers, lists of numbers (turns) or lists of those (token types)."""
     for name, value in record.items():
         if not _is_numeric(value):
-            raise ValueError(f"{name} {_shown(value)} is not a number")
+            raise ValueError(f"{name} {_format_value(value)} is not a number")
 
 
 def _check_plan(record: Record) -> None:
-    """Of a plan with its rows; runs without a report keep only a description."""
+    """Check a plan with its rows; runs without a report store only a description."""
     if not isinstance(record.get("describe", {}), dict):
         raise ValueError("describe is not an object")
     if "steps" not in record:
@@ -76,35 +76,37 @@ def _check_plan(record: Record) -> None:
     if any(len(record[name]) != rows for name in ROW_LISTS):
         raise ValueError(f"{', '.join(ROW_LISTS)} differ in length")
     if not all(isinstance(name, str) for name in groups):
-        raise ValueError("groups holds what is no name")
-    limits = {"group": len(groups), **dict.fromkeys(("index", "tokens", "born"), LARGEST_WHOLE)}
+        raise ValueError("groups holds something that is not a name")
+    limits = {"group": len(groups), **dict.fromkeys(("index", "tokens", "born"), INT64_LIMIT)}
     for name, limit in limits.items():
-        if not all(_is_whole(v) and 0 <= v < limit for v in record[name]):
-            raise ValueError(f"{name} holds what is no whole number from 0, or too large a one")
-    if not all(isinstance(v, float) or _is_whole(v) for v in record["advantage"]):
-        raise ValueError("advantage holds what is no number")
+        if not all(_is_int64(v) and 0 <= v < limit for v in record[name]):
+            raise ValueError(
+                f"{name} holds a value that is not a whole number from 0, or is too large"
+            )
+    if not all(isinstance(v, float) or _is_int64(v) for v in record["advantage"]):
+        raise ValueError("advantage holds something that is not a number")
     for step in record["steps"]:
-        if not isinstance(step, list) or not all(_is_whole(v) and 0 <= v < rows for v in step):
-            raise ValueError("steps holds what is no list of rows")
+        if not isinstance(step, list) or not all(_is_int64(v) and 0 <= v < rows for v in step):
+            raise ValueError("steps holds something that is not a list of rows")
 
 
 def _is_numeric(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_numeric, value))
-    return value is None or isinstance(value, float) or _is_whole(value)
+    return value is None or isinstance(value, float) or _is_int64(value)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < LARGEST_WHOLE
+def _is_int64(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < INT64_LIMIT
 
 
-def _shown(value: object) -> str:
-    """A value inside a message, short: a whole number may have thousands of digits."""
+def _format_value(value: object) -> str:
+    """A short form of a value for a message: an integer may have thousands of digits."""
     text = f"{type(value).__name__}" if isinstance(value, int) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-CHECKS: dict[str, Callable[[Record], None]] = {
+LOG_CHECKS: dict[str, Callable[[Record], None]] = {
     "metrics": _check_numbers,
     "evaluations": _check_numbers,
     "plans": _check_plan,

@@ -1,7 +1,7 @@
 """Read rollouts/step_00012.jsonl: groups of rollouts, as a run or another tool wrote them.
 
-Every fault is named with its line. What is not `needed` may be missing: a run of another trainer
-knows no log-probabilities of its sampler, or no tokens of its prompts.
+Errors name the line. Fields that are not required may be missing: another trainer's run may lack
+the sampler's log-probabilities or the tokens of prompts.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from typing import Any
 import numpy as np
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.turns import turns_of
+from counterpoise.store.turns import turns_from_record
 from counterpoise.types import Group, Rollout
 
-NEEDED = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
+REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
 
 
-def read_groups(path: Path, needed: Sequence[str] = NEEDED) -> list[Group]:
-    """Of a run folder, or of one of its files; fields that are not `needed` may be missing."""
+def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[Group]:
+    """Groups of a run folder or one of its files; only `required` fields must be there."""
     files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
     if not files:
         raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
     members: dict[str, list[Rollout]] = {}
     for file in files:
-        for number, line in enumerate(_text(file).split("\n"), 1):
+        for number, line in enumerate(_read_text(file).split("\n"), 1):
             if not line.strip():
                 continue
             where = f"{file}, line {number}"
-            record = _record(line, where, needed)
+            record = _parse_record(line, where, required)
             try:
-                members.setdefault(str(record["group"]), []).append(_rollout(record))
+                members.setdefault(str(record["group"]), []).append(_make_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
-                raise PoiseError(f"{where}: {fault}: mend or remove the line") from fault
+                raise PoiseError(f"{where}: {fault}: fix or remove the line") from fault
     return [Group(key, 0, tuple(rollouts)) for key, rollouts in members.items()]
 
 
 def check_vocabulary(groups: list[Group], size: int) -> None:
-    """A token the model does not have is a sign of another model."""
+    """Refuse tokens that the model does not have, a sign of another model."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     for tokens in (t for r in rollouts for t in (r.prompt_tokens, r.response_tokens)):
         if len(tokens) and tokens.max() >= size:
             raise PoiseError(
-                f"the rollouts have the token {tokens.max()}, the model only {size}: name the "
-                "model that drew them by --model"
+                f"the rollouts have the token {tokens.max()}, but the model has only {size}: "
+                "name the model that sampled them with --model"
             )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError as fault:
         raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
 
 
-def _record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
+def _parse_record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
-        raise PoiseError(f"{where}: not JSON ({fault}): mend or remove the line") from fault
+        raise PoiseError(f"{where}: not JSON ({fault}): fix or remove the line") from fault
     missing = [name for name in needed if not isinstance(record, dict) or name not in record]
     if missing:
         raise PoiseError(
@@ -71,9 +71,9 @@ def _record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
     return dict(record)
 
 
-def _rollout(record: dict[str, Any]) -> Rollout:
+def _make_rollout(record: dict[str, Any]) -> Rollout:
     tokens = np.array(record["response_tokens"], dtype=np.int32)
-    unknown = np.full(len(tokens), np.nan)  # studies take the model's own
+    unknown = np.full(len(tokens), np.nan)  # studies compute them with the model
     return Rollout(
         prompt_id=str(record["prompt_id"]),
         prompt=str(record.get("prompt", "")),
@@ -84,7 +84,7 @@ def _rollout(record: dict[str, Any]) -> Rollout:
         response_tokens=tokens,
         sampled_logprobs=np.array(record.get("sampled_logprobs", unknown), dtype=np.float32),
         finished=bool(record.get("finished", True)),
-        further={str(k): float(v) for k, v in dict(record.get("further", {})).items()},
+        extra_rewards={str(k): float(v) for k, v in dict(record.get("further", {})).items()},
         anchor=bool(record.get("anchor", False)),
-        turns=turns_of(record),
+        turns=turns_from_record(record),
     )

@@ -1,7 +1,7 @@
-"""Rollouts as lines of JSON: the format that everything outside reads.
+"""Encode rollouts as JSON lines, the format that other tools read.
 
-Numbers are put into text for all rollouts at once (an iteration on a GPU has tens of thousands of
-them); `json.dumps` would take one after the other.
+The numbers of all rollouts are formatted in one call, because an iteration on a GPU has tens of
+thousands of rollouts and `json.dumps` formats one number at a time.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise.store.turns import plain_turns
+from counterpoise.store.turns import turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make one for every line
+_encode = json.JSONEncoder(
+    ensure_ascii=False
+).encode  # json.dumps would create an encoder for every line
 
 
 def rollout_lines(groups: Sequence[Group]) -> list[str]:
     """The lines of rollouts/step_00012.jsonl; log-probabilities to six digits."""
     rollouts = [(group.key, rollout) for group in groups for rollout in group.rollouts]
-    prompts = _as_text([rollout.prompt_tokens for _, rollout in rollouts])
-    responses = _as_text([rollout.response_tokens for _, rollout in rollouts])
-    logprobs = _as_text([rollout.sampled_logprobs for _, rollout in rollouts])
+    prompts = _numbers_to_text([rollout.prompt_tokens for _, rollout in rollouts])
+    responses = _numbers_to_text([rollout.response_tokens for _, rollout in rollouts])
+    logprobs = _numbers_to_text([rollout.sampled_logprobs for _, rollout in rollouts])
     return [
-        f'{_start(rollout, key)}, "prompt_tokens": [{prompt}], "response_tokens": [{response}], '
-        f'"sampled_logprobs": [{logprob}]}}'
+        f'{_encode_fields(rollout, key)}, "prompt_tokens": [{prompt}], '
+        f'"response_tokens": [{response}], "sampled_logprobs": [{logprob}]}}'
         for (key, rollout), prompt, response, logprob in zip(
             rollouts, prompts, responses, logprobs, strict=True
         )
     ]
 
 
-def _start(rollout: Rollout, group: str) -> str:
+def _encode_fields(rollout: Rollout, group: str) -> str:
     """The line up to its lists, the closing brace left out."""
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -48,16 +50,16 @@ def _start(rollout: Rollout, group: str) -> str:
         "reward": rollout.reward,
         "finished": rollout.finished,
     }
-    if rollout.further:
-        record["further"] = dict(rollout.further)
+    if rollout.extra_rewards:
+        record["further"] = dict(rollout.extra_rewards)
     if rollout.anchor:
         record["anchor"] = True
     if rollout.turns:
-        record["turns"] = plain_turns(rollout.turns)
+        record["turns"] = turns_to_records(rollout.turns)
     return _encode(record)[:-1]
 
 
-def _as_text(lists: Sequence[np.ndarray]) -> list[str]:
+def _numbers_to_text(lists: Sequence[np.ndarray]) -> list[str]:
     """Each list of numbers as JSON, without its brackets; fractions to six digits."""
     if not lists:
         return []
@@ -65,7 +67,7 @@ def _as_text(lists: Sequence[np.ndarray]) -> list[str]:
     if flat.dtype.kind == "f":
         flat = np.round(flat.astype(np.float64), 6)
     ends = np.cumsum([0, *(len(values) for values in lists)])
-    if not np.isfinite(flat).all():  # JSON's words for them are not Arrow's
+    if not np.isfinite(flat).all():  # JSON and Arrow spell nan and infinity differently
         return [json.dumps(values.tolist())[1:-1] for values in np.split(flat, ends[1:-1])]
     numbers = pa.ListArray.from_arrays(ends.astype(np.int32), pa.array(flat).cast(pa.string()))
     texts: list[str] = pc.binary_join(numbers, ", ").to_pylist()

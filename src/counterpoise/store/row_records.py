@@ -1,4 +1,4 @@
-"""Rows as plain values and tensors, for checkpoints. No pickle anywhere."""
+"""Rows as JSON values and tensors, for checkpoints without pickle."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.store.turns import plain_turns, turns_of
+from counterpoise.store.turns import turns_from_record, turns_to_records
 from counterpoise.types import Rollout, Row
 
-ARRAYS = {
+ARRAY_TYPES = {
     "prompt_tokens": np.int32,
     "response_tokens": np.int32,
     "sampled_logprobs": np.float32,
@@ -21,22 +21,22 @@ ARRAYS = {
 
 
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Rows as (plain values for JSON, flat tensors for safetensors); bit for bit reversible."""
-    plain: list[dict[str, Any]] = []
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
+    """Rows as (records for JSON, flat tensors for safetensors), reversible bit for bit."""
+    records: list[dict[str, Any]] = []
+    arrays_by_name: dict[str, list[np.ndarray]] = {name: [] for name in ARRAY_TYPES}
     for row in rows:
         content = row.content
         arrays = {
             "prompt_tokens": content.prompt_tokens,
             "response_tokens": content.response_tokens,
             "sampled_logprobs": content.sampled_logprobs,
-            "scored": row.scored_T,
+            "scored": row.trainer_logprobs_T,
             "weights": row.weights_T,
         }
         for name, array in arrays.items():
             if array is not None:
-                parts[name].append(np.asarray(array, dtype=ARRAYS[name]))
-        plain.append(
+                arrays_by_name[name].append(np.asarray(array, dtype=ARRAY_TYPES[name]))
+        records.append(
             {
                 "group": row.group,
                 "advantage": row.advantage,
@@ -48,22 +48,22 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "response": content.response,
                 "reward": content.reward,
                 "finished": content.finished,
-                "further": dict(content.further),
+                "further": dict(content.extra_rewards),
                 "anchor": content.anchor,
-                "turns": plain_turns(content.turns),
+                "turns": turns_to_records(content.turns),
                 "lengths": {name: None if a is None else len(a) for name, a in arrays.items()},
             }
         )
     tensors = {
-        name: torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, ARRAYS[name]))
-        for name, arrays in parts.items()
+        name: torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, ARRAY_TYPES[name]))
+        for name, arrays in arrays_by_name.items()
     }
-    return plain, tensors
+    return records, tensors
 
 
 def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
     """The inverse of `rows_to_tensors`."""
-    at = dict.fromkeys(ARRAYS, 0)
+    offsets = dict.fromkeys(ARRAY_TYPES, 0)
     rows = []
     for record in plain:
         arrays: dict[str, Any] = {}
@@ -71,16 +71,18 @@ def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -
             if length is None:
                 arrays[name] = None
                 continue
-            arrays[name] = tensors[name][at[name] : at[name] + length].numpy().copy()
-            at[name] += length
+            arrays[name] = tensors[name][offsets[name] : offsets[name] + length].numpy().copy()
+            offsets[name] += length
         rollout = Rollout(
             **{
                 k: record[k]
                 for k in ("prompt_id", "prompt", "answer", "response", "reward", "finished")
             },
             **{k: arrays[k] for k in ("prompt_tokens", "response_tokens", "sampled_logprobs")},
-            **{k: record[k] for k in ("further", "anchor") if k in record},  # older ones lack them
-            turns=turns_of(record),  # older ones lack them
+            # Checkpoints of older versions lack these three.
+            extra_rewards=record.get("further", {}),
+            anchor=record.get("anchor", False),
+            turns=turns_from_record(record),
         )
         rows.append(
             Row(
@@ -88,7 +90,7 @@ def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -
                 num_tokens=len(rollout.response_tokens),
                 rollout=rollout,
                 weights_T=arrays["weights"],
-                scored_T=arrays["scored"],
+                trainer_logprobs_T=arrays["scored"],
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""The turns of an episode as plain values, for rollouts/ and for checkpoints, and back.
+"""Convert the turns of an episode to records for rollouts/ and checkpoints, and back.
 
 turns = [
     {"start": 0, "told": [], "action": [31, 34], "feedback": "12 is too many."},
@@ -16,11 +16,11 @@ import numpy as np
 from counterpoise.types import Turn
 
 
-def plain_turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+def turns_to_records(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return [
         {
             "start": turn.start,
-            "told": turn.told.tolist(),
+            "told": turn.observation.tolist(),
             "action": list(turn.action),
             "feedback": turn.feedback,
         }
@@ -28,14 +28,14 @@ def plain_turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     ]
 
 
-def turns_of(record: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """Of a record that may have `turns`; a ValueError or TypeError says what is wrong with them."""
-    found = []
+def turns_from_record(record: Mapping[str, Any]) -> tuple[Turn, ...]:
+    """The turns of a record, if any; raises ValueError or TypeError if they are malformed."""
+    turns = []
     for turn in record.get("turns", ()):
         if not isinstance(turn, dict) or not {"start", "told", "action", "feedback"} <= turn.keys():
             raise ValueError("a turn needs start, told, action and feedback")
-        first, last = turn["action"]
-        told = np.array(turn["told"], dtype=np.int32)
-        action = (int(first), int(last))
-        found.append(Turn(int(turn["start"]), told, action, str(turn["feedback"])))
-    return tuple(found)
+        action_start, action_end = turn["action"]
+        observation = np.array(turn["told"], dtype=np.int32)
+        action = (int(action_start), int(action_end))
+        turns.append(Turn(int(turn["start"]), observation, action, str(turn["feedback"])))
+    return tuple(turns)

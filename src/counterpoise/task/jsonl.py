@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.task.prompts import Task
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import NO_COLUMNS, Columns, Prompt
@@ -50,9 +50,9 @@ class FieldNames:
         for name in self.keep:
             if name not in present_fields:
                 raise PoiseError(
-                    f"{where}: {unknown('column', name, present_fields)}, and a reward function "
-                    "needs it: "
-                    "its parameters may be responses, answers, prompts and columns"
+                    f"{where}: {unknown_name('column', name, present_fields)}, and a reward "
+                    "function needs it: its parameters may be responses, answers, prompts and "
+                    "columns"
                 )
 
 

@@ -65,7 +65,11 @@ def sampler_mismatch(
         for i, logprobs_T in zip(result.rows, result.logprobs, strict=True):
             row = batch[i]
             is_fresh = result is first_result and row.born == iteration
-            by_trainer_T = logprobs_T if is_fresh and row.scored_T is None else row.scored_T
+            by_trainer_T = (
+                logprobs_T
+                if is_fresh and row.trainer_logprobs_T is None
+                else row.trainer_logprobs_T
+            )
             if by_trainer_T is not None:
                 differences.append(by_trainer_T - row.content.sampled_logprobs)
     difference_N = np.concatenate(differences).astype(np.float64) if differences else np.empty(0)

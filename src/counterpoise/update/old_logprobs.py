@@ -76,7 +76,11 @@ def score_before_update(
 def with_known_scores(row: Row, known: Scores) -> Row:
     """The row with its known scores; a row keeps scores that it has."""
     scores_T = known.get(row.name)
-    return row if scores_T is None or row.scored_T is not None else replace(row, scored_T=scores_T)
+    return (
+        row
+        if scores_T is None or row.trainer_logprobs_T is not None
+        else replace(row, trainer_logprobs_T=scores_T)
+    )
 
 
 def score_missing(
@@ -87,9 +91,9 @@ def score_missing(
     passes: ReadingPasses = EAGER_READING,
 ) -> list[Row]:
     """The rows; those with signal and without scores are scored by the current policy."""
-    unscored = [i for i, row in enumerate(rows) if row.sign and row.scored_T is None]
+    unscored = [i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None]
     scored_rows = list(rows)
     logprobs = score_logprobs(policy, [rows[i] for i in unscored], temperature, micro, passes.read)
     for i, logprobs_T in zip(unscored, logprobs, strict=True):
-        scored_rows[i] = replace(rows[i], scored_T=logprobs_T)
+        scored_rows[i] = replace(rows[i], trainer_logprobs_T=logprobs_T)
     return scored_rows

@@ -82,7 +82,8 @@ def accumulate_gradient(
     ]
     used_rows, advantages = [rows[i] for i in used_indices], [advantages[i] for i in used_indices]
     old_logprobs = [
-        None if on_policy and row.scored_T is None else row.old_logprobs for row in used_rows
+        None if on_policy and row.trainer_logprobs_T is None else row.old_logprobs
+        for row in used_rows
     ]
     totals = _StepTotals(used_rows, keep_hidden)
     for batch in micro_batches(used_rows, config.micro_tokens):
@@ -205,7 +206,11 @@ def _with_trajectory_weights(
     signal_indices = [i for i, row in enumerate(rows) if row.sign]
     signal_rows = [rows[i] for i in signal_indices]
     # Rows without scores in an on-policy step were sampled by the current weights: a ratio of 1.
-    changed = [r for r, row in enumerate(signal_rows) if not on_policy or row.scored_T is not None]
+    changed = [
+        r
+        for r, row in enumerate(signal_rows)
+        if not on_policy or row.trainer_logprobs_T is not None
+    ]
     changed_logprobs = score_logprobs(
         policy,
         [signal_rows[r] for r in changed],

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from counterpoise.config import RunConfig, VerifyConfig
-from counterpoise.errors import PoiseError, unknown
-from counterpoise.plugins import is_own, read, shown
+from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.plugins import display_name, is_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
 from counterpoise.verify.plugin_reward import wanted
@@ -38,9 +38,9 @@ def read_also(texts: Sequence[str]) -> list[Also]:
     found: list[Also] = []
     for text in texts:
         name, share = _parts(text)
-        if name not in EXTRA_REWARDS and not is_own(name):
-            raise PoiseError(f"verify.also: {unknown('reward', name, EXTRA_REWARDS.choices)}")
-        label = shown(name)
+        if name not in EXTRA_REWARDS and not is_plugin(name):
+            raise PoiseError(f"verify.also: {unknown_name('reward', name, EXTRA_REWARDS.choices)}")
+        label = display_name(name)
         if label in (also.label for also in found):
             raise PoiseError(f"verify.also: '{label}' is there twice: leave one out")
         try:
@@ -55,8 +55,8 @@ def read_also(texts: Sequence[str]) -> list[Also]:
 
 def _parts(text: str) -> tuple[str, str | None]:
     """Name and share; None where there is none."""
-    if is_own(text):
-        asked = read(text)
+    if is_plugin(text):
+        asked = parse_plugin_name(text)
         return asked.name, asked.share
     name, equals, share = (part.strip() for part in text.partition("="))
     return name, share if equals else None
@@ -79,7 +79,7 @@ def check_extra_rewards(config: RunConfig) -> None:
 def own_rewards(config: VerifyConfig) -> list[str]:
     """Those of the user's, the one in the verifier's place first."""
     names = [config.name, *(also.name for also in read_also(config.also))]
-    return [name for name in names if is_own(name)]
+    return [name for name in names if is_plugin(name)]
 
 
 def columns_of(config: VerifyConfig) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def further(
 
 def _rewards(name: str, pairs: Sequence[tuple[Prompt, Response]], config: RunConfig) -> list[float]:
     found = EXTRA_REWARDS.load(name)
-    if not is_own(name):
+    if not is_plugin(name):
         return [float(found(prompt, response, config)) for prompt, response in pairs]
     texts = [response.text for _, response in pairs]
     return verified(found(), texts, [prompt for prompt, _ in pairs]).rewards

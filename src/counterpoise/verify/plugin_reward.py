@@ -62,12 +62,17 @@ class Wanted:
 
 def verifier(name: str) -> Callable[..., Verifier]:
     """What a table of verifiers holds: to be called with the options every verifier takes."""
-    return partial(OwnVerifier, plugins.function(name).call, str(plugins.read(name)), wanted(name))
+    return partial(
+        OwnVerifier,
+        plugins.load_plugin(name).call,
+        str(plugins.parse_plugin_name(name)),
+        wanted(name),
+    )
 
 
 def wanted(name: str) -> Wanted:
     """By the function's parameters; a line for one that cannot be called so."""
-    function = plugins.function(name)
+    function = plugins.load_plugin(name)
     parameters = list(function.signature.parameters.values())
     places = _places(parameters)
     named = {
@@ -81,7 +86,7 @@ def wanted(name: str) -> Wanted:
             "for no responses: call one of its parameters `responses`; others may be `answers`, "
             "`prompts` or columns of the problems"
         )
-    function.check(*places, **named)
+    function.check_arguments(*places, **named)
     return Wanted(places, named)
 
 

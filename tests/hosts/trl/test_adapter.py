@@ -211,7 +211,7 @@ def test_plans_alone_train_an_adapter_of_peft(tmp_path: Path) -> None:
     moved = {n for n, p in trainer.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved
     assert all("lora_" in name for name in moved)
-    assert trainer.decision.plan.rule == "grouped"
+    assert trainer.decision.plan.composer == "grouped"
     assert [len(step) for step in trainer.decision.plan.steps] == [4, 4]
 
 

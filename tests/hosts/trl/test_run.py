@@ -29,11 +29,11 @@ from counterpoise.hosts.trl.run_options import (
     trainer_arguments,
 )
 from counterpoise.lab.choose_page import write_report
-from counterpoise.loop import credit, reader_of, train, update
+from counterpoise.loop import assign_credit, make_policy_reader, train, update
 from counterpoise.model.load import load_policy
-from counterpoise.run.interrupts import terminated_is_interrupted
+from counterpoise.run.interrupts import sigterm_as_interrupt
+from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import new_state
-from counterpoise.run.watch import Watch
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.word_problems import load
@@ -62,11 +62,11 @@ def small(*sets: str) -> RunConfig:
 
 
 def run(
-    config: RunConfig, out: Path, *, resume: bool = False, watch: Watch | None = None
+    config: RunConfig, out: Path, *, resume: bool = False, observer: RunObserver | None = None
 ) -> RunFolder:
     from counterpoise.hosts.trl.run import train
 
-    return train(config, out, resume=resume, watch=watch)
+    return train(config, out, resume=resume, observer=observer)
 
 
 # -- without TRL --------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     """As `test_alone.py` has it of the native engine; TRL itself is not reached."""
     config = small("store.model=false", "monitor.every=0", "evaluate.prompts=0")
     train(config, tmp_path / "run")
-    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.check_unfinished, []
+    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.check_resumable, []
     before = log.read_bytes()
 
     def too_early(path: Path, asked: RunConfig) -> None:
@@ -155,7 +155,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
         if len(calls) > 1:
             real(path, asked)
 
-    monkeypatch.setattr(trl_run, "check_unfinished", too_early)
+    monkeypatch.setattr(trl_run, "check_resumable", too_early)
     monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         run(config, tmp_path / "run", resume=True)
@@ -167,7 +167,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
 
 def groups_of(folder: RunFolder, iteration: int) -> list[Group]:
     result: dict[str, list[Rollout]] = {}
-    for line in folder.rollouts(iteration):
+    for line in folder.read_rollouts(iteration):
         names = ("prompt_id", "prompt", "answer", "response", "reward", "finished")
         tokens = [np.array(line[f"{k}_tokens"], dtype=np.int32) for k in ("prompt", "response")]
         logprobs = np.array(line["sampled_logprobs"], dtype=np.float32)
@@ -188,7 +188,11 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
     for plan in folder.read("plans"):
         state.iteration = plan["iteration"] - 1
         groups = groups_of(folder, plan["iteration"])
-        rows = [row for group in credit(groups, native, reader_of(state, native)) for row in group]
+        rows = [
+            row
+            for group in assign_credit(groups, native, make_policy_reader(state, native))
+            for row in group
+        ]
         steps = tuple(tuple(step) for step in plan["steps"])
         update(state, rows, BatchPlan(plan["rule"], steps), native)
     return before, flat(policy.model)
@@ -272,7 +276,9 @@ def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
         assert line["steps"] + line["skipped_steps"] == 2
         assert 0 <= line["cancellation"] <= 1
     for iteration in (1, 2):  # the same prompts, in the same order
-        prompts = [[line["prompt_id"] for line in f.rollouts(iteration)] for f in (folder, native)]
+        prompts = [
+            [line["prompt_id"] for line in f.read_rollouts(iteration)] for f in (folder, native)
+        ]
         assert prompts[0] == prompts[1]
     evaluations = [f.read("evaluations") for f in (folder, native)]
     assert [line["iteration"] for line in evaluations[0]] == [0, 1, 2]
@@ -319,7 +325,7 @@ def test_prompts_have_the_native_tokens(tmp_path: Path, template: str) -> None:
     config = small(f"model.template={template}", *sets)
     folder = run(config, tmp_path / "run")
     policy = load_policy(config.model)
-    for line in folder.rollouts(1):
+    for line in folder.read_rollouts(1):
         assert line["prompt_tokens"] == policy.encode(line["prompt"]).tolist()
     assert load_policy(small().model).encode("?").tolist() != policy.encode("?").tolist()
 
@@ -376,7 +382,7 @@ def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
     data.write_text("\n".join(map(json.dumps, records)))
     sets = ["task.name=jsonl", f"task.path={data}", "task.heldout=4", f"verify.name={path}:score"]
     folder = run(small(*sets, "monitor.every=0"), tmp_path / "out")
-    rollouts = [r for iteration in (1, 2) for r in folder.rollouts(iteration)]
+    rollouts = [r for iteration in (1, 2) for r in folder.read_rollouts(iteration)]
     assert len(rollouts) == 48
     for r in rollouts:
         odd = len(r["response"]) % 2
@@ -407,7 +413,9 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
         run(config, tmp_path / "out")
     folder = RunFolder.open(tmp_path / "out")
     assert [line["iteration"] for line in folder.read("metrics")] == [1]
-    assert [path.name for path in checkpoint.available(folder.checkpoints)] == ["iteration_00001"]
+    assert [path.name for path in checkpoint.list_checkpoints(folder.checkpoints)] == [
+        "iteration_00001"
+    ]
     assert not (tmp_path / "out" / "model").exists()
     monkeypatch.setattr(RunRecorder, "after_step", after)
     run(config, tmp_path / "out", resume=True)
@@ -426,14 +434,14 @@ def test_a_missing_signal_stops_before_a_folder_is_made(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
     out, config, refused = tmp_path / "run", small("evaluate.prompts=0", "monitor.every=0"), []
 
-    class Impatient(Watch):
-        def iterated(self, record: dict[str, Any]) -> None:
+    class Impatient(RunObserver):
+        def on_iteration(self, record: dict[str, Any]) -> None:
             before = (out / "metrics.jsonl").read_bytes()
             with pytest.raises(PoiseError, match="being written by another process"):
                 run(config, out, resume=True)
             refused.append(before == (out / "metrics.jsonl").read_bytes())
 
-    run(config, out, watch=Impatient())
+    run(config, out, observer=Impatient())
     assert refused == [True, True]
     run(config, out, resume=True)  # ended: nobody holds it
 
@@ -456,12 +464,12 @@ def test_what_was_done_when_a_run_was_stopped_is_kept(
     config, out = small(*sets, "balance.tau=0.4", "balance.target=24"), tmp_path / "stopped"
     heard = []
 
-    class Stopping(Watch):
-        def iterated(self, record: dict[str, Any]) -> None:
+    class Stopping(RunObserver):
+        def on_iteration(self, record: dict[str, Any]) -> None:
             if moment == "iterated":
                 self.stop(record["iteration"])
 
-        def evaluated(self, iteration: int, *_: Any) -> None:
+        def on_evaluation(self, iteration: int, *_: Any) -> None:
             if moment == "evaluated":
                 self.stop(iteration)
 
@@ -471,12 +479,14 @@ def test_what_was_done_when_a_run_was_stopped_is_kept(
                 signal.raise_signal(number)
 
     before = signal.getsignal(signal.SIGINT)
-    with terminated_is_interrupted(), pytest.raises(KeyboardInterrupt):
-        run(config, out, watch=Stopping())
+    with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
+        run(config, out, observer=Stopping())
     assert heard == [2]
     assert signal.getsignal(signal.SIGINT) is before
     folder = RunFolder.open(out)
-    assert [path.name for path in checkpoint.available(folder.checkpoints)] == [checkpoint.name(2)]
+    assert [path.name for path in checkpoint.list_checkpoints(folder.checkpoints)] == [
+        checkpoint.folder_name(2)
+    ]
     assert len(folder.read("metrics")) == 2
     run(config, out, resume=True)
     whole_run = run(config, tmp_path / "whole")
@@ -490,18 +500,18 @@ def test_what_was_done_when_a_run_was_stopped_is_kept(
 @needs_trl
 @pytest.mark.slow
 def test_the_second_signal_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.run.interrupts.SAME", 0.0)
+    monkeypatch.setattr("counterpoise.run.interrupts.REPEATED_SIGNAL_SECONDS", 0.0)
 
-    class Impatient(Watch):
-        def iterated(self, record: dict[str, Any]) -> None:
+    class Impatient(RunObserver):
+        def on_iteration(self, record: dict[str, Any]) -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             raise AssertionError("never here")
 
     config = small("evaluate.prompts=0", "monitor.every=0", "loop.checkpoint_every=1000")
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "run", watch=Impatient())
-    assert checkpoint.available(RunFolder.open(tmp_path / "run").checkpoints) == []
+        run(config, tmp_path / "run", observer=Impatient())
+    assert checkpoint.list_checkpoints(RunFolder.open(tmp_path / "run").checkpoints) == []
 
 
 @needs_trl
@@ -528,8 +538,8 @@ def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) ->
     assert "poise: finishing the iteration" in said
     folder = RunFolder.open(out)
     behind = len(folder.read("metrics"))
-    checkpoints = checkpoint.available(folder.checkpoints)
-    assert [path.name for path in checkpoints] == [checkpoint.name(behind)], said[-3000:]
+    checkpoints = checkpoint.list_checkpoints(folder.checkpoints)
+    assert [path.name for path in checkpoints] == [checkpoint.folder_name(behind)], said[-3000:]
     more = [*LAUNCHED, "--resume", f"--out={out}", f"--set=loop.iterations={behind + 1}"]
     process = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-3000:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.lab.evaluate.plan import EvaluationOptions
 from counterpoise.lab.evaluate.result_files import read_result_files
 from counterpoise.lab.evaluate.run import evaluate
@@ -32,7 +32,7 @@ def test_the_embedded_model_through_vllm(tmp_path: Path) -> None:
     for sampler in ("native", "vllm"):
         options = EvaluationOptions(
             models=["embedded"], out=tmp_path / sampler, benchmarks=["words"], data=tmp_path,
-            settings=[Setting(0.6, 0.95), Setting(1.0, 1.0)], samples={"": 4},
+            settings=[EvaluationSetting(0.6, 0.95), EvaluationSetting(1.0, 1.0)], samples={"": 4},
             max_new_tokens=80, rows=64, device="cpu", sampler=sampler, verify_workers=1,
         )  # fmt: skip
         found[sampler] = evaluate(options).lines

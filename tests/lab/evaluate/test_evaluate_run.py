@@ -16,9 +16,9 @@ import pytest
 from counterpoise import plugins
 from counterpoise.cli import main
 from counterpoise.config import ModelConfig, SampleConfig
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
+from counterpoise.files import folder_lock
 from counterpoise.lab.evaluate import run
 from counterpoise.lab.evaluate.plan import EvaluationOptions, plan_jobs
 from counterpoise.lab.evaluate.progress import EvaluationProgress
@@ -144,7 +144,10 @@ def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> 
     file = next(out.glob("results/*/words1@*"))
     first, half = file.read_bytes(), b'{"id": "half a li'
     file.write_bytes(first + half)
-    with alone(out), pytest.raises(PoiseError, match="being written by another process: wait"):
+    with (
+        folder_lock(out),
+        pytest.raises(PoiseError, match="being written by another process: wait"),
+    ):
         evaluate(options(data, out))
     assert file.read_bytes() == first + half
     file.write_bytes(first + first)
@@ -167,7 +170,7 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
     asked = options(data, out, benchmarks=["words1"], verifier=f"{path}:score")
     (line,) = evaluate(asked).lines
     (found,), first = read_result_files(out), read_result_files(whole)[0]
-    assert found.header.verifier == plugins.pinned(f"{path}:score", Path())
+    assert found.header.verifier == plugins.pin_plugin(f"{path}:score", Path())
     responses = [one.responses for one in found.judged.values()]
     assert responses == [one.responses for one in first.judged.values()]
     rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
@@ -253,7 +256,7 @@ def replace_model(asked: EvaluationOptions, tmp_path: Path, made: Path) -> Evalu
 
 
 def test_a_sweep(data: Path, tmp_path: Path) -> None:
-    grid = [Setting(t, p) for t in (1.0, 0.6) for p in (0.7, 0.95)]
+    grid = [EvaluationSetting(t, p) for t in (1.0, 0.6) for p in (0.7, 0.95)]
     asked = options(data, tmp_path / "out", settings=grid, limit=2, benchmarks=["words1"])
     summary = evaluate(asked)
     assert [line.setting for line in summary.lines] == grid

@@ -13,7 +13,7 @@ from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
 from counterpoise.report.panels.learning import panel
 from counterpoise.report.run_data import RunData
-from counterpoise.store.finished import finished
+from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder
 
 SETS = [
@@ -37,8 +37,8 @@ def test_a_line_for_each_setting_and_both_in_the_report(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(load_config("demo", SETS), out)
     assert judged(out) == WHOLE
-    assert finished(out, 2)
-    assert not finished(out, 3)
+    assert is_finished(out, 2)
+    assert not is_finished(out, 3)
     run = RunData.read(out)
     assert [line["iteration"] for line in run.heldout] == [0, 2]
     learning = panel(run)
@@ -54,7 +54,7 @@ def test_a_line_for_each_setting_and_both_in_the_report(tmp_path: Path) -> None:
 def test_an_evaluation_that_was_cut_in_two_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = loop.judge, 0
+    real, calls = loop.evaluate_policy, 0
 
     def failing(*args: object) -> object:
         nonlocal calls
@@ -63,7 +63,7 @@ def test_an_evaluation_that_was_cut_in_two_is_not_repeated(
             raise KeyboardInterrupt
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "judge", failing)
+    monkeypatch.setattr(loop, "evaluate_policy", failing)
     out, config = tmp_path / "run", load_config("demo", SETS)
     with pytest.raises(KeyboardInterrupt):
         train(config, out)

@@ -16,7 +16,7 @@ from counterpoise.lab.evaluate.models import load_model, resolve_models, tokeniz
 from counterpoise.lab.evaluate.plan import BenchmarkProblems, EvaluationOptions, encode_prompts
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
 from counterpoise.model.templates import encode_prompt
-from counterpoise.store.checkpoint import Checkpoint, save, weights_of
+from counterpoise.store.checkpoint import Checkpoint, model_weights, save
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:
     for iteration in (1, 2):
         for weight in policy.model.parameters():
             weight.data *= 0.9
-        weights = {name: weight.clone() for name, weight in weights_of(policy.model).items()}
+        weights = {name: weight.clone() for name, weight in model_weights(policy.model).items()}
         save(folder.checkpoints, Checkpoint(iteration, weights, {}, {}, {}), keep=2)
     names = [str(folder.checkpoints / f"iteration_0000{i}") for i in (1, 2)]
     first, second = resolve_models(names)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_results import cell, evaluation
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.lab.evaluate.score import score_benchmark
 from counterpoise.lab.evaluate.summary import summarise, write_summary
 from counterpoise.statistics.prompt_intervals import (
@@ -88,9 +88,11 @@ def test_the_choice_of_a_sweep(tmp_path: Path) -> None:
                 cells.append(cell(tmp_path, rewards, **at))
     summary = write_summary(evaluation(tmp_path, cells))
     base, aligned = summary.choices
-    assert (base.best, aligned.best) == (Setting(0.6, 0.7), Setting(0.6, 0.95))
+    assert (base.best, aligned.best) == (EvaluationSetting(0.6, 0.7), EvaluationSetting(0.6, 0.95))
     assert aligned.mean == 0.75
-    assert aligned.indistinguishable() == [Setting(1.0, 0.95)]  # one problem of forty apart
+    assert aligned.indistinguishable() == [
+        EvaluationSetting(1.0, 0.95)
+    ]  # one problem of forty apart
     assert "not distinguishable from 1/0.95" in str(aligned)
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert told == json.loads(json.dumps(summary.to_json()))

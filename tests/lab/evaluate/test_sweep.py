@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_results import HEADER, judged
 
-from counterpoise.config.evaluation_settings import Setting, parse_grid
+from counterpoise.config.evaluation_settings import EvaluationSetting, parse_grid
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.result_files import ResultFile
 from counterpoise.lab.evaluate.summary import summarise
@@ -51,8 +51,8 @@ def test_the_paper_s_table_gives_the_paper_s_choice() -> None:
         assert line.average is not None
         assert 100 * line.average.mean == pytest.approx(printed, abs=0.06)
     base, aligned = summary.choices
-    assert aligned.best == Setting(0.6, 0.95)  # what the paper adopts
-    assert base.best == Setting(0.6, 0.7)
+    assert aligned.best == EvaluationSetting(0.6, 0.95)  # what the paper adopts
+    assert base.best == EvaluationSetting(0.6, 0.7)
     grid = {(t, p) for t in TEMPERATURES for p in TOP_PS}
     assert grid == {key[1:] for key in TABLE_4}  # --sweep takes these four by default
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
+from counterpoise.files import folder_lock
 from counterpoise.lab.experiments.processes import (
     FIXED_OPTIONS,
     Fleet,
@@ -209,7 +209,7 @@ def test_no_run_is_started_that_could_not_end_in_time(tmp_path: Path) -> None:
 
 def test_two_commands_do_not_train_one_folder(tmp_path: Path) -> None:
     with (
-        alone(tmp_path),
+        folder_lock(tmp_path),
         pytest.raises(PoiseError, match="is being written by another process: wait"),
     ):
         Fleet({"a": SMALL}, tmp_path).train(1)

@@ -17,7 +17,8 @@ from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.lab.warmup import scratch
 from counterpoise.lab.warmup.scratch import SPECIAL, build_tokenizer, collect_vocabulary
 from counterpoise.model.load import EMBEDDED_FOLDER, Policy, load_policy
-from counterpoise.run.heldout import judge
+from counterpoise.run.heldout import evaluate_policy
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.task.word_problems import LEVELS, load, make_problem
 from counterpoise.verify.exact import ExactVerifier
 
@@ -73,7 +74,9 @@ def test_it_runs_in_float32_on_the_cpu(policy: Policy) -> None:
 def test_it_is_right_about_half_the_time_and_unsure_nearly_everywhere(policy: Policy) -> None:
     """Few problems, so wide bounds: benchmarks measure the 35 to 55 % that is promised."""
     heldout = load(size=1, heldout=24).heldout
-    found = judge(policy, heldout, 8, SampleConfig(max_new_tokens=112), ExactVerifier(), 0)
+    found = evaluate_policy(
+        SamplerBinding(policy), heldout, 8, SampleConfig(max_new_tokens=112), ExactVerifier(), 0
+    )
     assert 0.3 < found.mean < 0.6
     assert found.pass_any > 0.75
     assert found.mixed > 0.6

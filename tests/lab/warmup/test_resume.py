@@ -17,12 +17,12 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
+from counterpoise.files import folder_lock
 from counterpoise.lab.warmup import resume, run
 from counterpoise.lab.warmup.resume import unfinished_folder
 from counterpoise.lab.warmup.run import run_warmup
 from counterpoise.model.load import Policy, save_policy
-from counterpoise.run.interrupts import terminated_is_interrupted
+from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.store import checkpoint
 
 SETS = [
@@ -85,7 +85,7 @@ class Stopping:
     """A signal in the middle of a step or of a look, as if it came from outside."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, moment: str) -> None:
-        name = {"step": "backward", "look": "judge"}[moment]
+        name = {"step": "backward", "look": "evaluate_policy"}[moment]
         module = {"step": "counterpoise.lab.warmup.supervise", "look": run.__name__}[moment]
         inner = getattr(sys.modules[module], name)
         self.calls = 0
@@ -109,8 +109,8 @@ def test_a_warm_up_that_was_killed_ends_in_the_same_weights(
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()
-    kept = checkpoint.available(unfinished_folder(out))
-    assert [path.name for path in kept] == [checkpoint.name(2), checkpoint.name(3)]
+    kept = checkpoint.list_checkpoints(unfinished_folder(out))
+    assert [path.name for path in kept] == [checkpoint.folder_name(2), checkpoint.folder_name(3)]
     run_warmup(config, out, resume=True)
     run_warmup(config, tmp_path / "whole")
     assert torch.equal(ends["killed"], ends["whole"])
@@ -133,10 +133,10 @@ def test_stopped_in_a_step_or_a_look_it_loses_nothing(
     config, out = small(), tmp_path / "stopped"
     with monkeypatch.context() as once:
         Stopping(once, number, moment)
-        with terminated_is_interrupted(), pytest.raises(KeyboardInterrupt):
+        with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
             run_warmup(config, out)
-    kept = checkpoint.available(unfinished_folder(out))
-    assert [path.name for path in kept] == [checkpoint.name(taken)]
+    kept = checkpoint.list_checkpoints(unfinished_folder(out))
+    assert [path.name for path in kept] == [checkpoint.folder_name(taken)]
     run_warmup(config, out, resume=True)
     run_warmup(config, tmp_path / "whole")
     assert torch.equal(ends["stopped"], ends["whole"])
@@ -160,11 +160,11 @@ def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
         run_warmup(other, out, resume=True)
     for again in (True, False):
         with (
-            alone(unfinished_folder(out)),
+            folder_lock(unfinished_folder(out)),
             pytest.raises(PoiseError, match="written by another process"),
         ):
             run_warmup(config, out, resume=again)
-    (saved,) = checkpoint.available(unfinished_folder(out))
+    (saved,) = checkpoint.list_checkpoints(unfinished_folder(out))
     weights = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(b"")
     with pytest.raises(PoiseError, match=r"no checkpoint in .*model\.unfinished can be used"):
@@ -199,7 +199,7 @@ def test_what_kept_nothing_leaves_nothing(
 def test_checkpoints_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(resume.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(checkpoint, "weights_of", lambda model: {})
+    monkeypatch.setattr(checkpoint, "model_weights", lambda model: {})
     monkeypatch.setattr(checkpoint, "save", lambda *_: now.__setitem__(0, now[0] + 10.0))
 
     class Nothing:

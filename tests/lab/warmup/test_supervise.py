@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoise.config import WarmupConfig
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.lab.warmup import run, scratch
 from counterpoise.lab.warmup.run import run_warmup
@@ -28,7 +28,7 @@ from counterpoise.lab.warmup.supervise import (
 )
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.run.heldout import Success
+from counterpoise.run.heldout import HeldoutSuccess
 from counterpoise.types import Prompt
 
 PROMPTS = [
@@ -146,7 +146,7 @@ def test_a_loss_that_is_not_finite_stops_the_warm_up() -> None:
         supervise(policy, PROMPTS, WarmupConfig(steps=2, batch=2), 0, MicroBatch(4096))
 
 
-SMALL = from_tables(
+SMALL = config_from_tables(
     {
         "model": {"name": "scratch", "device": "cpu"},
         "task": {"size": 40, "heldout": 2, "levels": [1]},
@@ -186,12 +186,12 @@ def test_success_is_looked_at_and_the_model_of_that_moment_kept(
 ) -> None:
     found = iter([0.1, 0.5, 0.5])
 
-    def judge(*_: object, **options: object) -> Success:
+    def judge(*_: object, **options: object) -> HeldoutSuccess:
         mean = next(found)
-        return Success(mean, mean, mean, pass_any=1.0, mixed=0.75, prompts=2, samples=2)
+        return HeldoutSuccess(mean, mean, mean, pass_any=1.0, mixed=0.75, prompts=2, samples=2)
 
     monkeypatch.setattr(scratch, "SURVEYED_PROBLEMS", 200)
-    monkeypatch.setattr(run, "judge", judge)
+    monkeypatch.setattr(run, "evaluate_policy", judge)
     options = replace(SMALL.warmup, steps=9, evaluate_every=2, until=0.4)
     run_warmup(replace(SMALL, warmup=options), tmp_path / "model")
     told = capsys.readouterr().out

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from run.trackers.made_up import judged
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
-from counterpoise.run.trackers.panels import OTHER, of_evaluation, of_metrics, panel_of
+from counterpoise.run.trackers.panels import OTHER_PANEL, find_panel, name_evaluation, name_metrics
 
 DESIGN = Path(__file__).parents[3] / "docs" / "design.md"
 
@@ -19,8 +19,10 @@ def test_every_field_of_the_documents_has_a_panel() -> None:
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     fields = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"iteration"}
     assert {"success", "loss", "turns", "tokens_per_second"} <= fields
-    assert [field for field in sorted({*fields, *METRIC_NAMES}) if panel_of(field) == OTHER] == []
-    assert panel_of("something_new") == OTHER
+    assert [
+        field for field in sorted({*fields, *METRIC_NAMES}) if find_panel(field) == OTHER_PANEL
+    ] == []
+    assert find_panel("something_new") == OTHER_PANEL
 
 
 def test_a_line_in_numbers() -> None:
@@ -29,7 +31,7 @@ def test_a_line_in_numbers() -> None:
         "positive_share": None, "turn_success": [0.5, 0.125], "entropy": 0.75, "flipped": 0.25,
         "cancellation_types": [[13, 0.5, 0.1]], "sample_seconds": 2.0, "sampler_mismatch": 1e-5,
     }  # fmt: skip
-    assert of_metrics(line) == {
+    assert name_metrics(line) == {
         "reward/success": 0.5,
         "reward/reward_overlong": -0.25,
         "sample/rollouts": 16,
@@ -43,8 +45,8 @@ def test_a_line_in_numbers() -> None:
 
 
 def test_held_out_success_has_a_panel_for_each_way_of_sampling() -> None:
-    first, other = Setting(1.0, 1.0), Setting(0.6, 0.95)
-    found = of_evaluation(judged(3), first, first)
+    first, other = EvaluationSetting(1.0, 1.0), EvaluationSetting(0.6, 0.95)
+    found = name_evaluation(judged(3), first, first)
     assert found == {
         "heldout/success": 0.53,
         "heldout/success_low": 0.4,
@@ -53,5 +55,5 @@ def test_held_out_success_has_a_panel_for_each_way_of_sampling() -> None:
         "heldout/mixed": 0.3,
         "heldout/seconds": 5.0,
     }
-    assert of_evaluation(judged(3), other, first)["heldout_0.6_0.95/success"] == 0.53
-    assert of_evaluation(judged(3), None, None) == found  # of a folder from before settings
+    assert name_evaluation(judged(3), other, first)["heldout_0.6_0.95/success"] == 0.53
+    assert name_evaluation(judged(3), None, None) == found  # of a folder from before settings

@@ -15,8 +15,8 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.run.trackers.sending import send
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.trackers.feed import send_run
 from counterpoise.store.folder import RunFolder
 
 pytest.importorskip("tensorboard", reason="pip install 'counterpoise[tensorboard]'")
@@ -34,17 +34,17 @@ def small(*sets: str) -> RunConfig:
     return load_config("demo", [*SETS, *sets])
 
 
-class Acts(Watch):
+class Acts(RunObserver):
     """Does something after an iteration, and listens."""
 
     def __init__(self, after: int, act: Callable[[], object]) -> None:
         self.after, self.act, self.said = after, act, list[str]()
 
-    def iterated(self, record: dict[str, Any]) -> None:
+    def on_iteration(self, record: dict[str, Any]) -> None:
         if record["iteration"] == self.after:
             self.act()
 
-    def say(self, message: str) -> None:
+    def notify(self, message: str) -> None:
         self.said.append(message)
 
 
@@ -96,7 +96,7 @@ def test_a_run_that_is_resumed_shows_every_iteration_once(tmp_path: Path) -> Non
     """Stopped after iteration 3; its checkpoint is of iteration 2."""
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        train(small(), out, watch=Acts(3, stop))
+        train(small(), out, observer=Acts(3, stop))
     folder, place = RunFolder.open(out), out / "tensorboard"
     same(place, folder)
     assert [step for step, _ in shown(place)["reward/success"]] == [1, 2, 3]
@@ -115,13 +115,13 @@ def test_a_writer_that_fails_is_let_go_and_the_run_goes_on(tmp_path: Path) -> No
     """Its files are gone after the first iteration: the next row cannot be written."""
     out = tmp_path / "run"
     watch = Acts(1, lambda: shutil.rmtree(out / "tensorboard"))
-    folder = train(small("loop.iterations=3"), out, watch=watch)
+    folder = train(small("loop.iterations=3"), out, observer=watch)
     assert [line["iteration"] for line in folder.read("metrics")] == [1, 2, 3]
     assert (out / "finished.json").is_file()
     (said,) = [line for line in watch.said if "tensorboard" in line]
     assert said.startswith("tensorboard is off: [Errno 2] No such file or directory")
     assert said.endswith(f"poise track {out} --to tensorboard")
-    send(out, ["tensorboard"], None)
+    send_run(out, ["tensorboard"], None)
     same(out / "tensorboard", folder)
 
 
@@ -137,7 +137,9 @@ def test_a_place_that_cannot_be_written_does_not_end_a_run(
 
     monkeypatch.setattr(RunFolder, "create", classmethod(blocked))
     watch = Acts(0, stop)
-    folder = train(small("loop.iterations=1", "evaluate.prompts=0"), tmp_path / "run", watch=watch)
+    folder = train(
+        small("loop.iterations=1", "evaluate.prompts=0"), tmp_path / "run", observer=watch
+    )
     assert len(folder.read("metrics")) == 1
     (said,) = [line for line in watch.said if "tensorboard" in line]
     assert said.startswith("tensorboard is off: [Errno 17] File exists")

@@ -20,7 +20,7 @@ def test_a_run_through_trl_that_is_resumed_shows_every_iteration_once(tmp_path: 
 
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        train(small(), out, watch=Acts(3, stop))
+        train(small(), out, observer=Acts(3, stop))
     folder = train(small(), out, resume=True)
     assert [line["iteration"] for line in folder.read("metrics")] == [1, 2, 3, 4]
     same(out / "tensorboard", folder)

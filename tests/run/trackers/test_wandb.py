@@ -13,7 +13,7 @@ from run.trackers.made_up import metrics, run_folder
 
 from counterpoise.config.load import load_config
 from counterpoise.hosts.verl.run import logger_environment
-from counterpoise.run.trackers.sending import send, tracked
+from counterpoise.run.trackers.feed import send_run, track_run
 from counterpoise.store.folder import RunFolder
 
 pytest.importorskip("wandb", reason="wandb is not installed: pip install 'counterpoise[wandb]'")
@@ -72,9 +72,9 @@ def rows(found: list[Any]) -> list[dict[str, Any]]:
 def test_a_run_that_is_resumed_is_one_run_of_theirs(tmp_path: Path) -> None:
     """Offline every opening is whole, so the last one is the one to sync."""
     folder = run_folder(tmp_path / "demo")
-    (told,) = send(folder.path, ["wandb"], None)
+    (told,) = send_run(folder.path, ["wandb"], None)
     assert told == f"wandb: 3 iterations -> {folder.path}/wandb"
-    with tracked(folder, ["wandb"], pytest.fail):
+    with track_run(folder, ["wandb"], pytest.fail):
         folder.append("metrics", metrics(4))
     first, second = openings(folder.path / "wandb")
     assert rows(first) == ROWS
@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed_is_one_run_of_theirs(tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_is_marked_as_failed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "demo")
-    with pytest.raises(KeyboardInterrupt), tracked(folder, ["wandb"], pytest.fail):
+    with pytest.raises(KeyboardInterrupt), track_run(folder, ["wandb"], pytest.fail):
         raise KeyboardInterrupt
     ((ended,),) = (of_kind(found, "exit") for found in openings(folder.path / "wandb"))
     assert ended.exit_code == 1
@@ -127,7 +127,7 @@ def test_what_their_server_has_is_not_sent_again(
     monkeypatch.setattr("counterpoise.run.trackers.wandb.init", init)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     folder = run_folder(tmp_path / "demo")
-    send(folder.path, ["wandb"], None)
+    send_run(folder.path, ["wandb"], None)
     assert [row["iteration"] for row in theirs.logged] == [3, 3]
     known = json.loads((folder.path / "wandb" / "id.json").read_text())["id"]
     assert (asked.given["id"], asked.given["resume"]) == (known, "allow")
@@ -140,12 +140,12 @@ def test_a_network_that_is_gone_costs_one_line(
     theirs, said = Theirs(starting_step=5, fails=2), list[str]()
     monkeypatch.setattr("counterpoise.run.trackers.wandb.init", lambda **_: theirs)
     folder = run_folder(tmp_path / "demo")
-    with tracked(folder, ["wandb"], said.append):
+    with track_run(folder, ["wandb"], said.append):
         for iteration in range(4, 8):
             folder.append("metrics", metrics(iteration))
     assert [row["iteration"] for row in theirs.logged] == [4]
     assert said == [
-        "wandb is off: the network is gone; what it lacks is sent by "
+        "wandb is off: the network is gone; send the rest later with "
         f"poise track {folder.path} --to wandb"
     ]
     assert len(folder.read("metrics")) == 7

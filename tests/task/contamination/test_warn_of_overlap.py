@@ -10,18 +10,18 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.items import EvalSet
 from counterpoise.task.contamination.training_overlap import overlap_warnings, warn_of_overlap
 from counterpoise.types import Prompt
 
 
-class Heard(Watch):
+class Heard(RunObserver):
     def __init__(self):
         self.lines = []
 
-    def say(self, message):
+    def notify(self, message):
         self.lines.append(message)
 
 
@@ -53,7 +53,7 @@ def test_a_run_warns_stores_and_reports_it(files):
         "demo", sets(files / "train.jsonl", [files / "bees.jsonl", files / "lattice.jsonl"])
     )
     heard = Heard()
-    folder = train(config, files / "run", watch=heard)
+    folder = train(config, files / "run", observer=heard)
     assert heard.lines[0] == "looking for 2 benchmark problems among 17 training prompts"
     assert "WARNING: 1 of 1 problems of bees are in the training set (1 reworded)" in heard.lines
     assert not any("lattice" in line for line in heard.lines)
@@ -74,7 +74,9 @@ def test_a_resumed_run_repeats_what_is_stored(tmp_path):
 
 def test_a_run_without_benchmarks_looks_for_none(files):
     heard = Heard()
-    folder = train(load_config("demo", sets(files / "train.jsonl", [])), files / "r", watch=heard)
+    folder = train(
+        load_config("demo", sets(files / "train.jsonl", [])), files / "r", observer=heard
+    )
     assert not (folder.path / "contamination.json").exists()
     assert not any("benchmark" in line for line in heard.lines)
     assert "Benchmarks in the training set" not in write_report(folder.path).read_text()

@@ -13,11 +13,11 @@ import torch
 from safetensors.numpy import load_file
 
 from counterpoise.config import CreditConfig, RunConfig
-from counterpoise.config.load import from_tables, load_config
+from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
+from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import new_state
-from counterpoise.run.watch import Watch
 from counterpoise.store import checkpoint
 from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.rules.bind import OptimizerStepView, bind_rule, copy_initial_weights
@@ -40,7 +40,7 @@ RULED = {
 
 def test_a_step_sees_old_log_probabilities_by_the_weights_that_sampled() -> None:
     policy, rows = tiny.policy(), tiny.rows(seed=1)
-    rows[0] = replace(rows[0], scored_T=np.full(rows[0].num_tokens, -7.0, np.float32))
+    rows[0] = replace(rows[0], trainer_logprobs_T=np.full(rows[0].num_tokens, -7.0, np.float32))
     later = OptimizerStepView(rows, by.reader(policy))
     for row, old_T in zip(rows, later.old_logprobs, strict=True):
         assert old_T is row.old_logprobs
@@ -75,11 +75,11 @@ def test_first_weights_are_kept_only_where_they_are_read(
 ) -> None:
     config = replace(RunConfig(), credit=CreditConfig(rule=rule, rule_settings=settings))
     state = new_state(tiny.policy(), config)
-    assert (state.reference is not None) == kept
-    if state.reference:
+    assert (state.initial_weights is not None) == kept
+    if state.initial_weights:
         for name, p in state.policy.model.named_parameters():
-            assert torch.equal(state.reference[name], p)
-            assert state.reference[name].data_ptr() != p.data_ptr()
+            assert torch.equal(state.initial_weights[name], p)
+            assert state.initial_weights[name].data_ptr() != p.data_ptr()
 
 
 def test_without_a_rule_none_is_bound() -> None:
@@ -91,7 +91,7 @@ def test_without_a_rule_none_is_bound() -> None:
 
 def test_settings_of_no_rule_are_refused() -> None:
     with pytest.raises(PoiseError, match=r"credit\.rule_settings: 'off' has no settings"):
-        from_tables({}, ["credit.rule_settings=['share=1']"])
+        config_from_tables({}, ["credit.rule_settings=['share=1']"])
 
 
 def test_rows_without_signal_are_not_shown_to_a_rule() -> None:
@@ -111,7 +111,7 @@ def test_rows_without_signal_are_not_shown_to_a_rule() -> None:
 def test_a_step_with_a_term_is_not_captured() -> None:
     """Nothing but the feed would be read anew in a replay."""
     policy, rows = tiny.policy(), by.told(tiny.rows(seed=1))
-    config = from_tables({}, ["credit.rule=sdpg", "credit.rule_settings=['alpha=0']"])
+    config = config_from_tables({}, ["credit.rule=sdpg", "credit.rule_settings=['alpha=0']"])
     made = bind_rule(config, by.reader(policy), None).for_step(0)(rows, on_policy=False)
     passes = CapturedPasses()
     passes._pad_if_worthwhile = lambda *_: pytest.fail("asked for a captured pass")  # type: ignore[method-assign]
@@ -125,7 +125,7 @@ def test_a_step_with_a_term_is_not_captured() -> None:
 
 
 def ended(out: Path) -> dict[str, bytes]:
-    last = checkpoint.available(out / "checkpoints")[-1]
+    last = checkpoint.list_checkpoints(out / "checkpoints")[-1]
     return {
         f"{part}/{name}": tensor.tobytes()
         for part in ("model", "optimizer")
@@ -140,10 +140,10 @@ def timeless(records: list[dict]) -> list[dict]:
     ]
 
 
-class Killed(Watch):
+class Killed(RunObserver):
     """Dies in the third iteration: one after the checkpoint."""
 
-    def iterated(self, record: dict) -> None:
+    def on_iteration(self, record: dict) -> None:
         if record["iteration"] == 3:
             raise KeyboardInterrupt
 
@@ -153,7 +153,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> 
     config = load_config("demo", [*RUN, f"credit.rule={name}", *RULED[name]])
     whole = train(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "killed", watch=Killed())
+        train(config, tmp_path / "killed", observer=Killed())
     resumed = train(config, tmp_path / "killed", resume=True)
     assert ended(tmp_path / "killed") == ended(tmp_path / "whole")
     records = timeless(whole.read("metrics"))

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
@@ -140,4 +140,4 @@ def test_no_candidates_leave_the_step_as_it_was() -> None:
 )
 def test_what_cannot_be_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        from_tables({}, ["credit.rule=clip_cov", *sets])
+        config_from_tables({}, ["credit.rule=clip_cov", *sets])

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
@@ -99,7 +99,7 @@ def test_a_first_step_is_plain() -> None:
 def test_a_first_step_with_rows_that_waited() -> None:
     """Only they have moved from where they were sampled: only they are held back."""
     policy, rows = tiny.policy(), tiny.rows(groups=3, size=4, seed=3)
-    rows[:4] = [replace(row, scored_T=row.old_logprobs) for row in rows[:4]]
+    rows[:4] = [replace(row, trainer_logprobs_T=row.old_logprobs) for row in rows[:4]]
     expected = by.gradient(literal(policy, rows, 0.5, 1.0, fresh=8), policy)
     result, found = by.stepped(policy, rows, bound(policy, share=0.5), CONFIG, on_policy=True)
     assert by.relative(found, expected) < 1e-5
@@ -131,4 +131,4 @@ def test_nothing_to_choose_from() -> None:
 )
 def test_what_cannot_be_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        from_tables({}, sets)
+        config_from_tables({}, sets)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.config import ModelConfig
-from counterpoise.config.load import from_tables
+from counterpoise.config.load import config_from_tables
 from counterpoise.credit.hindsight import HINT_TEMPLATE
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, load_policy, wrap_model
@@ -234,4 +234,4 @@ def test_when_beta_has_fallen_to_nothing_no_teacher_is_read() -> None:
 )
 def test_what_cannot_be_is_refused(settings: str, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
-        from_tables({}, ["credit.rule=sdpg", f"credit.rule_settings={settings}"])
+        config_from_tables({}, ["credit.rule=sdpg", f"credit.rule_settings={settings}"])

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.errors import PoiseError, counted
-from counterpoise.files import replacing
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.files import atomic_write, cannot_write
 from counterpoise.hosts.importing.formats import (
     ImportedRollout,
     ImportedStep,
@@ -50,8 +50,8 @@ class ImportSummary:
     def terminal_text(self, out: Path) -> str:
         """A line with the counts, and one for each note."""
         counts = (
-            f"{counted(self.steps, 'step')}, {counted(self.rollouts, 'rollout')} of "
-            f"{counted(self.groups, 'group')}, {counted(self.tokens, 'token')}"
+            f"{format_count(self.steps, 'step')}, {format_count(self.rollouts, 'rollout')} of "
+            f"{format_count(self.groups, 'group')}, {format_count(self.tokens, 'token')}"
         )
         return "\n  ".join((f"{self.source}: {counts} -> {out}", *self.notes))
 
@@ -74,7 +74,7 @@ def import_run(
     loaded = load_tokenizer(tokenizer) if tokenizer else None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out) as temporary:
+        with atomic_write(out) as temporary:
             (temporary / "rollouts").mkdir(parents=True)
             lines = [
                 _write_step(complete_step(step, loaded), temporary)
@@ -93,7 +93,7 @@ def import_run(
             }
             (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
-        raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
+        raise cannot_write(out, fault) from fault
     return summary
 
 

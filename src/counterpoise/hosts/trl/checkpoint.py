@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterpoise.batch.buffer import BufferCounts
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import RolloutKey
 from counterpoise.types import Row
@@ -69,9 +69,9 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
         values_R.append(values)
     header = {"schema": 1, "generation": waiting.generation, "counts": asdict(waiting.counts)}
     # poise.json is written last: a reader that finds it also finds the tensors.
-    with replacing(folder / TENSORS_FILE) as temporary:
+    with atomic_write(folder / TENSORS_FILE) as temporary:
         save_file(tensors, temporary)
-    with replacing(folder / VALUES_FILE) as temporary:
+    with atomic_write(folder / VALUES_FILE) as temporary:
         temporary.write_text(json.dumps({**header, "rows": values_R}), encoding="utf-8")
 
 

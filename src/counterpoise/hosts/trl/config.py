@@ -9,7 +9,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from counterpoise.credit.assign import UNIFORM, parse_settings
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.variants import (
     ADVANTAGES,
@@ -177,4 +177,4 @@ class PoiseConfig(GRPOConfig):
 
 def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
     if name not in (choices := tuple(choices)):
-        raise unknown(kind, name, choices)
+        raise unknown_name(kind, name, choices)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 
 GroupColumns = Mapping[str, np.ndarray]  # of one group: each candidate column and "advantage", [G]
 COSINE_TOLERANCE = 1e-4  # on 1 - cosine; TRL computes with float32 columns
@@ -34,7 +34,7 @@ def parse_reward_columns(reward: str, names: list[str]) -> dict[str, float]:
         name, has_weight, weight = term.strip().rpartition("=")
         name, weight = (name, weight) if has_weight else (weight, "1")
         if name not in names:
-            raise unknown("reward column", name, names)
+            raise unknown_name("reward column", name, names)
         try:
             weights[name] = float(weight)
         except ValueError:

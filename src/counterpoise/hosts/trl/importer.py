@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise.errors import PoiseError, counted, first_line
+from counterpoise.errors import PoiseError, first_line, format_count
 from counterpoise.hosts.importing.formats import (
     AddNote,
     ImportedRollout,
@@ -87,14 +87,16 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
             yield step
     if repeated_groups:
         add_note(
-            f"further groups of a prompt drawn more than once: {counted(repeated_groups, 'group')}"
+            "further groups of a prompt drawn more than once: "
+            f"{format_count(repeated_groups, 'group')}"
         )
     if repeated_files:
         add_note(
-            f"left out because they repeat the generation before: {counted(repeated_files, 'file')}"
+            "left out because they repeat the generation before: "
+            f"{format_count(repeated_files, 'file')}"
         )
     if unscored:
-        add_note(f"left out because nothing scored them: {counted(unscored, 'completion')}")
+        add_note(f"left out because nothing scored them: {format_count(unscored, 'completion')}")
 
 
 def candidate_columns(files: Sequence[Path]) -> list[str]:

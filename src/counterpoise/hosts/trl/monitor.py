@@ -112,7 +112,7 @@ class StepMonitor:
             if row.num_tokens == len(sample.completion_T):
                 old_T = sample.old_logprobs_T if has_old_logprobs else None
                 batch_indices.append(i)
-                rows.append(replace(row, rollout=to_rollout(sample), scored_T=old_T))
+                rows.append(replace(row, rollout=to_rollout(sample), trainer_logprobs_T=old_T))
                 samples.append(sample)
         return batch_indices, rows, samples
 
@@ -152,7 +152,7 @@ class StepMonitor:
             tensors_by_row.update(zip(micro_batch, zip(*split_tensors, strict=True), strict=True))
         arrays = [[t.float().cpu().numpy() for t in tensors_by_row[i][:3]] for i in used]
         logprobs, entropies, pulls = ([line[k] for line in arrays] for k in range(3))
-        old = [rows[i].scored_T for i in used]
+        old = [rows[i].trainer_logprobs_T for i in used]
         return StepResult(
             rows=tuple(used),
             logprobs=logprobs,
@@ -178,7 +178,7 @@ class StepMonitor:
         """(-dL/dlogp of every token, the loss, number of clipped tokens), by autograd."""
         device, lengths = logprobs_M.device, [row.num_tokens for row in rows]
         index_M = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
-        old = [row.scored_T for row in rows]
+        old = [row.trainer_logprobs_T for row in rows]
         old_M = logprobs_M.detach()
         if all(x is not None for x in old):
             old_M = torch.from_numpy(np.concatenate(old)).to(logprobs_M)  # type: ignore[arg-type]

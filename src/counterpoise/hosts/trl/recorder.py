@@ -25,7 +25,7 @@ class OpenIteration:
 
     number: int
     waiting: list[Row]  # in the buffer before this iteration was sampled
-    clock: metrics.Clock = field(default_factory=metrics.Clock)
+    clock: metrics.StageClock = field(default_factory=metrics.StageClock)
     groups: list[Group] = field(default_factory=list)
     decision: Decision | None = None
     batch: list[Row] = field(default_factory=list)  # the decision's rows, with their rollouts
@@ -47,20 +47,20 @@ class OpenIteration:
         views: list[StepMeasurement],
         still_waiting: list[Row],
         max_age: int,
-    ) -> metrics.Iteration:
+    ) -> metrics.IterationResult:
         """The iteration as the native engine records it."""
         plan = self.decision.plan if self.decision else None
         candidates = [*self.waiting, *(row for group in credited for row in group)]
         oldest = self.number - max_age
-        return metrics.Iteration(
+        return metrics.IterationResult(
             number=self.number,
             groups=self.groups,
             scores=scores,
-            credited=credited,
+            credited_groups=credited,
             batch=self.batch,
             plan=plan,
             description=describe_plan(self.batch, plan) if plan else None,
             results=results,
-            views=views,
+            measurements=views,
             drops=find_drops([], candidates, self.batch, still_waiting, oldest),
         )

@@ -19,18 +19,18 @@ from typing import Any
 import torch
 
 from counterpoise.config import RunConfig
-from counterpoise.files import alone, check_alone
+from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
-from counterpoise.loop import conclude, encode
+from counterpoise.loop import encode_prompts, finish_run
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
-from counterpoise.run.state import State, new_state, restore
-from counterpoise.run.trackers.sending import tracked
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState, new_state, restore_state
+from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
-from counterpoise.run.watch import Watch
-from counterpoise.store.finished import check_unfinished
+from counterpoise.store.finished import check_resumable
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -45,7 +45,7 @@ def train(
     *,
     resume: bool = False,
     permissions: ResumePermissions = STRICT,
-    watch: Watch | None = None,
+    observer: RunObserver | None = None,
 ) -> RunFolder:
     """Do what `loop.train` does, with TRL as the trainer."""
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -53,31 +53,36 @@ def train(
     host.require_trl()
     check_options(config, processes)
     check_installed(config.track.to)
-    watch = watch if is_main and watch else Watch()
+    observer = observer if is_main and observer else RunObserver()
     if resume:
-        check_unfinished(out, config)
+        check_resumable(out, config)
         if is_main:
-            check_alone(out)
+            check_unlocked(out)
     elif is_main:
         RunFolder.check_free(out)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
-    prompts = encode(policy, task.train, config, watch)
+    prompts = encode_prompts(policy, task.train, config, observer)
     folder = _open_folder(config, out, resume=resume, is_main=is_main)
-    with alone(out) if is_main else nullcontext():  # process 0 writes for all
+    with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all
         if resume:
             # Another process may have finished the run while the model was being loaded.
-            check_unfinished(out, config)
-            state = restore(
-                folder, policy, config, watch.say, heldout=task.heldout, permissions=permissions
+            check_resumable(out, config)
+            state = restore_state(
+                folder,
+                policy,
+                config,
+                observer.notify,
+                heldout=task.heldout,
+                permissions=permissions,
             )
         else:
             state = new_state(policy, config)
         if is_main:
             _write_header(folder, config, policy)
-            warn_of_overlap(task.train, benchmarks, folder, watch.say)
+            warn_of_overlap(task.train, benchmarks, folder, observer.notify)
         options = config.verify
         verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
 
@@ -85,21 +90,21 @@ def train(
         from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 
         recorder = RunRecorder(
-            RecordedRun(config, prompts, task.heldout, verifier, folder, watch),
+            RecordedRun(config, prompts, task.heldout, verifier, folder, observer),
             state,
             is_main=is_main,
         )
-        with tracked(folder, config.track.to if is_main else [], watch.say):
+        with track_run(folder, config.track.to if is_main else [], observer.notify):
             try:
                 with explain_out_of_memory(GENERAL_REMEDY):
-                    watch.started(config, policy.num_parameters, state.iteration)
+                    observer.on_start(config, policy.num_parameters, state.iteration)
                     recorder.evaluate_heldout()
                     if state.iteration < config.loop.iterations:
                         _train_with_trl(recorder, processes)
             finally:
                 verifier.close()
             if is_main:
-                conclude(policy, config, folder, watch)
+                finish_run(policy, config, folder, observer)
     return folder
 
 
@@ -174,7 +179,7 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             raise
 
 
-def warmup_schedule(state: State) -> torch.optim.lr_scheduler.LambdaLR:
+def warmup_schedule(state: RunState) -> torch.optim.lr_scheduler.LambdaLR:
     """lr * min(1, (k + 1) / warmup_steps) after k optimizer steps, as in `update/optimizer.py`.
 
     k is the native optimizer's count, which leaves skipped steps out; the schedule's own does not.
@@ -187,7 +192,7 @@ def warmup_schedule(state: State) -> torch.optim.lr_scheduler.LambdaLR:
     )
 
 
-def _restore_waiting(trainer: Any, state: State) -> None:
+def _restore_waiting(trainer: Any, state: RunState) -> None:
     """Give the trainer the iteration and the waiting rows that `state` was restored with."""
     waiting = state.buffer.state()
     rollouts_by_key = {}
@@ -204,7 +209,7 @@ def _restore_waiting(trainer: Any, state: State) -> None:
     trainer.resume_after(state.iteration, rollouts_by_key)
     trainer.skipped_in_a_row = state.skipped_in_a_row
     if trainer.planner.buffer is not None:
-        bare_rows = [replace(row, rollout=None, scored_T=None) for row in waiting]
+        bare_rows = [replace(row, rollout=None, trainer_logprobs_T=None) for row in waiting]
         trainer.planner.restore_buffer(bare_rows, state.buffer.counts)
 
 
@@ -213,5 +218,5 @@ def _write_header(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     if config.store.report or config.store.tokens:
         folder.write_vocabulary(policy.vocabulary_texts())
     engine = {"schema": 1, "engine": "trl", "version": version("trl")}
-    with folder.replacing("engine.json") as temporary:
+    with folder.atomic_write("engine.json") as temporary:
         temporary.write_text(json.dumps(engine), encoding="utf-8")

@@ -180,7 +180,9 @@ def trainer_arguments(
     sample, update, steps = config.sample, config.update, config.batch.steps
     rows = sample.prompts * sample.group_size // (steps * processes)
     # A balanced batch may be larger than a generation, and its passes must fit into memory too.
-    most_rows = -(-max(config.target, sample.prompts * sample.group_size) // (steps * processes))
+    most_rows = -(
+        -max(config.balance_target, sample.prompts * sample.group_size) // (steps * processes)
+    )
     length = min(longest_prompt, sample.max_prompt_tokens) + sample.max_new_tokens
     passes = fewest_passes(rows, most_rows, max(1, update.micro_tokens // length))
     return {

@@ -26,12 +26,12 @@ from counterpoise.hosts.trl.monitor import StepMonitor
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision
 from counterpoise.hosts.trl.recorder import OpenIteration
-from counterpoise.loop import FINISHING, evaluate, look_at
+from counterpoise.loop import FINISHING_NOTICE, evaluate, make_monitor
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.run import metrics
-from counterpoise.run.interrupts import postponed
-from counterpoise.run.state import State, check_finite, refill_buffer, save
-from counterpoise.run.watch import Watch
+from counterpoise.run.interrupts import postpone_interrupts
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState, check_finite, refill_buffer, save_state
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
@@ -65,26 +65,28 @@ class RecordedRun:
     heldout: Sequence[Prompt]
     verifier: Verifier
     folder: RunFolder
-    watch: Watch
+    observer: RunObserver
 
 
 class RunRecorder(StepMonitor):
     """Records every step, evaluates and saves checkpoints where they are due."""
 
-    def __init__(self, run: RecordedRun, state: State, *, is_main: bool) -> None:
+    def __init__(self, run: RecordedRun, state: RunState, *, is_main: bool) -> None:
         # No super().__init__: the trainer, which it needs, is made later and sets itself here.
         self.run, self.state, self.is_main = run, state, is_main
         self.skip_reason = ""  # why the optimizer skipped the latest step; "" if it did not
         self.reads_steps = bool(run.config.monitor.every or run.config.store.tokens)
         self.iteration: RunIteration | None = None
         self.saved_iteration = state.iteration  # of the latest checkpoint
-        self.interrupt_guard = ExitStack()  # holds `postponed` while an iteration is open
+        self.interrupt_guard = ExitStack()  # holds `postpone_interrupts` while an iteration is open
         self.stop_requested: Callable[[], bool] = lambda: False
 
     # -- an iteration, in the order of its calls -----------------------------------------------
 
     def begin_iteration(self, number: int) -> None:
-        self.stop_requested = self.interrupt_guard.enter_context(postponed(FINISHING))
+        self.stop_requested = self.interrupt_guard.enter_context(
+            postpone_interrupts(FINISHING_NOTICE)
+        )
         self.iteration = RunIteration(number, waiting=self._buffered_rows())
 
     def record_samples(
@@ -122,13 +124,13 @@ class RunRecorder(StepMonitor):
             return
         if step == 0:
             self.iteration.batch = self._decision_rows(decision)
-            self.iteration.monitor = look_at(
+            self.iteration.monitor = make_monitor(
                 self.state, self.iteration.batch, decision.plan, self.run.config
             )
         rows = [self.iteration.batch[i] for i in decision.plan.steps[step]]
         # On-policy rows get their old log-probabilities from the pass itself: ratio exactly 1.
         if self.trainer.on_policy(decision, step):
-            rows = [replace(row, scored_T=None) for row in rows]
+            rows = [replace(row, trainer_logprobs_T=None) for row in rows]
         result = self.evaluate_rows(rows)
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
@@ -195,14 +197,14 @@ class RunRecorder(StepMonitor):
         """Save the last iteration, if it lacks a checkpoint, after an interrupt between two."""
         unsaved = self.saved_iteration != self.state.iteration
         if self.is_main and self.iteration is None and unsaved:
-            with postponed(SAVING):
+            with postpone_interrupts(SAVING):
                 self._save_checkpoint()
 
     def evaluate_heldout(self) -> None:
         """Held-out success, where it is due at this iteration."""
         run = self.run
         if self.is_main:
-            evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.watch)
+            evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.observer)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class RunRecorder(StepMonitor):
         buffer = self.trainer.planner.buffer
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = self.state.buffer
-        line = metrics.record(record, buffer, clock)
+        line = metrics.metrics_record(record, buffer, clock)
         if not self.reads_steps and iteration.logs:
             means = {
                 name: float(np.mean([log[trl_name] for log in iteration.logs]))
@@ -237,7 +239,7 @@ class RunRecorder(StepMonitor):
             }
             line = {**line, "steps": len(iteration.logs), **means}
         write_iteration(self.run.folder, record, line, config.store)
-        self.run.watch.iterated(line)
+        self.run.observer.on_iteration(line)
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint of the native format, with the tokens of waiting rows."""
@@ -246,7 +248,7 @@ class RunRecorder(StepMonitor):
             refill_buffer(self.state, [self._with_rollout(row) for row in buffer.state()])
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
-        save(self.run.folder, self.state, self.run.config)
+        save_state(self.run.folder, self.state, self.run.config)
         self.saved_iteration = self.state.iteration
 
     # -- rows under the native engine's names --------------------------------------------------
@@ -270,7 +272,7 @@ class RunRecorder(StepMonitor):
         # TRL's own sampler returns no log-probabilities.
         unknown = np.full(len(rollout.response_tokens), np.nan, np.float32)
         rollout = replace(rollout, sampled_logprobs=unknown)
-        return replace(row, rollout=rollout, scored_T=sample.old_logprobs_T)
+        return replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
 
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""

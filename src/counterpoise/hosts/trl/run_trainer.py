@@ -24,7 +24,7 @@ from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout
 from counterpoise.hosts.trl.run_recorder import RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
-from counterpoise.loop import MAX_SKIPPED
+from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.load import Policy
 from counterpoise.model.templates import TEMPLATES, fill_template
 from counterpoise.sample.collect import EncodedPrompt, pick_prompts
@@ -101,7 +101,7 @@ class RunTrainer(PoiseGRPOTrainer):
     def _reader(self) -> PolicyReader | None:
         state, run = self.recorder.state, self.run
         temperature, seed = run.sample.temperature, run.loop.seed
-        return PolicyReader(state.policy, temperature, state.micro, self._generation, seed)
+        return PolicyReader(state.policy, temperature, state.micro_batch, self._generation, seed)
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int
@@ -194,9 +194,9 @@ class _StepCallbacks(TrainerCallback):
         # A step without signal says nothing about divergence, so it neither counts nor resets.
         if reason != "no signal":
             trainer.skipped_in_a_row = trainer.skipped_in_a_row + 1 if reason else 0
-        if trainer.skipped_in_a_row >= MAX_SKIPPED:
+        if trainer.skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise PoiseError(
-                f"{MAX_SKIPPED} optimizer steps in a row had a gradient that is not finite: "
+                f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a gradient that is not finite: "
                 "start anew with a lower update.lr; what the run wrote before is intact"
             )
 

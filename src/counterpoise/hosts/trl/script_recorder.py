@@ -25,7 +25,7 @@ import numpy as np
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
-from counterpoise.files import leftovers, remove_leftovers
+from counterpoise.files import cannot_write, find_leftovers, remove_leftovers
 from counterpoise.hosts.importing.formats import hash_prompt
 from counterpoise.hosts.trl.importer import render_text
 from counterpoise.hosts.trl.padding import UnpaddedRollout
@@ -86,12 +86,12 @@ class ScriptRecorder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise PoiseError(f"run_folder={path} cannot be written: {fault.strerror}") from fault
+            raise cannot_write(f"run_folder={path}", fault) from fault
         if resumed:
             self.folder.rewind(trainer._generation)
         else:
             remove_leftovers(path, IMPORTED)
-        with self.folder.replacing(IMPORTED) as temporary:
+        with self.folder.atomic_write(IMPORTED) as temporary:
             temporary.write_text(json.dumps(describe_run(trainer), indent=1), encoding="utf-8")
         if trainer.monitor:
             self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
@@ -126,7 +126,7 @@ class ScriptRecorder:
             sample = self.trainer.rollouts_by_key[row.name]
             rollout = _bare_rollout(sample)
             self.iteration.batch.append(
-                replace(row, rollout=rollout, scored_T=sample.old_logprobs_T)
+                replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
             )
 
     def record_view(
@@ -174,7 +174,7 @@ class ScriptRecorder:
         buffer = planner.buffer
         if buffer is None:
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
-        line = metrics.record(record, buffer, iteration.clock)
+        line = metrics.metrics_record(record, buffer, iteration.clock)
         grad_norms = iteration.grad_norms
         line["grad_norm"] = float(np.mean(grad_norms)) if grad_norms else None
         line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
@@ -221,7 +221,7 @@ def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
 def _check_free(path: Path) -> None:
     try:
         # A process that was killed at its start leaves only its unfinished imported.json.
-        unfinished = set(leftovers(path, IMPORTED))
+        unfinished = set(find_leftovers(path, IMPORTED))
         is_free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - unfinished)
     except OSError as fault:
         raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import settings_of
+from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.hosts import cluster_size
 from counterpoise.hosts.verl.run_options import (
     ACTOR,
@@ -27,7 +27,7 @@ from counterpoise.hosts.verl.run_options import (
 )
 from counterpoise.model.load import find_model_folder
 from counterpoise.model.templates import AUTO, TEMPLATES
-from counterpoise.run.estimate import shape_of
+from counterpoise.run.estimate import find_shape
 
 UNREACHED_BOUND = 1e9  # a bound that turns a limit off
 GPUS_PER_NODE = 8
@@ -96,7 +96,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
 def _sampling(config: RunConfig) -> dict[str, Any]:
     sample, evaluation = config.sample, config.evaluate
     # check_options has refused more than one.
-    (evaluation_setting,) = settings_of(evaluation.settings, sample)
+    (evaluation_setting,) = parse_settings(evaluation.settings, sample)
     return {
         "data.max_prompt_length": sample.max_prompt_tokens,
         "data.max_response_length": sample.max_new_tokens,
@@ -155,7 +155,7 @@ def _batching(config: RunConfig) -> dict[str, Any]:
 
 def gpu_settings(config: RunConfig) -> dict[str, int]:
     """The number of GPUs of 80 GB by `cluster_size.py`: whole nodes of eight, or part of one."""
-    shape = shape_of(config.model.name)
+    shape = find_shape(config.model.name)
     gpus = cluster_size.fewest_gpus(config, shape) if shape else GPUS_PER_NODE
     # 0: no number of GPUs is enough by the estimate; the most is the best guess.
     gpus = gpus or max(cluster_size.GPU_COUNTS)
@@ -194,7 +194,7 @@ def format_command(config: RunConfig, out: Path | None) -> str:
 
 def _gpus_with_checkpointing(config: RunConfig) -> int:
     """The number of GPUs with checkpointing, if smaller than without; else 0."""
-    shape = shape_of(config.model.name)
+    shape = find_shape(config.model.name)
     if shape is None or config.update.checkpointing:
         return 0
     checkpointed = replace(config, update=replace(config.update, checkpointing=True))

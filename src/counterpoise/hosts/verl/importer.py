@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, counted
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import (
     AddNote,
     ImportedRollout,
@@ -56,8 +56,8 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
             yield ImportedStep(steps[0], tuple(rollouts))
     if steps_without_uid:
         add_note(
-            f"no uid in {counted(steps_without_uid, 'step')}: equal prompts of a step are taken "
-            "as a group"
+            f"no uid in {format_count(steps_without_uid, 'step')}: equal prompts of a step are "
+            "taken as a group"
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.variants import ADVANTAGES, BALANCE_UNITS, COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 
 SECTION = "poise"
@@ -48,7 +48,7 @@ def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
     values: dict[str, Any] = {}
     for name, value in section.items():
         if name not in types:
-            raise unknown("option of +poise", str(name), types)
+            raise unknown_name("option of +poise", str(name), types)
         # YAML reads `1` as an int, which is a fine value for a float option.
         values[name] = float(value) if type(value) is int and types[name] is float else value
         if type(values[name]) is not types[name]:
@@ -91,7 +91,7 @@ def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
     """Our options; raises with one line that says what to change."""
     name = credit_name(config)
     if name is not None and name not in ADVANTAGES:
-        raise unknown(
+        raise unknown_name(
             "adv_estimator",
             ESTIMATOR_PREFIX + name,
             [ESTIMATOR_PREFIX + advantage for advantage in ADVANTAGES],
@@ -214,4 +214,4 @@ def _reward_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
 
 def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
     if name not in (choices := tuple(choices)):
-        raise unknown(kind, name, choices)
+        raise unknown_name(kind, name, choices)

@@ -23,7 +23,7 @@ from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.command import build_command, template_name
 from counterpoise.hosts.verl.run_options import check_options
 from counterpoise.model.templates import fill_template
-from counterpoise.plugins import is_own
+from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -41,10 +41,10 @@ def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     warn_of_overlap(task.train, benchmarks, folder, echo_message)
     # verl needs a validation file even without validation: then it holds one training problem.
     for name, prompts in (("train", task.train), ("heldout", task.heldout)):
-        with folder.replacing(f"{name}.parquet") as temporary:
+        with folder.atomic_write(f"{name}.parquet") as temporary:
             pq.write_table(prompt_table(prompts or task.train[:1], config), temporary)
     engine = {"schema": 1, "engine": "verl", "version": host.SUPPORTED_VERSION}
-    with folder.replacing("engine.json") as temporary:
+    with folder.atomic_write("engine.json") as temporary:
         temporary.write_text(json.dumps(engine), encoding="utf-8")
     return folder
 
@@ -70,7 +70,7 @@ def prompt_table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
 
 
 def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
-    if not is_own(config.verify.name):
+    if not is_plugin(config.verify.name):
         return {}
     try:
         columns = json.dumps(dict(prompt.columns), ensure_ascii=False)
@@ -89,9 +89,9 @@ def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:
         "TENSORBOARD_DIR": str(out / "tensorboard"),
     }
     if "wandb" in config.track.to:
-        from counterpoise.run.trackers.wandb import run_id
+        from counterpoise.run.trackers.wandb import load_run_id
 
-        wandb_run = run_id(out / "wandb")
+        wandb_run = load_run_id(out / "wandb")
         variables |= {"WANDB_DIR": str(out), "WANDB_RUN_ID": wandb_run, "WANDB_RESUME": "allow"}
     return variables
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counterpoise.credit.assign import parse_settings
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
 
@@ -56,7 +56,7 @@ def parse_weightings(
                 f"{name} is a folder: the name of the weights comes first, poise credit NAME {name}"
             )
         if name not in TOKEN_WEIGHTS:
-            raise unknown("token weights", name, TOKEN_WEIGHTS)
+            raise unknown_name("token weights", name, TOKEN_WEIGHTS)
         entry_settings += settings
         # Without explicit settings, a weighting is shown as the run trained with it.
         if not entry_settings and run_weighting and run_weighting.name == name:

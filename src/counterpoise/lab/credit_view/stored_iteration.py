@@ -14,7 +14,7 @@ from pathlib import Path
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.credit.reward_mixtures import configured_mixture
-from counterpoise.errors import PoiseError, ranges
+from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
@@ -76,7 +76,7 @@ class StoredIteration:
             )
         policy = load_policy(self.model)
         if self.weights and self.weights.folder:
-            checkpoint.take_weights(policy.model, policy.name, self.weights.folder)
+            checkpoint.load_checkpoint_weights(policy.model, policy.name, self.weights.folder)
         # A model with another tokenizer would read other text, or fail in the embedding.
         check_vocabulary(self.groups, len(policy.decoder.unembedding))
         return policy
@@ -94,7 +94,7 @@ def read_stored_iteration(
         available_weights = {None: PolicyWeights(None, None)}
     files = _files(path)
     if iteration is not None and iteration not in files:
-        stored_ranges = ranges(sorted(files))
+        stored_ranges = format_ranges(sorted(files))
         raise PoiseError(
             f"{path} has no rollouts of iteration {iteration}, only of {stored_ranges}"
         )
@@ -132,9 +132,9 @@ def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, P
     if is_imported(path):
         return RunConfig(), {}
     folder = RunFolder.open(path)
-    config = folder.config()
+    config = folder.read_config()
     available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
-    for checkpoint_folder in checkpoint.available(folder.checkpoints):
+    for checkpoint_folder in checkpoint.list_checkpoints(folder.checkpoints):
         iterations_trained = int(checkpoint_folder.name.removeprefix(checkpoint.PREFIX))
         available_weights[iterations_trained] = PolicyWeights(iterations_trained, checkpoint_folder)
     return config, available_weights

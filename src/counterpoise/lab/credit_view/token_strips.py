@@ -65,7 +65,8 @@ def tokens_panel(result: CreditViewResult) -> Panel:
                 "index": rows[row_index].index,
                 "token": rows[row_index].content.response_tokens.tolist(),
                 "told": [
-                    [start, tokens.tolist()] for start, tokens in rows[row_index].content.told
+                    [start, tokens.tolist()]
+                    for start, tokens in rows[row_index].content.observations
                 ],
                 "weights": [
                     round_weights(weighting.weights[row_index]) for weighting in result.weightings
@@ -96,7 +97,7 @@ def tokens_panel(result: CreditViewResult) -> Panel:
 
 def row_texts(row: Row) -> list[Ints]:
     """The response's tokens, and those that an environment inserted between them."""
-    return [row.content.response_tokens, *(tokens for _, tokens in row.content.told)]
+    return [row.content.response_tokens, *(tokens for _, tokens in row.content.observations)]
 
 
 def round_weights(w_T: np.ndarray) -> list[float]:

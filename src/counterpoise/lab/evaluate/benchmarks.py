@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.templates import AUTO
 from counterpoise.task import hub, jsonl
 from counterpoise.types import Prompt
@@ -73,7 +73,7 @@ def find_benchmark(name: str, data: Path | None) -> Benchmark:
         if data
         else []
     )
-    error = unknown("benchmark", name, [*BENCHMARKS, *local_names])
+    error = unknown_name("benchmark", name, [*BENCHMARKS, *local_names])
     raise PoiseError(f"{error}; with --data, any NAME.jsonl of the folder")
 
 

@@ -60,7 +60,7 @@ def resolve_models(names: Sequence[str]) -> list[ModelSource]:
 def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
     policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
-        checkpoint.take_weights(policy.model, policy.name, Path(source.name))
+        checkpoint.load_checkpoint_weights(policy.model, policy.name, Path(source.name))
     return policy
 
 
@@ -100,23 +100,27 @@ def _place(name: str) -> str:
             f"no model '{name}': no such folder; give 'embedded', 'smollm2', a folder, a run, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
-    if path.is_dir() and not checkpoint.run_of(path) and not (path / "config.json").is_file():
+    if (
+        path.is_dir()
+        and not checkpoint.run_of_checkpoint(path)
+        and not (path / "config.json").is_file()
+    ):
         raise PoiseError(f"{name} holds no model: config.json is missing")
     return name
 
 
 def _base(name: str) -> str:
-    run = checkpoint.run_of(Path(name))
-    return RunFolder.open(run).config().model.name if run else name
+    run = checkpoint.run_of_checkpoint(Path(name))
+    return RunFolder.open(run).read_config().model.name if run else name
 
 
 def _template(name: str) -> str:
     """The option `model.template` of the run that trained the model."""
     path = Path(name).resolve()
-    run = checkpoint.run_of(path)
+    run = checkpoint.run_of_checkpoint(path)
     if run is None and path.name == "model" and is_run(path.parent):
         run = path.parent
-    return RunFolder.open(run).config().model.template if run else AUTO
+    return RunFolder.open(run).read_config().model.template if run else AUTO
 
 
 def _labels(names: Sequence[str]) -> list[str]:
@@ -147,7 +151,7 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _digest(name: str) -> str:
     folder = Path(find_model_folder(name))
-    pattern = checkpoint.MODEL if checkpoint.run_of(folder) else "*.safetensors"
+    pattern = checkpoint.MODEL_FILE if checkpoint.run_of_checkpoint(folder) else "*.safetensors"
     files = sorted(folder.glob(pattern)) if folder.is_dir() else []
     # A hub id or a random shape has no files here; its name identifies it.
     if not files:

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.config.evaluation_settings import Setting
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.evaluate import PAPER, benchmarks, models
 from counterpoise.lab.evaluate.benchmarks import Benchmark
 from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
-from counterpoise.plugins import is_own
+from counterpoise.plugins import is_plugin
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.plugin_reward import wanted
@@ -40,7 +40,7 @@ class EvaluationOptions:
     out: Path
     benchmarks: Sequence[str] = PAPER
     data: Path | None = None  # None: download from the hub
-    settings: Sequence[Setting] = (Setting(0.6, 0.95),)
+    settings: Sequence[EvaluationSetting] = (EvaluationSetting(0.6, 0.95),)
     samples: Mapping[str, int] = field(default_factory=dict)  # by benchmark; "" for the others
     template: str | None = None
     max_new_tokens: int | None = None
@@ -140,12 +140,12 @@ def check_names(options: EvaluationOptions) -> None:
         raise PoiseError("--bench names no benchmark: give at least one, as in --bench math500")
     for name in options.samples:
         if name and name not in options.benchmarks:
-            raise unknown("benchmark in --samples", name, options.benchmarks)
+            raise unknown_name("benchmark in --samples", name, options.benchmarks)
     for role in options.fields:
         if role not in benchmarks.ROLES:
-            raise unknown("field in --fields", role, benchmarks.ROLES)
+            raise unknown_name("field in --fields", role, benchmarks.ROLES)
     if options.sampler not in SAMPLERS:
-        raise unknown("sampler", options.sampler, SAMPLERS)
+        raise unknown_name("sampler", options.sampler, SAMPLERS)
     VERIFIERS.load(options.verifier)  # fails for an unknown name or a missing function
     for name, value, choices in (
         ("--device", options.device, ("auto", "cpu", "cuda")),
@@ -161,7 +161,7 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
-    keep = wanted(options.verifier).columns if is_own(options.verifier) else ()
+    keep = wanted(options.verifier).columns if is_plugin(options.verifier) else ()
     for benchmark in selected:
         prompts = benchmarks.load_problems(benchmark, options.data, options.fields, keep)[
             : options.limit
@@ -220,7 +220,7 @@ def choose_max_new_tokens(
 def make_header(
     problem_set: BenchmarkProblems,
     source: ModelSource,
-    setting: Setting,
+    setting: EvaluationSetting,
     encoded: EncodedPrompts,
     max_new_tokens: int,
     options: EvaluationOptions,

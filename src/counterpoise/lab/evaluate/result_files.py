@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.errors import PoiseError
-from counterpoise.files import FULL, append_line, replacing, whole_lines
+from counterpoise.files import DISK_FULL_ERRORS, append_line, atomic_write, read_complete_lines
 
 SCHEMA = 1
 ORDER_FILE = "evaluation.json"
@@ -61,8 +61,8 @@ class ResultHeader:
     verifier: str
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.temperature, self.top_p)
+    def setting(self) -> EvaluationSetting:
+        return EvaluationSetting(self.temperature, self.top_p)
 
     @property
     def file(self) -> str:
@@ -125,7 +125,7 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
     # On file systems without locks two commands may run at once and write the header and problems
     # twice, so repeated headers are skipped and the last result of a problem counts.
     try:
-        lines = [json.loads(line) for line in whole_lines(path)]
+        lines = [json.loads(line) for line in read_complete_lines(path)]
         if not lines or lines[0]["schema"] != SCHEMA:
             raise ValueError(f"its first line is no header of schema {SCHEMA}")
         header = ResultHeader(
@@ -206,7 +206,7 @@ def read_result_files(folder: Path) -> list[ResultFile]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    with _writing(path), replacing(path) as temporary:
+    with _writing(path), atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
@@ -234,7 +234,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "free some space" if error.errno in FULL else "fix that"
+        remedy = "free some space" if error.errno in DISK_FULL_ERRORS else "fix that"
         raise PoiseError(
             f"{path} could not be written: {error.strerror}. Earlier results are intact: "
             f"{remedy}, then give the same command again"

@@ -21,7 +21,7 @@ import torch
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
+from counterpoise.files import cannot_write, folder_lock
 from counterpoise.lab.evaluate import models
 from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.lab.evaluate.plan import (
@@ -35,7 +35,7 @@ from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultHeader, 
 from counterpoise.lab.evaluate.summary import EvaluationSummary, write_summary
 from counterpoise.model.fit_memory import explain_out_of_memory
 from counterpoise.model.load import Policy
-from counterpoise.plugins import is_own, pinned
+from counterpoise.plugins import is_plugin, pin_plugin
 from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
@@ -55,11 +55,11 @@ def evaluate(
     """Run or continue the evaluation, and return the summary of all results."""
     progress = progress or EvaluationProgress()
     # A user's verifier is pinned by its content, which becomes part of every file's header.
-    if is_own(options.verifier):
-        options = replace(options, verifier=pinned(options.verifier, Path()))
+    if is_plugin(options.verifier):
+        options = replace(options, verifier=pin_plugin(options.verifier, Path()))
     jobs = plan_jobs(options)
     prepare_folder(options.out)
-    with alone(options.out):
+    with folder_lock(options.out):
         return fill_result_files(jobs, options, progress)
 
 
@@ -111,7 +111,7 @@ def prepare_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise PoiseError(f"{out} cannot be written: {fault.strerror}") from fault
+        raise cannot_write(out, fault) from fault
 
 
 def judge_model(

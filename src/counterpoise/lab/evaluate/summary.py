@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.lab.evaluate.result_files import SCHEMA, ResultFile, read_result_files, write_json
 from counterpoise.lab.evaluate.score import BenchmarkScore, score_benchmark, solved_any
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
@@ -24,7 +24,7 @@ class SummaryLine:
     """A row of the table: one model at one sampling setting."""
 
     model: str
-    setting: Setting
+    setting: EvaluationSetting
     scores: dict[str, BenchmarkScore]  # by benchmark
     average: IntervalEstimate | None  # None: a benchmark is missing
     # By benchmark: this model minus the first one at the same setting.
@@ -82,7 +82,7 @@ class EvaluationSummary:
 
 
 def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
-    files_by_line: dict[tuple[str, Setting], dict[str, ResultFile]] = {}
+    files_by_line: dict[tuple[str, EvaluationSetting], dict[str, ResultFile]] = {}
     for result_file in result_files:
         if result_file.judged:
             key = (result_file.header.model, result_file.header.setting)
@@ -118,7 +118,7 @@ def write_summary(folder: Path) -> EvaluationSummary:
 
 def _line(
     model: str,
-    setting: Setting,
+    setting: EvaluationSetting,
     result_files: dict[str, ResultFile],
     names: Sequence[str],
     first: dict[str, ResultFile] | None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from counterpoise.config.evaluation_settings import Setting, parse_grid
+from counterpoise.config.evaluation_settings import EvaluationSetting, parse_grid
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile
 from counterpoise.lab.evaluate.score import solved_shares
@@ -24,7 +24,7 @@ from counterpoise.statistics.prompt_intervals import (
 TEMPERATURES, TOP_PS = (1.0, 0.6), (0.7, 0.95)  # Table 4
 
 
-def parse_settings(temperature: str, top_p: str, *, sweep: bool) -> list[Setting]:
+def parse_settings(temperature: str, top_p: str, *, sweep: bool) -> list[EvaluationSetting]:
     """The settings of --temperature and --top-p: all pairs of a sweep, else the only one.
 
     Example:
@@ -35,7 +35,7 @@ def parse_settings(temperature: str, top_p: str, *, sweep: bool) -> list[Setting
     top_ps = parse_grid("--top-p", top_p, TOP_PS if sweep else (0.95,))
     if not sweep and len(temperatures) * len(top_ps) > 1:
         raise PoiseError("several values of --temperature or --top-p are a sweep: add --sweep")
-    return [Setting(*pair) for pair in product(temperatures, top_ps)]
+    return [EvaluationSetting(*pair) for pair in product(temperatures, top_ps)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class SettingChoice:
     """
 
     model: str
-    best: Setting
+    best: EvaluationSetting
     mean: float
     # Average of each other setting minus the best's, paired by problem.
-    differences: dict[Setting, IntervalEstimate]
+    differences: dict[EvaluationSetting, IntervalEstimate]
 
-    def indistinguishable(self) -> list[Setting]:
+    def indistinguishable(self) -> list[EvaluationSetting]:
         """Settings that these problems cannot distinguish from the best one."""
         return [setting for setting, gap in self.differences.items() if gap.high >= 0]
 
@@ -71,7 +71,7 @@ class SettingChoice:
 
 def choose_settings(result_files: Sequence[ResultFile]) -> list[SettingChoice]:
     """The choice of every model with several settings; that of the last model is the result."""
-    by_model: dict[str, dict[Setting, dict[str, ResultFile]]] = {}
+    by_model: dict[str, dict[EvaluationSetting, dict[str, ResultFile]]] = {}
     for result_file in result_files:
         files_by_benchmark = by_model.setdefault(result_file.header.model, {}).setdefault(
             result_file.header.setting, {}
@@ -85,7 +85,7 @@ def choose_settings(result_files: Sequence[ResultFile]) -> list[SettingChoice]:
 
 
 def choose_setting(
-    model: str, files_by_setting: Mapping[Setting, Mapping[str, ResultFile]]
+    model: str, files_by_setting: Mapping[EvaluationSetting, Mapping[str, ResultFile]]
 ) -> SettingChoice:
     means = {setting: _mean(benchmarks) for setting, benchmarks in files_by_setting.items()}
     best = max(means, key=lambda setting: means[setting])

@@ -26,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from counterpoise.errors import counted
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, learning_rates
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
@@ -198,7 +198,7 @@ def judge_comparisons(
 def describe_comparison(comparison: Comparison) -> str:
     """One comparison as a sentence."""
     at_rollouts, at_updates = comparison.rollouts, comparison.updates
-    rate, seeds = f"at lr {comparison.rate:g}", counted(at_rollouts.n, "seed")
+    rate, seeds = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
     if comparison.identical_runs:
         return f"{rate} both arms made the same runs over {seeds}: the option had no effect"
     remark = ""

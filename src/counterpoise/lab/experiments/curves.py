@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
-from counterpoise.config.evaluation_settings import by_setting
+from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
@@ -78,7 +78,7 @@ def _rarer_sign_share(positive_share: float | None) -> float | None:
 def _heldout_success(folder: RunFolder) -> dict[str, dict[int, float]]:
     """Column -> {iteration: held-out success}."""
     success_by_column: dict[str, dict[int, float]] = {HELDOUT_COLUMN: {}}
-    evaluations = by_setting(folder.read("evaluations"))
+    evaluations = group_by_setting(folder.read("evaluations"))
     for setting_index, (setting, lines) in enumerate(evaluations.items()):
         column = f"{HELDOUT_COLUMN}@{setting}" if setting_index else HELDOUT_COLUMN
         success_by_column[column] = {line["iteration"]: line["mean"] for line in lines}

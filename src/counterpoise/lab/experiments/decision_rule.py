@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counterpoise.errors import counted
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
@@ -26,7 +26,7 @@ def describe_rule(experiment: Experiment) -> str:
     setting = next(iter(experiment.heldout_columns.values()))
     level = f"{100 * experiment.options.level:g} % intervals"
     if experiment.family > 1:
-        level += f" that hold for {counted(experiment.family, 'comparison')} together"
+        level += f" that hold for {format_count(experiment.family, 'comparison')} together"
     sentences = [
         f"An arm minus {experiment.baseline} in held-out success at {setting}, paired by seed and "
         "read at equal rollouts and at equal updates (the fewer that either run of a pair spent), "

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.config.load import load_config, own_functions
-from counterpoise.errors import counted
+from counterpoise.config.load import find_plugin_options, load_config
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.design import RunKey
@@ -25,9 +25,9 @@ from counterpoise.lab.experiments.experiment_file import Experiment, prefix_erro
 from counterpoise.lab.experiments.pieces import read_pieces
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
-from counterpoise.run.estimate import data, memory
-from counterpoise.run.try_plugins import rehearse
-from counterpoise.store.finished import finished
+from counterpoise.run.estimate import describe_memory, describe_problems
+from counterpoise.run.try_plugins import try_plugins
+from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder, check_no_run, is_run
 
 
@@ -55,7 +55,7 @@ def survey_progress(
         folder = out / "runs" / key.name
         # Folders may hold runs that finished after the table was last written.
         if key not in curves and is_run(folder):
-            if finished(folder, experiment.run_config.loop.iterations):
+            if is_finished(folder, experiment.run_config.loop.iterations):
                 curves[key] = read_curve(RunFolder.open(folder))
             else:
                 started.add(key)
@@ -81,18 +81,21 @@ def describe_plan(
     design, run = experiment.design, experiment.run_config
     rollouts = run.loop.iterations * run.sample.prompts * run.sample.group_size
     sizes = {"arm": len(design.arms), "rate": len(design.rates), "seed": len(design.seeds)}
-    run_counts = " x ".join(counted(size, noun) for noun, size in sizes.items())
-    run_counts += f" = {counted(len(design.run_keys()), 'run')}"
+    run_counts = " x ".join(format_count(size, noun) for noun, size in sizes.items())
+    run_counts += f" = {format_count(len(design.run_keys()), 'run')}"
     seeds = f"{design.seeds[0]} to {design.seeds[-1]}" if len(design.seeds) > 1 else design.seeds[0]
     progress = survey_progress(experiment, keys, out) if out else None
     lines = [
         f"{experiment.name} ({experiment.digest}): {run_counts}, {len(keys):,} of them now",
-        f"a run: {counted(run.loop.iterations, 'iteration')}, {rollouts:,} rollouts, held-out "
+        f"a run: {format_count(run.loop.iterations, 'iteration')}, {rollouts:,} rollouts, held-out "
         f"success at {', '.join(experiment.heldout_columns.values())}",
         *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seeds}; against "
         f"{experiment.baseline}",
-        *(f"  {line}" for line in (*memory(run), *data(run), *_try_plugins(experiment))),
+        *(
+            f"  {line}"
+            for line in (*describe_memory(run), *describe_problems(run), *_try_plugins(experiment))
+        ),
         f"done: {_describe_progress(progress, out)}",
         *(f"  {line}" for line in (progress.reused if progress else ())),
         f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
@@ -106,14 +109,14 @@ def describe_plan(
 def _try_plugins(experiment: Experiment) -> list[str]:
     """Call every plugin once: those of all runs first, then those of single arms."""
     run, design = experiment.run_config, experiment.design
-    lines = rehearse(run)
+    lines = try_plugins(run)
     for key in design.run_keys()[: len(design.arms)]:
         config = load_config(design.base, list(design.overrides(key)))
         # An arm without plugins of its own was covered by the base run.
-        if own_functions(config).items() <= own_functions(run).items():
+        if find_plugin_options(config).items() <= find_plugin_options(run).items():
             continue
         with prefix_errors(f"[experiment.arms] {key.arm}"):
-            lines += [line for line in rehearse(config) if line not in lines]
+            lines += [line for line in try_plugins(config) if line not in lines]
     return [line.removeprefix("#").strip() for line in lines]
 
 
@@ -140,14 +143,14 @@ def _describe_time(
     if not remaining:
         return "nothing left to train; the same command judges and draws again"
     parallel = min(jobs, remaining)
-    text = f"{counted(remaining, 'run')}, {parallel} at a time (--jobs)"
+    text = f"{format_count(remaining, 'run')}, {parallel} at a time (--jobs)"
     if progress is None or not progress.seconds:
         first_run = f"--seeds 0:1 --rates {experiment.design.rates[0]:g} --arms "
         first_run += shlex.quote(experiment.baseline)
         return f"{text}; the time is known once one run has finished; start with {first_run}"
     seconds_each = statistics.median(progress.seconds)
     rounds = math.ceil(remaining / parallel)
-    finished_runs = counted(len(progress.seconds), "run")
+    finished_runs = format_count(len(progress.seconds), "run")
     text += f", {_duration(seconds_each)} each after loading, as in the {finished_runs} that "
     text += f"finished: about {_duration(rounds * seconds_each)}"
     if minutes is not None and 60 * minutes < rounds * seconds_each:

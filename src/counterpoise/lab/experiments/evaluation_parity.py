@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from counterpoise.config import RunConfig, TaskConfig
-from counterpoise.config.evaluation_settings import settings_of
+from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.errors import PoiseError
-from counterpoise.plugins import content, is_own, shown
+from counterpoise.plugins import display_name, is_plugin, name_without_location
 
 REWARD_OPTION = "verify.name"  # the only one of these options that may name a plugin
 REMEDIES = {
@@ -27,8 +27,8 @@ REMEDIES = {
 def evaluation_options(config: RunConfig) -> dict[str, object]:
     """Every option that influences held-out success -> its value."""
     sampled = [
-        setting.of(config.sample)
-        for setting in settings_of(config.evaluate.settings, config.sample)
+        setting.apply_to(config.sample)
+        for setting in parse_settings(config.evaluate.settings, config.sample)
     ]
     options: dict[str, object] = {
         REWARD_OPTION: config.verify.name,
@@ -71,8 +71,12 @@ def check_evaluated_alike(config: RunConfig, baseline: RunConfig, baseline_name:
 
 
 def _comparable(option: str, value: object) -> object:
-    return content(str(value)) if option == REWARD_OPTION else value
+    return name_without_location(str(value)) if option == REWARD_OPTION else value
 
 
 def _display_value(option: str, value: object) -> str:
-    return shown(str(value)) if option == REWARD_OPTION and is_own(str(value)) else repr(value)
+    return (
+        display_name(str(value))
+        if option == REWARD_OPTION and is_plugin(str(value))
+        else repr(value)
+    )

@@ -30,9 +30,15 @@ from typing import Any, NamedTuple
 
 from counterpoise import plugins
 from counterpoise.config import RunConfig, option
-from counterpoise.config.evaluation_settings import settings_of
-from counterpoise.config.load import find_run, load_config, own_functions, read_section, read_tables
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.config.load import (
+    find_plugin_options,
+    find_run_file,
+    load_config,
+    read_section,
+    read_tables,
+)
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.experiments.compare import Direction
 from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN
 from counterpoise.lab.experiments.design import Design
@@ -148,7 +154,7 @@ class Experiment:
     @property
     def heldout_columns(self) -> dict[str, str]:
         """Column of held-out success in the records -> the setting it was sampled with."""
-        main_setting, *other_settings = settings_of(
+        main_setting, *other_settings = parse_settings(
             self.run_config.evaluate.settings, self.run_config.sample
         )
         return {HELDOUT_COLUMN: str(main_setting)} | {
@@ -175,7 +181,7 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
 
     `model` is the path of the starting weights on this machine, if it differs from the file's.
     """
-    path = find_run(source)
+    path = find_run_file(source)
     tables, where = read_tables(path), str(path)
     table = tables.get("experiment")
     if not isinstance(table, Mapping):
@@ -213,12 +219,14 @@ def _parse_arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
 
 def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
     if options.baseline and options.baseline not in arms:
-        raise PoiseError(f"{where}: experiment.baseline: {unknown('arm', options.baseline, arms)}")
+        raise PoiseError(
+            f"{where}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
+        )
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
-            f"{where}: experiment.dose: {unknown('column', options.dose, DOSE_COLUMNS)}"
+            f"{where}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
         )
     if not options.rule:
         raise PoiseError(f"{where}: experiment.rule is missing: write down what would decide")
@@ -259,7 +267,7 @@ def _parse_hypothesis(
             f"'ARM < {baseline}'"
         )
     if words[0] not in arms:
-        raise PoiseError(f"{where}: experiment.hypotheses: {unknown('arm', words[0], arms)}")
+        raise PoiseError(f"{where}: experiment.hypotheses: {unknown_name('arm', words[0], arms)}")
     if words[0] == baseline:
         raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
     return Hypothesis(words[0], "better" if words[1] == ">" else "worse")
@@ -269,10 +277,12 @@ def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
     """{arm: {option: digest of the plugin file}}; arms without plugins are left out."""
     pins = {}
     for key in design.run_keys()[: len(design.arms)]:
-        plugins_by_option = own_functions(load_config(design.base, list(design.overrides(key))))
+        plugins_by_option = find_plugin_options(
+            load_config(design.base, list(design.overrides(key)))
+        )
         if plugins_by_option:
             pins[key.arm] = {
-                option: " ".join(plugins.read(name).digest for name in names)
+                option: " ".join(plugins.parse_plugin_name(name).digest for name in names)
                 for option, names in plugins_by_option.items()
             }
     return pins

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from counterpoise.errors import counted
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
@@ -74,7 +74,7 @@ def _failure_summary(reasons: Mapping[int, str], arm: str, rate: float, finished
         f"{'seed' if len(failed) == 1 else 'seeds'} {', '.join(map(str, failed))} ({cause})"
         for cause, failed in seeds.items()
     )
-    attempted = counted(len(reasons) + finished, "run")
+    attempted = format_count(len(reasons) + finished, "run")
     return f"{arm} at lr {rate:g}: {len(reasons)} of {attempted} failed, {causes}"
 
 
@@ -91,7 +91,9 @@ def _effect_on_tables(
             if result
             else 0
         )
-        seeds_used = f"over {counted(pairs, 'seed')}, without {them}" if pairs else "at no seed"
+        seeds_used = (
+            f"over {format_count(pairs, 'seed')}, without {them}" if pairs else "at no seed"
+        )
         sentence = f"It is compared with {experiment.baseline} {seeds_used}"
     collapsed, seeds = (result.collapsed_runs, result.seeds) if result else (0, 0)
     return (

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
@@ -81,7 +81,7 @@ def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
         "digest": experiment.digest,
         "failures": json.dumps([[*key, reason] for key, reason in piece.failures.items()]),
     }
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
 
 

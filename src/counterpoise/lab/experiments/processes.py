@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import load_config, pins
+from counterpoise.config.load import load_config, plugin_overrides
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
-from counterpoise.run.interrupts import terminated_is_interrupted
-from counterpoise.store.finished import finished
+from counterpoise.files import folder_lock
+from counterpoise.run.interrupts import sigterm_as_interrupt
+from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
-from counterpoise.store.resume import config_damage, differences
+from counterpoise.store.resume import config_differences, find_config_damage
 
 FIXED_OPTIONS = ("loop.threads=1",)
 POLL_SECONDS = 0.2  # between checks of the processes
@@ -114,7 +114,7 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         # The runs inherit the lock: if this command is killed, a second one cannot start them again
         # while they are still running.
-        with alone(self.folder) as lock, terminated_is_interrupted():
+        with folder_lock(self.folder) as lock, sigterm_as_interrupt():
             try:
                 while self._waiting or self._processes:
                     while self._has_room() and self._in_time(deadline):
@@ -133,7 +133,7 @@ class Fleet:
 
     def finished(self, name: str) -> bool:
         """Whether the run has made all its iterations."""
-        return finished(self.folder / name, self._configs[name].loop.iterations)
+        return is_finished(self.folder / name, self._configs[name].loop.iterations)
 
     # -- one run -------------------------------------------------------------------------------
 
@@ -141,9 +141,11 @@ class Fleet:
         """The options of a run; raises an error if its folder holds a run with other options."""
         config, out = load_config(self.base, list(self.options[name])), self.folder / name
         if is_run(out):
-            if damage := config_damage(out / CONFIG):
+            if damage := find_config_damage(out / CONFIG):
                 raise PoiseError(f"{out / CONFIG} {damage}: remove {out}, and it is trained again")
-            for option, stored, requested in differences(RunFolder.open(out).config(), config):
+            for option, stored, requested in config_differences(
+                RunFolder.open(out).read_config(), config
+            ):
                 raise PoiseError(
                     f"{out} was made with {option}={stored!r}, not {requested!r}: remove it, or "
                     "choose another --out"
@@ -159,7 +161,7 @@ class Fleet:
             command.append("--resume")
         else:
             # Plugin files are pinned, so that editing one does not change runs that start later.
-            plugin_pins = pins(self._configs[name])
+            plugin_pins = plugin_overrides(self._configs[name])
             options = (*self.options[name], *plugin_pins)
             command += [str(self.base), *(f"--set={option}" for option in options)]
             self._started[name] = time.monotonic()

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
-from counterpoise.errors import counted
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -58,7 +58,7 @@ def run_origins(runs: Runs) -> dict[str, dict[str, int]]:
 def describe_reused_runs(runs: Runs) -> list[str]:
     """One sentence for every other experiment whose runs are reused."""
     return [
-        f"{counted(sum(runs_by_arm.values()), 'run')} reused from another experiment, "
+        f"{format_count(sum(runs_by_arm.values()), 'run')} reused from another experiment, "
         f"{origin}: {', '.join(f'{arm} {count}' for arm, count in runs_by_arm.items())}."
         for origin, runs_by_arm in run_origins(runs).items()
     ]

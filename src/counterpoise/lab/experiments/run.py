@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.lab.experiments import pilot
 from counterpoise.lab.experiments import verdicts as findings
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
@@ -69,7 +69,7 @@ class ExperimentRunner:
             )
         try:
             (out / "pieces").mkdir(parents=True, exist_ok=True)
-            with replacing(stored_copy) as temporary:
+            with atomic_write(stored_copy) as temporary:
                 temporary.write_bytes(text)
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
@@ -150,7 +150,7 @@ class ExperimentRunner:
         return finding_to_json(result_header(self.experiment) | extra, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
-        with replacing(self.out / name) as temporary:
+        with atomic_write(self.out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def draw_figures(self) -> list[Path]:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from counterpoise.config.load import find_run
-from counterpoise.errors import PoiseError, counted, unknown
+from counterpoise.config.load import find_run_file
+from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -39,7 +39,7 @@ class RunSelection:
         arms = _split_list(self.arms) or list(design.arms)
         for arm in arms:
             if arm not in design.arms:
-                raise unknown("arm", arm, design.arms)
+                raise unknown_name("arm", arm, design.arms)
         return [
             key
             for key in design.run_keys()
@@ -68,10 +68,11 @@ def run_experiment(
         return
     if out is None:
         raise PoiseError("--out is missing: name the folder for the experiment")
-    runner = ExperimentRunner.open(experiment, find_run(file), out)
+    runner = ExperimentRunner.open(experiment, find_run_file(file), out)
     already_finished = sum(key in runner.runs for key in keys)
     console.print(
-        f"{experiment.name}: {counted(len(keys), 'run')}, {already_finished} known", highlight=False
+        f"{experiment.name}: {format_count(len(keys), 'run')}, {already_finished} known",
+        highlight=False,
     )
     try:
         with _Display(console) as display:
@@ -82,7 +83,7 @@ def run_experiment(
         raise
     _conclude(runner, keys, console)
     if runner.new_failures:
-        message = f"{counted(len(runner.new_failures), 'run')} failed"
+        message = f"{format_count(len(runner.new_failures), 'run')} failed"
         untried = sum(key not in runner.runs and key not in runner.failures for key in keys)
         if untried and minutes is None:
             message += f" before any finished, {untried} not tried"

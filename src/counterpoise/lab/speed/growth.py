@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
@@ -62,12 +62,12 @@ def select_points(plan: SpeedPlan, requested: Sequence[str]) -> list[Workload]:
     for text in requested or plan.growth:
         axis, equals, value = text.partition("=")
         if axis not in plan.growth:
-            raise unknown("axis of growth", axis, plan.growth)
+            raise unknown_name("axis of growth", axis, plan.growth)
         by_value = {
             _axis_value(axis, workload_size): workload_size for workload_size in plan.growth[axis]
         }
         if equals and value not in by_value:
-            raise unknown(f"point of {axis}", value, by_value)
+            raise unknown_name(f"point of {axis}", value, by_value)
         points += [by_value[value]] if equals else by_value.values()
     return points
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from counterpoise.errors import unknown
+from counterpoise.errors import unknown_name
 from counterpoise.lab.speed import monitor, sampler, update, whole_iteration
 from counterpoise.lab.speed.clock import synchronize
 from counterpoise.lab.speed.iteration import temporary_run_folders
@@ -24,7 +24,7 @@ MAX_KERNELS = 25
 def profile_kernels(name: str, setup: SpeedSetup, trace: Path | None = None) -> str:
     """A table of the kernels of one call after warming up; the full trace goes to `trace`."""
     if name not in PROFILE_WORKLOADS:
-        raise unknown("profile", name, PROFILE_WORKLOADS)
+        raise unknown_name("profile", name, PROFILE_WORKLOADS)
     with temporary_run_folders() as folder:
         work = PROFILE_WORKLOADS[name](setup, folder)
         for _ in range(2):  # load and compile, then capture: neither should be profiled

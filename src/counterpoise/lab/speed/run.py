@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from counterpoise.config.load import from_tables
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.config.load import config_from_tables
+from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.files import cannot_write
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
 from counterpoise.lab.speed.growth import select_points
@@ -57,7 +58,7 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     """Run all parts; returns what was measured, as written to `options.out`."""
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
-            raise unknown("part", name, SPEED_MEASUREMENTS)
+            raise unknown_name("part", name, SPEED_MEASUREMENTS)
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
@@ -109,9 +110,7 @@ def check_writable(out: Path) -> None:
         with out.open("a", encoding="utf-8"):
             pass
     except OSError as fault:
-        raise PoiseError(
-            f"{out} cannot be written: {fault.strerror}; choose another --json"
-        ) from fault
+        raise cannot_write(out, fault, "; choose another --json") from fault
     if not out.stat().st_size:
         out.unlink()
 
@@ -129,7 +128,7 @@ def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:
 
 def parse_update_options(sets: Sequence[str]) -> dict[str, Any]:
     """["update.capture=true"] -> {"capture": True}, checked."""
-    config = from_tables({}, sets)
+    config = config_from_tables({}, sets)
     names = [text.partition("=")[0].strip().split(".") for text in sets]
     for section, name in names:
         if section != "update":

@@ -21,10 +21,10 @@ from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.stored_rollouts import select_batch
-from counterpoise.loop import encode
+from counterpoise.loop import encode_prompts
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import restored_weights
-from counterpoise.run.watch import Watch
+from counterpoise.run.observer import RunObserver
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.collect import EncodedPrompt, SamplerBinding, draw_responses, pick_prompts
 from counterpoise.sample.decode_graphs import release_graphs
@@ -115,7 +115,7 @@ class Lab:
 
     @cached_property
     def encoded_prompts(self) -> list[EncodedPrompt]:
-        return encode(self.policy, self.task.train, self.config, Watch())
+        return encode_prompts(self.policy, self.task.train, self.config, RunObserver())
 
     @cached_property
     def verifier(self) -> Verifier:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.statistics.finding import SCHEMA, Record
 
 
@@ -32,7 +32,7 @@ def write_records(
         "settings": json.dumps(settings),
         "seconds": f"{seconds:.1f}",
     }
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table.replace_schema_metadata(meta), temporary)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records, write_records
@@ -111,5 +111,5 @@ def write_finding(
         "rule": study.rule,
         **settings,
     }
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(finding_to_json(about, finding, seconds), encoding="utf-8")

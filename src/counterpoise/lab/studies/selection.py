@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.studies import stored_rollouts as stored
 from counterpoise.variants import STUDIES
 
@@ -58,7 +58,7 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
     for text in texts:
         name, _, raw = text.partition("=")
         if name not in known_sizes:
-            raise unknown("size", name, known_sizes)
+            raise unknown_name("size", name, known_sizes)
         # Sizes are written as JSON, so that lists work too.
         try:
             value = json.loads(raw)

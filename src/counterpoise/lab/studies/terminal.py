@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.run import BUDGETS, is_measured, run_study
 from counterpoise.lab.studies.selection import (
@@ -48,7 +48,7 @@ def run_studies(
     """
     until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
     if budget not in BUDGETS:
-        raise unknown("budget", budget, BUDGETS)
+        raise unknown_name("budget", budget, BUDGETS)
     check_no_run(out, "studies")
     console = TerminalConsole()
     studies = [load_study(name) for name in select_studies(names, model, rollouts is not None)]

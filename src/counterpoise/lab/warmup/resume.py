@@ -22,14 +22,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import from_tables, to_toml
+from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone, check_alone, error_number, remove_leftovers
+from counterpoise.files import check_unlocked, error_number, folder_lock, remove_leftovers
 from counterpoise.lab.warmup.supervise import TrainingCheckpoints
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
-from counterpoise.store.resume import pinned_differences
+from counterpoise.store.resume import forbidden_differences
 from counterpoise.update.optimizer import Optimizer
 
 MIN_SAVE_INTERVAL_SECONDS = 60.0  # between two checkpoints
@@ -44,10 +44,10 @@ def check_unfinished(out: Path, log: Callable[[str], None], *, resume: bool) -> 
     """Raise an error if a warm-up would be lost, or if there is none to resume."""
     path = unfinished_folder(out)
     if path.is_dir():
-        check_alone(path)
+        check_unlocked(path)
     elif resume:
         raise PoiseError(f"{path} does not exist: there is no warm-up of {out} to resume")
-    checkpoints = checkpoint.available(path)
+    checkpoints = checkpoint.list_checkpoints(path)
     if checkpoints and not resume:
         raise PoiseError(f"{path} holds a warm-up that was stopped: add --resume, or remove it")
     if resume and not checkpoints:
@@ -59,7 +59,7 @@ def lock_unfinished(out: Path) -> Iterator[Path]:
     """Lock the checkpoint folder for this process; removes it afterwards if it is empty."""
     path = unfinished_folder(out)
     path.mkdir(parents=True, exist_ok=True)
-    with alone(path):
+    with folder_lock(path):
         remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
         try:
             yield path
@@ -87,20 +87,20 @@ class WarmupCheckpoints(TrainingCheckpoints):
     def restore(self, optimizer: Optimizer) -> int:
         """Restore the newest complete checkpoint, if there is one; returns its number of steps."""
         found = checkpoint.load_newest(self.path, self.tell)
-        if found is None and checkpoint.available(self.path):
+        if found is None and checkpoint.list_checkpoints(self.path):
             raise PoiseError(
                 f"no checkpoint in {self.path} can be used: bring one back from a backup, or "
                 "remove the folder and start again without --resume"
             )
         if found is None:
             return 0
-        stored = from_tables(tomllib.loads(found.options or found.state["config"]))
-        for name, stored_value, new_value in pinned_differences(stored, self.config):
+        stored = config_from_tables(tomllib.loads(found.options or found.state["config"]))
+        for name, stored_value, new_value in forbidden_differences(stored, self.config):
             raise PoiseError(
                 f"{self.path} was made with {name}={stored_value!r}, not {new_value!r}: "
                 "resume without it, or choose another --out"
             )
-        checkpoint.put_weights(self.policy.model, found.model)
+        checkpoint.set_model_weights(self.policy.model, found.model)
         optimizer.restore(found.optimizer)
         # The limit may have been lowered after running out of memory: keep the lower one.
         self.micro.size = min(self.micro.size, found.state["micro_tokens"])
@@ -117,7 +117,7 @@ class WarmupCheckpoints(TrainingCheckpoints):
         start = time.monotonic()
         state = checkpoint.Checkpoint(
             iteration=taken,
-            model=checkpoint.weights_of(self.policy.model),
+            model=checkpoint.model_weights(self.policy.model),
             optimizer=optimizer.state(),
             buffer={},
             state={"judged": self.evaluations, "micro_tokens": self.micro.size},

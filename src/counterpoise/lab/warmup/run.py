@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.files import remove, replacing
+from counterpoise.files import atomic_write, remove_path
 from counterpoise.lab.warmup.resume import WarmupCheckpoints, check_unfinished, lock_unfinished
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
@@ -29,8 +29,9 @@ from counterpoise.model.load import (
     save_policy,
     wrap_model,
 )
-from counterpoise.run.heldout import Success, judge
-from counterpoise.run.interrupts import postponed
+from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy
+from counterpoise.run.interrupts import postpone_interrupts
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import make_episode_player
 from counterpoise.task.load import load_problems
 from counterpoise.terminal import TerminalConsole
@@ -65,9 +66,9 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
                 policy, task.train, prompts, config, verifier, console, unfinished
             )
             # An interrupt waits until the model is saved and its checkpoints are removed.
-            with postponed(SAVING):
+            with postpone_interrupts(SAVING):
                 save_policy(policy, out, torch.bfloat16)
-                remove(unfinished)
+                remove_path(unfinished)
                 console.print(f"saved  {out}", markup=False)
         if prompts:  # evaluate the saved bfloat16 weights, not the float32 ones in memory
             saved_policy = load_policy(replace(config.model, name=str(out)))
@@ -76,7 +77,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
             record["saved"] = asdict(success)
     finally:
         verifier.close()
-    with replacing(out / "warmup.json") as temporary:
+    with atomic_write(out / "warmup.json") as temporary:
         temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
 
 
@@ -149,15 +150,19 @@ def progress_bar(console: Console) -> Progress:
 
 def measure_success(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, verifier: Verifier
-) -> Success:
+) -> HeldoutSuccess:
     options = config.evaluate
-    return judge(
-        policy, prompts, options.samples, config.sample, verifier, config.loop.seed,
-        episodes=make_episode_player(config.task, verifier),
-    )  # fmt: skip
+    return evaluate_policy(
+        SamplerBinding(policy, episodes=make_episode_player(config.task, verifier)),
+        prompts,
+        options.samples,
+        config.sample,
+        verifier,
+        config.loop.seed,
+    )
 
 
-def describe_success(success: Success, config: RunConfig) -> str:
+def describe_success(success: HeldoutSuccess, config: RunConfig) -> str:
     return (
         f"held-out success at temperature {config.sample.temperature:g}: {success}, "
         f"pass@{success.samples} {100 * success.pass_any:.1f} %, "

@@ -23,7 +23,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
-from counterpoise.run.interrupts import postponed
+from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.seeds import rng_for
 from counterpoise.types import Ints, Prompt, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
@@ -90,12 +90,12 @@ def supervise(
             if every and steps_taken and steps_taken % every == 0 and should_stop(steps_taken):
                 return steps_taken
         except KeyboardInterrupt:  # during an evaluation: the steps before it are kept
-            with postponed(SAVING):
+            with postpone_interrupts(SAVING):
                 checkpoints.save(optimizer, steps_taken)
             raise
         if steps_taken == config.steps:
             return steps_taken
-        with postponed(FINISHING) as stopped:
+        with postpone_interrupts(FINISHING) as stopped:
             # From the seed and the step number alone, so that a resumed run chooses the same.
             indices = rng_for(seed, "warmup", steps_taken).integers(
                 num_prompts + len(second_turns), size=config.batch

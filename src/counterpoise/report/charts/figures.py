@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 from counterpoise.report.charts.render import read_asset
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.panels.panel import Figure
@@ -27,7 +27,7 @@ def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
         ("svg", vl_convert.vegalite_to_svg(specification, vl_version=version).encode()),
         ("png", vl_convert.vegalite_to_png(specification, vl_version=version, scale=2)),
     ):
-        with replacing(folder / f"{name}.{suffix}") as temporary:
+        with atomic_write(folder / f"{name}.{suffix}") as temporary:
             temporary.write_bytes(image)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterpoise.config.evaluation_settings import Setting, by_setting
-from counterpoise.plugins import content
+from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
+from counterpoise.plugins import name_without_location
 from counterpoise.report.compare.compared_runs import ComparedRun
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
@@ -17,7 +17,7 @@ Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 class HeldoutResults:
     """Evaluations of every run at one sampling setting, in the order of training."""
 
-    setting: Setting
+    setting: EvaluationSetting
     only_setting: bool  # no other setting is on the page, so this one need not be named
     evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not evaluated at this setting
 
@@ -37,12 +37,12 @@ class HeldoutResults:
 
 def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
     """Evaluations grouped by sampling setting; the first run's first setting comes first."""
-    evaluations_by_setting: dict[Setting, dict[int, list[Evaluation]]] = {}
+    evaluations_by_setting: dict[EvaluationSetting, dict[int, list[Evaluation]]] = {}
     for run_index, run in enumerate(runs):
         sample = run.data.config.sample
-        for setting, lines in by_setting(run.data.evaluations).items():
+        for setting, lines in group_by_setting(run.data.evaluations).items():
             # An evaluation without a stored setting was sampled as in training.
-            run_setting = setting or Setting(sample.temperature, sample.top_p)
+            run_setting = setting or EvaluationSetting(sample.temperature, sample.top_p)
             evaluations_by_setting.setdefault(run_setting, {}).setdefault(run_index, []).extend(
                 lines
             )
@@ -74,4 +74,7 @@ def same_reward(runs: Sequence[ComparedRun]) -> bool:
 
     The same function scores held-out problems and training prompts.
     """
-    return len({content(config.verify.name) for run in runs if (config := run.config)}) < 2
+    return (
+        len({name_without_location(config.verify.name) for run in runs if (config := run.config)})
+        < 2
+    )

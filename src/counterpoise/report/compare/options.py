@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from counterpoise.config.load import options, own_functions
+from counterpoise.config.load import find_plugin_options, list_options
 from counterpoise.hosts.choose_engine import stored_engine
-from counterpoise.plugins import shown_all
+from counterpoise.plugins import display_names
 from counterpoise.report.charts.render import render
 from counterpoise.report.compare.compared_runs import ComparedRun, join_words
 from counterpoise.report.panels.panel import Panel
-from counterpoise.store.resume import differences
+from counterpoise.store.resume import config_differences
 
 
 class OptionDifference(NamedTuple):
@@ -34,10 +34,10 @@ def find_option_differences(runs: Sequence[ComparedRun]) -> list[OptionDifferenc
     configured = [run for run in runs if run.config]
     if len(configured) < 2:
         return []
-    documented = {name: meaning for name, _, meaning in options()}
+    documented = {name: meaning for name, _, meaning in list_options()}
     configs = [run.data.config for run in configured]
     differing_names = {
-        name for config in configs[1:] for name, _, _ in differences(configs[0], config)
+        name for config in configs[1:] for name, _, _ in config_differences(configs[0], config)
     }
     differing = [
         OptionDifference(name, _values(runs, name), meaning)
@@ -67,7 +67,7 @@ def _values(runs: Sequence[ComparedRun], name: str) -> list[str | None]:
         value = getattr(getattr(run.config, section), option)
         values.append(json.dumps(value))
         short_values.append(
-            json.dumps(shown_all(value) if name in own_functions(run.config) else value)
+            json.dumps(display_names(value) if name in find_plugin_options(run.config) else value)
         )
     return short_values if len(set(short_values)) == len(set(values)) else values
 

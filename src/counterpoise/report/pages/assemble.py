@@ -8,8 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write, cannot_write
 from counterpoise.report.charts.render import embed_json, read_asset, render
 from counterpoise.report.charts.vega import javascript_bundle, vega_specification, vega_theme
 from counterpoise.report.content_policy import content_policy
@@ -19,12 +18,10 @@ from counterpoise.report.texts import make_visible
 
 def write_page(target: Path, page: str) -> Path:
     try:
-        with replacing(target) as temporary:
+        with atomic_write(target) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as fault:
-        raise PoiseError(
-            f"{target} cannot be written: {fault.strerror}; choose another --out"
-        ) from fault
+        raise cannot_write(target, fault, "; choose another --out") from fault
     return target
 
 

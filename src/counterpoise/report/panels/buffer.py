@@ -34,9 +34,9 @@ def panel(run: RunData) -> Panel | None:
         )
     return Panel(
         "Buffer",
-        f"An update needs about {run.config.target} rollouts, at least {100 * balance.tau:g} % of "
-        f"each sign of the advantage. Until then rollouts wait, at most {balance.max_age} "
-        "iterations.",
+        f"An update needs about {run.config.balance_target} rollouts, at least "
+        f"{100 * balance.tau:g} % of each sign of the advantage. Until then rollouts wait, at most "
+        f"{balance.max_age} iterations.",
         (_waiting(run), _fates(run)),
     )
 

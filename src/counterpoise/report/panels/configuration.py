@@ -8,28 +8,28 @@ from importlib.metadata import version
 
 from counterpoise import __version__
 from counterpoise.config import RunConfig
-from counterpoise.config.load import options, own_functions, to_toml
-from counterpoise.plugins import shown_all
+from counterpoise.config.load import find_plugin_options, list_options, to_toml
+from counterpoise.plugins import display_names
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.store.resume import differences
+from counterpoise.store.resume import config_differences
 
 PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 
 def panel(run: RunData) -> Panel:
-    documented = {name: meaning for name, _, meaning in options()}
+    documented = {name: meaning for name, _, meaning in list_options()}
     # A user's own function is shown by its file name, without the stored digest.
-    plugin_options = own_functions(run.config)
+    plugin_options = find_plugin_options(run.config)
     changed = [
         (
             name,
-            json.dumps(shown_all(value) if name in plugin_options else value),
+            json.dumps(display_names(value) if name in plugin_options else value),
             json.dumps(default),
             documented[name],
         )
-        for name, default, value in differences(RunConfig(), run.config)
+        for name, default, value in config_differences(RunConfig(), run.config)
     ]
     return Panel(
         "Configuration",

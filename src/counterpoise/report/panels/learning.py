@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from counterpoise.config.evaluation_settings import by_setting
+from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.report.charts.series import (
     SHARE_AXIS,
     ValueAxis,
@@ -167,7 +167,7 @@ def _success(run: RunData) -> Figure:
 
 def _settings(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """(name of a sampling setting, its evaluations); the name is empty where there is only one."""
-    by_setting_found = by_setting(run.evaluations)
+    by_setting_found = group_by_setting(run.evaluations)
     return [
         (f" at {setting}" if len(by_setting_found) > 1 else "", evaluations)
         for setting, evaluations in by_setting_found.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterpoise.plugins import shown
+from counterpoise.plugins import display_name
 from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
@@ -66,7 +66,7 @@ def compact_plan(plan: dict[str, Any]) -> dict[str, Any]:
         for row in step:
             step_R[row] = number
     return {
-        "rule": shown(plan["rule"]),
+        "rule": display_name(plan["rule"]),
         "steps": len(plan["steps"]),
         "step": step_R,
         "groups": [make_visible(name, EXCERPT) for name in plan["groups"]],

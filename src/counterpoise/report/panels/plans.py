@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterpoise.plugins import shown
+from counterpoise.plugins import display_name
 from counterpoise.report.charts.series import (
     MAX_DISTINCT_POINTS,
     SHARE_AXIS,
@@ -22,7 +22,7 @@ from counterpoise.report.run_data import RunData
 def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
-    composers = sorted({shown(plan["rule"]) for plan in run.plans})
+    composers = sorted({display_name(plan["rule"]) for plan in run.plans})
     figures = (_split(run), _sums(run), _cross(run), _signs(run), _load(run), _shared(run))
     return Panel(
         "Batch plans",

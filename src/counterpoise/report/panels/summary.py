@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterpoise.plugins import is_own, shown
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Panel
@@ -21,8 +21,10 @@ def panel(run: RunData) -> Panel:
         render(
             "summary.html",
             config=run.config,
-            composer=shown(run.config.batch.composer),
-            reward=shown(run.config.verify.name) if is_own(run.config.verify.name) else "",
+            composer=display_name(run.config.batch.composer),
+            reward=display_name(run.config.verify.name)
+            if is_plugin(run.config.verify.name)
+            else "",
             last=run.last_iteration,
             before=ordered[0] if ordered else None,
             after=ordered[-1] if len(ordered) > 1 else None,

@@ -1,13 +1,13 @@
-"""Under which name a number is shown: PANEL/FIELD, the field as in metrics.jsonl.
+"""Names of numbers in a tracker: PANEL/FIELD, with the field's name in metrics.jsonl.
 
     reward/success   heldout/success   update/entropy   monitor/cancellation   time/sample_seconds
 
-Trackers make a section of a page of what stands before the slash. Null is left out, a list of
-numbers becomes as many names (`sample/turn_success_1`), a table is left out.
+Trackers group by what precedes the slash. Null and tables are left out; a list of numbers becomes
+several names (`sample/turn_success_1`).
 
 Held-out success is `heldout/success`, with the ends of its interval. Where a run samples held-out
-problems in several ways, that is the first; the others are `heldout_0.6_0.95/success`, by their
-temperature and top-p.
+problems with several settings, that is the first; the others are named by temperature and
+top-p, such as `heldout_0.6_0.95/success`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from counterpoise.config.evaluation_settings import Setting
+from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 
-PANELS = {
+PANEL_FIELDS = {
     "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*"),
     "sample": (
         "rollouts", "groups", "rollout_tokens", "response_length", "truncated_share",
@@ -36,47 +36,51 @@ PANELS = {
     "monitor": METRIC_NAMES,
     "time": ("*_seconds", "*_per_second"),
 }  # fmt: skip
-OTHER = "other"
-HELDOUT = {  # field of evaluations.jsonl -> its name
+OTHER_PANEL = "other"
+HELDOUT_NAMES = {  # field of evaluations.jsonl -> its name
     "mean": "success", "low": "success_low", "high": "success_high", "pass_any": "pass_any",
     "mixed": "mixed", "reward": "reward", "evaluate_seconds": "seconds",
 }  # fmt: skip
 
 
-def panel_of(field: str) -> str:
-    for panel, patterns in PANELS.items():
+def find_panel(field: str) -> str:
+    """The panel of a field of metrics.jsonl."""
+    for panel, patterns in PANEL_FIELDS.items():
         if any(fnmatchcase(field, pattern) for pattern in patterns):
             return panel
-    return OTHER
+    return OTHER_PANEL
 
 
-def of_metrics(line: Mapping[str, Any]) -> dict[str, float]:
-    """
+def name_metrics(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics.jsonl by their names.
+
     Example:
         >>> of_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
         {'sample/turn_success_1': 0.5, 'sample/turn_success_2': 0.25}
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for field, value in line.items():
-        name = f"{panel_of(field)}/{field}"
+        name = f"{find_panel(field)}/{field}"
         if field in ("schema", "iteration"):
             continue
         if isinstance(value, list):
-            found |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _number(v)}
-        elif _number(value):
-            found[name] = value
-    return found
+            values |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _is_number(v)}
+        elif _is_number(value):
+            values[name] = value
+    return values
 
 
-def of_evaluation(
-    line: Mapping[str, Any], setting: Setting | None, first: Setting | None
+def name_evaluation(
+    line: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
 ) -> dict[str, float]:
-    """`setting`: how the line was sampled; `first`: how the run's first line was."""
+    """The numbers of a line of evaluations.jsonl; `first` is the run's first setting."""
     panel = "heldout"
     if setting and setting != first:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"
-    return {f"{panel}/{name}": line[k] for k, name in HELDOUT.items() if _number(line.get(k))}
+    return {
+        f"{panel}/{name}": line[k] for k, name in HELDOUT_NAMES.items() if _is_number(line.get(k))
+    }
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float)

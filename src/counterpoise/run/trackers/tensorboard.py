@@ -1,7 +1,7 @@
 """TensorBoard: event files in RUN/tensorboard.
 
-Every opening writes a file that is whole by itself and begins with `purge_step=0`: readers forget
-what older files said. Rows have the time they were made at, so the relative axis is that of
+Each start writes a complete file that begins with `purge_step=0`, which makes readers discard older
+files. Rows carry the time at which they were written, so the relative time axis is that of
 training.
 """
 
@@ -15,31 +15,31 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from counterpoise.files import alone
-from counterpoise.run.trackers.tracker import Row, home_of
+from counterpoise.files import folder_lock
+from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 
 class TensorBoard:
     def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
-        self.place = home_of(run, out) / "tensorboard"
-        self.place.mkdir(parents=True, exist_ok=True)
-        self.held = ExitStack()
-        self.held.enter_context(alone(self.place))
-        self.writer = SummaryWriter(str(self.place), purge_step=0)
-        self.writer.add_text("config", as_table(about))
+        self.folder = prepare_tracker_home(run, out) / "tensorboard"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = ExitStack()
+        self.lock.enter_context(folder_lock(self.folder))
+        self.writer = SummaryWriter(str(self.folder), purge_step=0)
+        self.writer.add_text("config", format_markdown_table(about))
 
-    def log(self, row: Row) -> None:
+    def log(self, row: MetricRow) -> None:
         for name, value in row.values.items():
             self.writer.add_scalar(name, value, row.iteration, row.time)
-        self.writer.flush()  # a fault of the disk is heard of here
+        self.writer.flush()  # so that a disk error is raised here
 
     def close(self, *, failed: bool) -> None:
-        with self.held:
+        with self.lock:
             self.writer.close()
 
 
-def as_table(about: Mapping[str, Any]) -> str:
-    """Markdown, a line an option.
+def format_markdown_table(about: Mapping[str, Any]) -> str:
+    """The options as a Markdown table, one line per option.
 
     Example:
         >>> print(as_table({"schema": 1, "update": {"lr": 1e-6}}))

@@ -1,9 +1,8 @@
-"""Weights & Biases: one run of its own for a run folder, whose id is in RUN/wandb/id.json.
+"""Weights & Biases: each run folder is one W&B run, whose id is in RUN/wandb/id.json.
 
-Rows are history steps, one each, drawn along `iteration`. They come in the same order every time,
-so of a run that W&B has n steps of, the first n rows are not sent again: what it has stays. Offline
-nothing is known of that: every opening leaves a folder that is whole by itself, and the last one is
-the one to `wandb sync`.
+Each row is one history step, plotted over `iteration`. Rows arrive in the same order every time, so
+if W&B already has n steps of a run, the first n rows are not sent again. Offline this is unknown:
+each start leaves a complete folder, and the last one is the one to `wandb sync`.
 
 Project, name, entity, mode: W&B's own environment variables.
 """
@@ -20,49 +19,49 @@ from typing import Any
 
 from wandb import init
 
-from counterpoise.files import alone, replacing
-from counterpoise.run.trackers.tracker import Row, home_of
+from counterpoise.files import atomic_write, folder_lock
+from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 PROJECT = "counterpoise"
 
 
 class WandB:
     def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
-        home = home_of(run, out)
-        self.place = home / "wandb"  # where W&B puts its files in `dir`
-        self.place.mkdir(parents=True, exist_ok=True)
-        self.held = ExitStack()
-        self.held.enter_context(alone(self.place))
+        home = prepare_tracker_home(run, out)
+        self.folder = home / "wandb"  # W&B puts its files here, inside `dir`
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = ExitStack()
+        self.lock.enter_context(folder_lock(self.folder))
         self.run = init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=os.environ.get("WANDB_NAME", run.resolve().name),
-            id=run_id(self.place),
+            id=load_run_id(self.folder),
             resume="allow",
             dir=str(home),
             config=dict(about),
-            allow_val_change=True,  # loop.iterations of a run that was made longer
+            allow_val_change=True,  # loop.iterations grows when a run is extended
         )
         self.run.define_metric("iteration", hidden=True)
         self.run.define_metric("*", step_metric="iteration")
-        self.known = self.run.starting_step
+        self.rows_already_sent = self.run.starting_step
 
-    def log(self, row: Row) -> None:
-        if self.known:
-            self.known -= 1
+    def log(self, row: MetricRow) -> None:
+        if self.rows_already_sent:
+            self.rows_already_sent -= 1
         else:
             self.run.log({**row.values, "iteration": row.iteration, "_timestamp": row.time})
 
     def close(self, *, failed: bool) -> None:
-        with self.held:
+        with self.lock:
             self.run.finish(exit_code=int(failed))
 
 
-def run_id(place: Path) -> str:
-    """The one in `place`, made when first asked for."""
+def load_run_id(place: Path) -> str:
+    """The id stored in `place`, created on first use."""
     file = place / "id.json"
     if not file.is_file():
         place.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
-    found: str = json.loads(file.read_text(encoding="utf-8"))["id"]
-    return found
+    identifier: str = json.loads(file.read_text(encoding="utf-8"))["id"]
+    return identifier

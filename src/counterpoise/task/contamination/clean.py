@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write, cannot_write
 from counterpoise.task.contamination.items import Item
 
 
@@ -15,8 +14,8 @@ def write_clean(train: Sequence[Item], copies: Sequence[Item], path: Path) -> in
     dropped = {item.line for item in copies}
     lines = [item.raw for item in train if item.line not in dropped]
     try:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("".join(f"{raw}\n" for raw in lines), encoding="utf-8")
     except OSError as fault:
-        raise PoiseError(f"{path} cannot be written: {fault.strerror}") from fault
+        raise cannot_write(path, fault) from fault
     return len(lines)

@@ -44,7 +44,7 @@ def warn_of_overlap(
         problems = sum(len(benchmark.items) for benchmark in benchmarks)
         say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
         data = overlap_to_data(find_overlap(from_prompts(prompts), benchmarks))
-        with folder.replacing(CONTAMINATION_FILE) as temporary:
+        with folder.atomic_write(CONTAMINATION_FILE) as temporary:
             temporary.write_text(json.dumps(data), encoding="utf-8")
     for line in overlap_warnings(data):
         say(line)

@@ -83,8 +83,8 @@ def pad_rows(rows: Sequence[Row]) -> PaddedRows:
     responses = [row.content.response_tokens for row in rows]
     prompt_lengths = {prompt_key(prompt): len(prompt) for prompt in prompts}
     prompt_tokens = sum(prompt_lengths.values())
-    response_tokens = sum(row.num_read - 1 for row in rows)
-    longest = max(MIN_FILLER_LENGTH, *map(len, prompts), *(row.num_read - 1 for row in rows))
+    response_tokens = sum(row.num_tokens_read - 1 for row in rows)
+    longest = max(MIN_FILLER_LENGTH, *map(len, prompts), *(row.num_tokens_read - 1 for row in rows))
     filler_prompts = _filler_prompts(
         _filler_lengths(round_up_tokens(prompt_tokens + 1) - prompt_tokens, longest), prompt_lengths
     )
@@ -101,7 +101,7 @@ def pad_rows(rows: Sequence[Row]) -> PaddedRows:
         [*responses, *empty_responses, *filler_responses],
         torch.device("cpu"),
         [
-            *(row.content.told for row in rows),
+            *(row.content.observations for row in rows),
             *[()] * (len(empty_responses) + len(filler_responses)),
         ],
     )

@@ -134,7 +134,7 @@ class CapturedPasses:
         ):
             return None
         # Launches cost the same time per layer whatever its size, so compare the work per layer.
-        tokens = sum(row.num_read for row in rows)
+        tokens = sum(row.num_tokens_read for row in rows)
         flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
         if flop >= self.launch_bound:
             return None

@@ -65,7 +65,10 @@ class OptimizerStepView(CreditView):
             self.logprobs if self.on_policy else [row.old_logprobs for row in self.rows]
         )
         pairs = zip(self.rows, unscored_logprobs, strict=True)
-        return [logprobs_T if row.scored_T is None else row.scored_T for row, logprobs_T in pairs]
+        return [
+            logprobs_T if row.trainer_logprobs_T is None else row.trainer_logprobs_T
+            for row, logprobs_T in pairs
+        ]
 
     @cached_property
     def clipped(self) -> np.ndarray:

@@ -33,7 +33,7 @@ def rule(step: OptimizerStepView, *, share: float = 2e-4, strength: float = 1.0)
     check_share("kl_cov", share)
     if strength < 0:
         raise PoiseError(f"kl_cov: strength must be 0 or above, not {strength:g}")
-    if all(step.on_policy and row.scored_T is None for row in step.rows):
+    if all(step.on_policy and row.trainer_logprobs_T is None for row in step.rows):
         return RuleEffect()
     covariance_N = covariances(step)
     num_penalised = num_selected(share, len(covariance_N))

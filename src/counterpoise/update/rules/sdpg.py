@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.credit.hindsight import hinted_prompts
-from counterpoise.errors import PoiseError, unknown
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
@@ -60,7 +60,7 @@ def rule(
     if min(beta, alpha, warm, decay) < 0:
         raise PoiseError("sdpg: beta, alpha, warm and decay must be 0 or above")
     if reg not in REGULARISERS:
-        raise unknown("reg of sdpg", reg, REGULARISERS)
+        raise unknown_name("reg of sdpg", reg, REGULARISERS)
     if not step.rows:
         return RuleEffect()
     reader = step.reader

@@ -46,11 +46,11 @@ def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> I
     """One iteration as in `loop.iterate`, from existing groups on. The weights are changed."""
     state = new_state(lab.policy, config)
     # The monitor's own seconds are measured and subtracted: training may run without it.
-    monitor = TimedMonitor(config.sample.temperature, state.micro, ())
+    monitor = TimedMonitor(config.sample.temperature, state.micro_batch, ())
     start = seconds_spent(lab.policy)
-    reader = loop.reader_of(state, config)
-    credited = loop.credit(groups, config, reader)
-    rows = loop.balance(state, credited, config, 1)
+    reader = loop.make_policy_reader(state, config)
+    credited = loop.assign_credit(groups, config, reader)
+    rows = loop.balance_batch(state, credited, config, 1)
     # The seed of the first iteration, so that every arm composes the batch as a run would.
     seed = seed_for(config.loop.seed, "compose", 1)
     plan = compose(config.batch.composer, rows, config.batch.steps, seed)

@@ -11,17 +11,17 @@ from run.trackers.test_tensorboard import shown
 
 from counterpoise.cli import app, main
 from counterpoise.errors import PoiseError
-from counterpoise.files import alone
+from counterpoise.files import folder_lock
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.model.load import EMBEDDED_FOLDER
-from counterpoise.run.trackers.sending import send, stored, tracked
+from counterpoise.run.trackers.feed import send_run, timed_log_lines, track_run
 
 SUCCESS = [(1, 0.125), (2, 0.25), (3, 0.375)]
 
 
 def test_rows_in_the_order_of_writing_and_by_the_clock_of_the_run(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
-    rows = stored(folder)
+    rows = timed_log_lines(folder)
     assert [(log, line["iteration"]) for log, line, _ in rows] == [
         ("evaluations", 0), ("metrics", 1), ("metrics", 2), ("metrics", 3), ("evaluations", 3),
     ]  # fmt: skip
@@ -32,14 +32,14 @@ def test_rows_in_the_order_of_writing_and_by_the_clock_of_the_run(tmp_path: Path
 def test_a_run_that_goes_on_is_sent_again_when_there_is_more(tmp_path: Path) -> None:
     """Its own lock is no hindrance; what was sent before is not shown twice."""
     folder = run_folder(tmp_path / "run")
-    with alone(folder.path):
-        (told,) = send(folder.path, ["tensorboard", "tensorboard"], None)
+    with folder_lock(folder.path):
+        (told,) = send_run(folder.path, ["tensorboard", "tensorboard"], None)
         assert told == f"tensorboard: 3 iterations -> {folder.path / 'tensorboard'}"
         assert shown(folder.path / "tensorboard")["reward/success"] == SUCCESS
         folder.append("metrics", metrics(4))
         folder.append("evaluations", judged(4))
         folder.append("evaluations", judged(4, temperature=0.5))
-        send(folder.path, ["tensorboard"], None)
+        send_run(folder.path, ["tensorboard"], None)
     found = shown(folder.path / "tensorboard")
     assert found["reward/success"] == [*SUCCESS, (4, 0.5)]
     assert [step for step, _ in found["heldout/success"]] == [0, 3, 4]
@@ -49,28 +49,28 @@ def test_a_run_that_goes_on_is_sent_again_when_there_is_more(tmp_path: Path) -> 
 def test_a_row_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     """What is killed later has lost nothing."""
     folder = run_folder(tmp_path / "run")
-    with tracked(folder, ["tensorboard"], pytest.fail):
+    with track_run(folder, ["tensorboard"], pytest.fail):
         folder.append("metrics", metrics(4))
         assert shown(folder.path / "tensorboard")["reward/success"] == [*SUCCESS, (4, 0.5)]
 
 
 def test_out_holds_many_runs_by_their_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        send(run_folder(tmp_path / name).path, ["tensorboard"], tmp_path / "all")
+        send_run(run_folder(tmp_path / name).path, ["tensorboard"], tmp_path / "all")
         assert not (tmp_path / name / "tensorboard").exists()
     for name in ("a", "b"):
         assert shown(tmp_path / "all" / name / "tensorboard")["reward/success"] == SUCCESS
-    send(tmp_path / "a", ["tensorboard"], tmp_path / "all")  # once more
+    send_run(tmp_path / "a", ["tensorboard"], tmp_path / "all")  # once more
     namesake = run_folder(tmp_path / "elsewhere" / "a")
-    with pytest.raises(PoiseError, match=f"is of another run, {tmp_path}/a: choose another --out"):
-        send(namesake.path, ["tensorboard"], tmp_path / "all")
+    with pytest.raises(PoiseError, match=f"belongs to another run, {tmp_path}/a: choose"):
+        send_run(namesake.path, ["tensorboard"], tmp_path / "all")
 
 
 def test_an_imported_run(tmp_path: Path) -> None:
     trl_file(tmp_path / "theirs", step=1)
     trl_file(tmp_path / "theirs", step=10, rewards={"correct": [1.0, 0.0, 1.0, 1.0]})
     import_run(tmp_path / "theirs", tmp_path / "run", tokenizer=str(EMBEDDED_FOLDER))
-    send(tmp_path / "run", ["tensorboard"], None)
+    send_run(tmp_path / "run", ["tensorboard"], None)
     found = shown(tmp_path / "run" / "tensorboard")
     assert found["reward/success"] == [(1, 0.5), (10, 0.75)]
     assert found["sample/groups"] == [(1, 2.0), (10, 2.0)]
@@ -81,10 +81,10 @@ def test_two_do_not_write_one_place(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
     place = folder.path / "tensorboard"
     place.mkdir()
-    with alone(place), pytest.raises(PoiseError, match="being written by another process"):
-        send(folder.path, ["tensorboard"], None)
+    with folder_lock(place), pytest.raises(PoiseError, match="being written by another process"):
+        send_run(folder.path, ["tensorboard"], None)
     assert list(place.iterdir()) == []
-    send(folder.path, ["tensorboard"], None)
+    send_run(folder.path, ["tensorboard"], None)
 
 
 def test_a_command(

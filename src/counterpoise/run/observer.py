@@ -1,0 +1,32 @@
+"""Callbacks that a run makes as it proceeds. The base class ignores them all.
+
+`cli/progress_display.py` shows them in a terminal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.run.heldout import HeldoutSuccess
+
+
+class RunObserver:
+    def notify(self, message: str) -> None:
+        """A notice for the user, such as prompts left out or a damaged checkpoint."""
+
+    def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None: ...
+
+    def on_iteration(self, record: dict[str, Any]) -> None:
+        """A finished iteration: its line of metrics.jsonl."""
+
+    def on_evaluation_start(self, problems: int, samples: int) -> None:
+        """An evaluation begins; on a large model it takes minutes."""
+
+    def on_evaluation(
+        self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
+    ) -> None: ...
+
+    def on_finish(self, path: Path) -> None: ...
