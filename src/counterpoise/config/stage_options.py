@@ -223,7 +223,7 @@ class BatchConfig:
     composer: str = option(
         "grouped",
         "which rows share an optimizer step; a function of your own, in a file or a "
-        "MODULE:FUNCTION: docs/batch.md",
+        "MODULE:FUNCTION: docs/guide/extending.md",
         choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)
