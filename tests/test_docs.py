@@ -7,7 +7,7 @@ import importlib
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from counterpoise.cli import app
 from counterpoise.config.load import find_run, load_config, options
-from counterpoise.hosts.translate_options import NOT_WRITTEN
+from counterpoise.hosts.translate_options import NOT_WRITTEN, OptionSupport
 from counterpoise.hosts.trl import run_options as trl
 from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -65,12 +65,18 @@ def test_links(page: Path) -> None:
             assert not place or place in places(target), f"{link}#{place}"
 
 
-def test_every_page_is_one_step_from_both_indexes() -> None:
-    for index in (ROOT / "README.md", ROOT / "docs" / "README.md"):
-        linked = {
-            (index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", text_of(index))
-        }
-        assert {page for page in DOCS if page.parent.name == "docs"} - {index} <= linked, index
+def pages_linked_from(index: Path) -> set[Path]:
+    return {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", text_of(index))}
+
+
+def test_every_page_is_one_step_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    assert set((ROOT / "docs").rglob("*.md")) - {index} <= pages_linked_from(index)
+
+
+def test_every_page_of_the_guide_is_one_step_from_the_readme() -> None:
+    linked = pages_linked_from(ROOT / "README.md")
+    assert {ROOT / "docs" / "README.md", *(ROOT / "docs" / "guide").glob("*.md")} <= linked
 
 
 @pytest.mark.parametrize("page", [*DOCS, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
@@ -180,16 +186,20 @@ def test_run_files_of_the_documents_are_taken(page: Path, tmp_path: Path) -> Non
             load_config(tmp_path / "mine.toml")
 
 
-def test_engines_md_names_every_option_that_an_engine_refuses() -> None:
-    text = text_of(ROOT / "docs" / "engines.md")
-    table = text[text.index("## What an engine cannot do") : text.index("## TRL")]
+@pytest.mark.parametrize(("engine", "table"), [("trl", trl.OPTIONS), ("verl", verl.OPTIONS)])
+def test_the_guide_names_every_option_that_an_engine_refuses(
+    engine: str, table: Mapping[str, OptionSupport]
+) -> None:
+    _, _, section = text_of(ROOT / "docs" / "guide" / f"{engine}.md").partition(
+        f"### What `--engine {engine}` refuses\n"
+    )
     refused = {
         name
-        for engine in (trl.OPTIONS, verl.OPTIONS)
-        for name, option in engine.items()
+        for name, option in table.items()
         if option.honoured_values or option.kind == NOT_WRITTEN
     }
-    assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", table))
+    assert len(refused) > 10
+    assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", section.partition("\n## ")[0]))
 
 
 def test_design_md_has_the_seed_of_every_choice() -> None:
