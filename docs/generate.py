@@ -1,15 +1,35 @@
 """Write the pages of docs/reference/ that say what the code says: `make docs`.
 
-    tree.md    every module with the first line of its docstring
+    options.md       every option of a run file
+    variants.md      every variant that an option or a command can name
+    commands.md      every `poise` command
+    run-folder.md    the files of a run folder and their fields
+    tree.md          every module with one phrase
 
-`tests/test_generated_docs.py` fails when a page is no longer what this script would write.
+A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
+what its function returns.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import dataclasses
+import inspect
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any, get_type_hints
+
+from typer.main import get_command
+
+from counterpoise import variants
+from counterpoise.cli import app
+from counterpoise.config import RunConfig
+from counterpoise.plugins import OWN, Registry
+from counterpoise.store import schema
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
@@ -17,36 +37,288 @@ REFERENCE = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by docs/generate.py (make docs): edit the code, not this page. -->"
 
 
-def summary_line(path: Path) -> str:
-    """The first sentence-like line of a module's docstring."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return " ".join(text.partition("\n\n")[0].split())
-
-
-def tree_page() -> str:
-    """docs/reference/tree.md: folders in the order of their names, files below them."""
-    lines = ["# Every module", "", NOTICE, "", "Paths are relative to `src/counterpoise/`.", ""]
-    folders = sorted({path.parent for path in SOURCE.rglob("*.py")})
-    for folder in folders:
-        name = folder.relative_to(SOURCE).as_posix()
-        package = folder / "__init__.py"
-        title = "The package" if folder == SOURCE else f"`{name}/`"
-        lines += [f"## {title}", ""]
-        if package.exists() and (about := summary_line(package)):
-            lines += [about, ""]
-        modules = [p for p in sorted(folder.glob("*.py")) if p.name != "__init__.py"]
-        lines += [f"- `{module.name}`: {summary_line(module)}" for module in modules]
-        lines += [""] if modules else []
-    return "\n".join(lines).rstrip() + "\n"
-
-
-PAGES: dict[str, Callable[[], str]] = {"tree.md": tree_page}
-
-
 def main() -> None:
     REFERENCE.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page(), encoding="utf-8")
+
+
+# -- what pages share ----------------------------------------------------------------------------
+
+
+def page_text(title: str, introduction: str, lines: Iterable[str]) -> str:
+    text = "\n".join([f"# {title}", "", NOTICE, "", introduction, "", *lines])
+    return text.rstrip() + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table; a bar inside a cell would end it, so it is escaped."""
+    cells = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
+
+
+def aligned(fields: Mapping[str, str]) -> list[str]:
+    """Names and meanings as two columns of a code block; long names leave no gap."""
+    width = min(28, max(map(len, fields)))
+    lines = [f"{name:<{width}}  {meaning}".rstrip() for name, meaning in fields.items()]
+    return [*(f"    {line}" for line in lines), ""]
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+def summary_line(path: Path) -> str:
+    """The first sentence-like line of a module's docstring."""
+    return first_paragraph(ast.get_docstring(parse(path)))
+
+
+# -- options.md ----------------------------------------------------------------------------------
+
+
+def options_page() -> str:
+    lines = []
+    for section, kind in get_type_hints(RunConfig).items():
+        lines += [f"## {section}", ""]
+        rows = []
+        for field in dataclasses.fields(kind):
+            default = json.dumps(getattr(kind(), field.name))
+            meaning = field.metadata["doc"]
+            rows.append([f"`{field.name}`", f"`{default}`", allowed_values(field), meaning])
+        lines += [*table(["option", "default", "values", "meaning"], rows), ""]
+    introduction = (
+        "A run file is TOML with these sections; `--set section.option=value` overrides it. An "
+        "option that is left out has its default. `poise options` prints this list."
+    )
+    return page_text("Options of a run file", introduction, lines)
+
+
+def allowed_values(field: dataclasses.Field[Any]) -> str:
+    """The names an option takes, or its bounds; empty where only the type bounds it."""
+    choices, low, high = (field.metadata[key] for key in ("choices", "at_least", "at_most"))
+    if choices:
+        return ", ".join(choices)
+    if low is None:
+        return ""
+    return f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+
+
+# -- variants.md ---------------------------------------------------------------------------------
+
+INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS")  # name no choice of the user's
+DESCRIBED_BY_THEIR_OBJECT = ("ENVIRONMENTS",)  # their modules are about more
+TABLES_WITH_SETTINGS = ("TOKEN_WEIGHTS", "STEP_RULES")
+
+
+def variants_page() -> str:
+    registries = {k: v for k, v in vars(variants).items() if isinstance(v, Registry)}
+    entries = {entry for registry in registries.values() for entry in registry.values()}
+    variants_in_module = Counter(entry.partition(":")[0] for entry in entries)
+    comments = table_comments()
+    lines = []
+    for name, registry in registries.items():
+        if name in INTERNAL_TABLES:
+            continue
+        option = option_that_names(registry)
+        text = comments[name] + (f" Option `{option}`" if option else "")
+        plugin = f", or `{OWN}`" if registry.own else ""
+        lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}", ""]
+        for variant, entry in registry.items():
+            alone = variants_in_module[entry.partition(":")[0]] == 1
+            text, paper = describe_variant(entry, alone and name not in DESCRIBED_BY_THEIR_OBJECT)
+            settings = shown_settings(registry, variant) if name in TABLES_WITH_SETTINGS else ""
+            details = "".join(f" {detail}." for detail in (settings, paper) if detail)
+            lines.append(f"- `{variant}`: {text}{details}")
+        lines += [""]
+    introduction = (
+        "Every name that an option or a command takes, by its table in `variants.py`. To add one: "
+        "[design.md](design.md#what-a-change-costs)."
+    )
+    return page_text("Variants", introduction, lines)
+
+
+def table_comments() -> dict[str, str]:
+    """Table -> the comment above it in variants.py, as one paragraph."""
+    comments, block = {}, []
+    for line in (SOURCE / "variants.py").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and not line.startswith("# --"):
+            block.append(line.removeprefix("# "))
+            continue
+        if match := re.match(r"([A-Z_]+) = ", line):
+            text = " ".join(block).strip()
+            comments[match[1]] = f"{text}."
+        block = []
+    return comments
+
+
+def option_that_names(registry: Registry) -> str:
+    for section, kind in get_type_hints(RunConfig).items():
+        for field in dataclasses.fields(kind):
+            if set(field.metadata["choices"]) - {OWN, "none"} == set(registry):
+                return f"{section}.{field.name}"
+    return ""
+
+
+def describe_variant(entry: str, alone: bool) -> tuple[str, str]:
+    """One sentence of the docstring, and the first paper that it names.
+
+    `alone`: the module holds no other variant, so its docstring is about this one.
+    """
+    module, _, attribute = entry.partition(":")
+    tree = parse(SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py"))
+    definitions = [node for node in tree.body if getattr(node, "name", "") == attribute]
+    docstrings = [ast.get_docstring(node) for node in [tree] * alone + definitions]
+    text = next(filter(None, docstrings))
+    papers = re.findall(r"arXiv:\d{4}\.\d{5}", text)
+    sentence = re.sub(r"\s*(?:arXiv:|docs/)\S+", "", drop_label(first_paragraph(text)))
+    if sentence[-1] not in ".?":  # a formula follows
+        sentence = sentence.rpartition(",")[0] + "."
+    # The first sentence, but "Dr. GRPO" and "Fig. 7" do not end one.
+    return re.split(r"(?<=[\w()`]{4}\.) (?=[A-Z])", sentence)[0], papers[0] if papers else ""
+
+
+def drop_label(summary: str) -> str:
+    """A docstring's summary without the name it begins with.
+
+    Example:
+        >>> drop_label("GTPO: tokens that rollouts share."), drop_label("Panel of the monitor.")
+        ('Tokens that rollouts share.', 'The monitor.')
+    """
+    label = r"`[^`]*`|[A-Z][\w-]*|THR \([\w ]+\)|The `?\w+`? (?:task|sampler)|Composer `\w+`"
+    text = re.sub(f"^(?:(?:{label}): |Panel of )", "", summary)
+    return text if text == summary else text[:1].upper() + text[1:]
+
+
+def shown_settings(registry: Registry, variant: str) -> str:
+    """Keyword-only arguments, which are a variant's settings: `beta=1.0`, `by_rate=True`."""
+    parameters = inspect.signature(registry.load(variant)).parameters.values()
+    return ", ".join(f"`{p.name}={p.default}`" for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+# -- commands.md ---------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    lines = []
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        parameters = [p for p in command.params if not p.hidden]
+        arguments = [p for p in parameters if p.param_type_name == "argument"]
+        options = [p for p in parameters if p.param_type_name == "option"]
+        required = [f"{p.opts[0]} {p.name.upper()}" for p in options if p.required]
+        optional = ["[options]"] if any(not p.required for p in options) else []
+        synopsis = ["poise", name, *map(argument_place, arguments), *required, *optional]
+        lines += [f"## {name}", "", f"`{' '.join(synopsis)}`", "", first_paragraph(command.help)]
+        lines += ["", *(f"- {describe_parameter(p)}" for p in parameters), ""]
+    introduction = (
+        "Exit codes: 0; 1 for a failed self-check of `poise doctor`; 2 for a fault that the user "
+        "can mend, in one line on standard error; 130 after Ctrl-C or SIGTERM."
+    )
+    return page_text("Commands", introduction, lines)
+
+
+def argument_place(argument: Any) -> str:
+    place = argument.name.upper() + ("..." if argument.nargs == -1 else "")
+    return place if argument.required else f"[{place}]"
+
+
+def describe_parameter(parameter: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    name = parameter.name.upper() if is_argument else "`, `".join(parameter.opts)
+    default = parameter.default
+    if isinstance(parameter.show_default, str):
+        default = parameter.show_default
+    shown = "" if default is None or default is False or default == "" else f" ({default})"
+    return f"`{name}`{shown}: {re.sub(r'(?<![.])[.]$', '', parameter.help or '')}"
+
+
+# -- run-folder.md -------------------------------------------------------------------------------
+
+
+def run_folder_page() -> str:
+    metrics = {
+        "sampling": schema.SAMPLING_METRICS,
+        "batch and plan": {**schema.BATCH_METRICS, **schema.PLAN_METRICS},
+        "update": {**schema.STEP_METRICS, **schema.UPDATE_METRICS, **schema.SAMPLER_METRICS},
+        "monitor": schema.MONITOR_METRICS,
+        "time": schema.TIME_METRICS,
+    }
+    lines = [*aligned(schema.FILES), "## metrics.jsonl", ""]
+    lines += ["Fields are null where nothing was updated. All but times repeat on the CPU.", ""]
+    for part, fields in metrics.items():
+        lines += [f"### {part}", "", *aligned(fields)]
+    for log, fields in schema.LOGS.items():
+        if log != "metrics":
+            lines += [f"## {log}.jsonl", "", *aligned(fields)]
+        if log == "plans":
+            lines += ["### describe", "", *aligned(schema.DESCRIPTION)]
+    for kind, fields in schema.STEP_FILES.items():
+        lines += [f"## {kind}/", "", *aligned(fields)]
+    lines += ["## checkpoints/", "", *aligned(schema.CHECKPOINT)]
+    introduction = (
+        'Every reader of a run reads this folder. Records carry `"schema": 1`. Whole files are '
+        "replaced atomically; logs are appended line by line, and a cut last line is ignored. "
+        "Seeds and resuming: [design.md](design.md)."
+    )
+    return page_text("The run folder", introduction, lines)
+
+
+# -- tree.md -------------------------------------------------------------------------------------
+
+
+def tree_page() -> str:
+    lines = []
+    for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
+        modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+        if modules:
+            name = folder.relative_to(SOURCE).as_posix()
+            lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
+            lines += aligned({path.name: short_phrase(summary_line(path)) for path in modules})
+    return page_text("Every module", "Paths are relative to `src/counterpoise/`.", lines)
+
+
+# Where a sentence may be cut, and after how many words: what follows only adds to what is said.
+CUTS = {
+    re.compile(r"(?<!Fig)(?<!eq)(?<!Sec)[.;:,](?= )| \("): 3,
+    re.compile(
+        r",? (?:so that|such that|that|which|who|whose|where|when|while|instead of|in place of"
+        r"|without|with|because|until|under which|right after|from which)\b"
+    ): 5,
+}
+DANGLING = re.compile(r"(?: (?:of|on|in|at|to|for|by|from|and))+$")
+
+
+def short_phrase(summary: str) -> str:
+    """The first clause of a docstring that says something.
+
+    Example:
+        >>> short_phrase("Reward balance by rollout: |B| = T exactly, surplus dropped.")
+        'Reward balance by rollout'
+        >>> short_phrase("`poise plan`: which rollouts would share a step.")
+        'which rollouts would share a step'
+    """
+    text = re.sub(r"\s*arXiv:[\d.]+", "", drop_label(summary)).rstrip(".")
+    phrases = [
+        text[: match.start()]
+        for cut, enough in CUTS.items()
+        for match in cut.finditer(text)
+        if len(text[: match.start()].split()) >= enough
+    ]
+    balanced = [p for p in phrases if p.count("`") % 2 == 0 and p.count("(") == p.count(")")]
+    return DANGLING.sub("", min(balanced, key=len, default=text))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "options.md": options_page,
+    "variants.md": variants_page,
+    "commands.md": commands_page,
+    "run-folder.md": run_folder_page,
+    "tree.md": tree_page,
+}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ ENGINES = ("native", "trl", "verl")  # poise train --engine
 
 # -- task ----------------------------------------------------------------------------------------
 
-# load(config) -> Task: prompts to train on, and prompts held out
+# load(...) -> Task: prompts to train on and held out; parameters are named like [task] options
 TASKS = Registry(
     "task",
     {
@@ -22,7 +22,7 @@ TASKS = Registry(
     },
 )
 
-# What answers a response, so that the policy gets another turn
+# A class (turns) with `action`, `feedback` and `ask`: answers a response, for another turn
 ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:TriesEnvironment"})
 
 # How a problem is put to a model; "auto": its chat template where it has one, else "boxed"
@@ -30,6 +30,7 @@ PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")
 
 # -- sample and verify ---------------------------------------------------------------------------
 
+# A class (policy, config), called as `native.sample` is, with `close`
 SAMPLERS = Registry(
     "sampler",
     {
@@ -38,6 +39,7 @@ SAMPLERS = Registry(
     },
 )
 
+# A class (timeout_seconds, workers) with `score` and `close`
 VERIFIERS = Registry(
     "verifier",
     {
@@ -47,7 +49,7 @@ VERIFIERS = Registry(
     plugin_loader="counterpoise.verify.plugin_reward:verifier",
 )
 
-# Rewards beside the verifier's: verify.also
+# reward(prompt, response, config) -> float, beside the verifier's
 EXTRA_REWARDS = Registry(
     "reward",
     {
@@ -59,7 +61,7 @@ EXTRA_REWARDS = Registry(
 
 # -- credit --------------------------------------------------------------------------------------
 
-# The rewards of a group -> its advantages
+# advantages(rewards_G) -> A_G; exact zeros when all rewards are equal
 ADVANTAGES = Registry(
     "credit",
     {
@@ -71,7 +73,7 @@ ADVANTAGES = Registry(
     },
 )
 
-# Several rewards -> one advantage
+# mix(credit, rewards_KG, shares_K) -> A_G: several rewards, one advantage
 MIXTURES = Registry(
     "mixture of rewards",
     {
@@ -80,7 +82,7 @@ MIXTURES = Registry(
     },
 )
 
-# A weight for every token, on top of its rollout's advantage
+# weights(view, *, settings) -> [w_T of each row], or None for ones; they multiply the advantage
 TOKEN_WEIGHTS = Registry(
     "token weights",
     {
@@ -101,7 +103,7 @@ TOKEN_WEIGHTS = Registry(
 
 # -- batch ---------------------------------------------------------------------------------------
 
-# (rows, number of steps, seed) -> which rows share an optimizer step
+# compose(rows, num_steps, seed) -> num_steps lists of row indices
 COMPOSERS = Registry(
     "composer",
     {
@@ -120,7 +122,7 @@ COMPOSERS = Registry(
 # They compare tokens, which rows have in a native run only.
 COMPOSERS_THAT_READ_TOKENS = ("coupled",)
 
-# What a composer guarantees beyond a partition: (rows, steps) -> what is broken, "" if nothing is
+# promise(rows, steps) -> what is broken, "" if nothing is: guarantees beyond a partition
 COMPOSER_PROMISES = Registry(
     "promise",
     {
@@ -131,7 +133,7 @@ COMPOSER_PROMISES = Registry(
     },
 )
 
-# What reward balancing selects: (groups, target, tau) -> the groups taken and their kept rows
+# choose(groups, target, tau) -> [(index, kept rows)] or None: what reward balance selects
 BALANCE_UNITS = Registry(
     "balance unit",
     {
@@ -142,6 +144,7 @@ BALANCE_UNITS = Registry(
 
 # -- update --------------------------------------------------------------------------------------
 
+# surrogate(SurrogateInputs) -> SurrogateOutputs: a loss per token, linear in the advantage
 SURROGATES = Registry(
     "surrogate",
     {
@@ -153,7 +156,7 @@ SURROGATES = Registry(
     },
 )
 
-# How token losses become one number
+# aggregate(rows, max_new_tokens) -> c_R: L = sum_i c_i sum_t L_it
 AGGREGATIONS = Registry(
     "aggregation",
     {
@@ -164,7 +167,7 @@ AGGREGATIONS = Registry(
     },
 )
 
-# For a sampler whose probabilities differ from the trainer's
+# (log_ratio_M, row_M, num_rows) -> ratio_M, not yet capped: for a sampler that is not the trainer
 IMPORTANCE_WEIGHTS = Registry(
     "importance weight",
     {
@@ -174,7 +177,7 @@ IMPORTANCE_WEIGHTS = Registry(
     },
 )
 
-# Weights of whole rollouts (DFPO)
+# (ratios_G, advantages_G) -> w_G: weights of whole rollouts (DFPO)
 TRAJECTORY_WEIGHTS = Registry(
     "trajectory weight",
     {
@@ -184,7 +187,7 @@ TRAJECTORY_WEIGHTS = Registry(
     },
 )
 
-# A rule of an optimizer step: tokens that it leaves out, terms that it adds to the loss
+# rule(OptimizerStepView, *, settings) -> RuleEffect: factors on advantages, a term of the loss
 STEP_RULES = Registry(
     "rule",
     {
@@ -207,6 +210,7 @@ STAGE_CHECKS = Registry(
 
 # -- around a run --------------------------------------------------------------------------------
 
+# A class (run, out, about) with `log` and `close`
 TRACKERS = Registry(
     "tracker",
     {
@@ -215,7 +219,7 @@ TRACKERS = Registry(
     },
 )
 
-# Rollouts that other trainers wrote: poise import
+# SOURCE = Source(...): a format of rollouts that `poise import --from` reads
 IMPORTERS = Registry(
     "source",
     {
@@ -242,7 +246,7 @@ PANELS = Registry(
     },
 )
 
-# poise study: a figure or table of the paper each
+# STUDY = Study(...): a figure or table of the paper, for `poise study`
 STUDIES = Registry(
     "study",
     {
@@ -262,7 +266,7 @@ STUDIES = Registry(
     },
 )
 
-# poise bench
+# measure(setup) -> Part, for `poise bench --parts`
 SPEED_MEASUREMENTS = Registry(
     "part",
     {

@@ -1,4 +1,4 @@
-"""Memory and GPUs of the paper's presets, against the arithmetic of docs/scale.md by hand."""
+"""Memory and GPUs of the paper's presets, against arithmetic by hand."""
 
 from __future__ import annotations
 

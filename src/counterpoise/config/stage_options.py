@@ -243,7 +243,7 @@ class BatchConfig:
     composer: str = option(
         "grouped",
         "decides which rows share an optimizer step; your own function can be given as "
-        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/batch.md)",
+        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/extending.md)",
         choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)

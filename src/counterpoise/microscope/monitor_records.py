@@ -27,15 +27,12 @@ from counterpoise.microscope.coupling import CouplingPart
 from counterpoise.microscope.displacement import EPSILON, flipped_tokens, shares_by_sign
 from counterpoise.microscope.learning_tax import PooledMean
 from counterpoise.microscope.monitor import StepMeasurement
+from counterpoise.store.schema import MONITOR_METRICS, PUSH_COLUMNS
 from counterpoise.types import Floats, TokenTrace
 
 REPORTED_TYPES = 12  # reported token types, those with the largest pull
 _SIGN_FIELDS = ("boosted", "suppressed", "stable", "moved")
-METRIC_NAMES = (
-    *(f"{name}_{sign}" for sign in ("positive", "negative") for name in _SIGN_FIELDS),
-    "flipped", "cancellation", "cancellation_types", "own_share", "same_token_share",
-    "proxy_agreement", "shared_prefix_share", "exchangeability", "learning_tax", "solution_drift",
-)  # fmt: skip
+METRIC_NAMES = tuple(MONITOR_METRICS)
 
 
 def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
@@ -109,9 +106,7 @@ def push_table(
     measurements: Sequence[StepMeasurement], batch_rows: Sequence[Sequence[int]]
 ) -> TokenTrace | None:
     """A table row for each push on a watched token; `batch_rows[s]`: the batch rows of step s."""
-    tables: dict[str, list[NDArray[np.generic]]] = {
-        name: [] for name in ("row", "position", "by_row", "by_position", "push")
-    }
+    tables: dict[str, list[NDArray[np.generic]]] = {name: [] for name in PUSH_COLUMNS}
     for view, rows in zip(measurements, batch_rows, strict=True):
         if view.pushes is None:
             continue

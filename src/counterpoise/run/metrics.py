@@ -17,6 +17,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
+from counterpoise.store.schema import PLAN_METRICS, TOKEN_COLUMNS, UPDATE_METRICS
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace, number_groups
 from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
@@ -166,26 +167,13 @@ def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
-    names = (
-        "positive_share",
-        "split_groups",
-        "token_imbalance",
-        "max_abs_group_advantage_sum",
-        "shared_token_share",
-    )
-    return {name: description[name] if description else None for name in names}  # type: ignore[literal-required]
+    return {name: description[name] if description else None for name in PLAN_METRICS}  # type: ignore[literal-required]
 
 
 def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
     completed = [r for r in results if not r.skipped]
     if not completed:
-        numbers = dict.fromkeys(
-            (
-                "loss", "grad_norm", "clipped_share", "capped_share", "added_loss", "chosen_share",
-                "entropy", "old_logprob", "mean_ratio",
-            )
-        )  # fmt: skip
-        return {"steps": 0, "skipped_steps": len(results), **numbers}
+        return {"steps": 0, "skipped_steps": len(results), **dict.fromkeys(UPDATE_METRICS)}
     entropies = np.concatenate([e for r in completed for e in r.entropies])
     logprobs = np.concatenate([x for r in completed for x in r.logprobs])
     old = np.concatenate([x for r in completed for x in r.old_logprobs])
@@ -223,10 +211,7 @@ def plan_record(iteration: IterationResult) -> dict[str, Any]:
     }
 
 
-TRACE_COLUMNS = (
-    "step", "row", "position", "token", "advantage", "old_logprob", "logprob", "entropy",
-    "pull",
-)  # fmt: skip
+TRACE_COLUMNS = tuple(TOKEN_COLUMNS)
 
 
 def token_trace(iteration: IterationResult) -> TokenTrace:

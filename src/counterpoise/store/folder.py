@@ -1,6 +1,4 @@
-"""A run folder: config.toml, vocabulary.json, metrics.jsonl, plans.jsonl, drops.jsonl,
-evaluations.jsonl, gaps.jsonl, rollouts/, tokens/, pushes/, checkpoints/, report.html. Whole files
-are replaced atomically; JSON lines are appended.
+"""A run folder: whole files are replaced atomically, JSON lines are appended. schema.py lists them.
 
 A resumed run first returns to its checkpoint: later lines and files are removed and written again,
 so a folder never holds two versions of an iteration, nor half a line.
@@ -39,6 +37,7 @@ from counterpoise.files import (
 )
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import rollout_lines
+from counterpoise.store.schema import LOGS, STEP_FILES
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
@@ -46,8 +45,6 @@ CONFIG = "config.toml"  # its presence makes a folder a run
 IMPORTED = "imported.json"  # its presence marks another trainer's run
 CHECKPOINTS = "checkpoints"
 MODEL = "model"  # a folder with the trained model, written at the end
-LOGS = ("metrics", "plans", "drops", "evaluations", "gaps")
-STEP_FILES = ("rollouts", "tokens", "pushes")
 
 
 def check_no_run(out: Path, what: str) -> None:

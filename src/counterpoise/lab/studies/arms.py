@@ -4,7 +4,7 @@
     QB               whole groups in one step (`grouped`)
     RB               shuffled, but only on batches with a quarter of either sign (tau = 0.25)
     QB+RB            both
-    zigzag, token_balanced      as in other frameworks (docs/batch.md)
+    zigzag, token_balanced      as in other frameworks (docs/reference/batching.md)
     by_sign          positive and negative rollouts in different steps, so nothing can cancel
 
 Everything else is runs/demo.toml in float32. Learning rates: 1e-4, the demo's, which trains stably,

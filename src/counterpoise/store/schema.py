@@ -1,0 +1,243 @@
+"""The files of a run folder, and the meaning of each of their fields.
+
+Writers take their names from these tables; `docs/generate.py` makes docs/reference/run-folder.md of
+them. A real run is compared with them in tests/store/test_schema.py. `*` stands for a name that the
+run chooses, such as that of a further reward.
+"""
+
+from __future__ import annotations
+
+Fields = dict[str, str]  # name -> meaning
+
+FILES: Fields = {
+    "config.toml": "every option of the run; itself a run file",
+    "vocabulary.json": "text of every token id",
+    "metrics.jsonl": "one line for each iteration",
+    "plans.jsonl": "one line for each iteration with an update",
+    "drops.jsonl": "one line for each iteration that dropped rollouts",
+    "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
+    "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
+    "contamination.json": "training prompts found in task.benchmarks",
+    "rollouts/step_NNNNN.jsonl": "sampled rollouts",
+    "tokens/step_NNNNN.parquet": "trained tokens",
+    "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
+    "checkpoints/iteration_NNNNN/": "all that --resume needs",
+    "model/": "trained policy, as save_pretrained writes it",
+    "report.html": "the report",
+    "finished.json": "written last: iterations of the finished run",
+    "tensorboard/, wandb/": "files of the trackers",
+}
+
+# -- metrics.jsonl -------------------------------------------------------------------------------
+
+SAMPLING_METRICS: Fields = {
+    "iteration": "from 1",
+    "success": "share of rollouts with reward above 0",
+    "reward": "mean reward",
+    "reward_*": "mean of a further reward",
+    "anchor_success": "success of anchors, which the two above leave out",
+    "mixed_groups": "share of groups with unequal rewards",
+    "sampling_rounds": "1 plus refills",
+    "rollouts": "sampled",
+    "rollout_tokens": "sampled",
+    "response_length": "mean tokens",
+    "turns": "mean turns of an episode",
+    "turn_success": "list: success at each turn",
+    "told_tokens": "tokens from the environment",
+    "truncated_share": "cut at sample.max_new_tokens",
+    "verifier_timeouts": "comparisons that hung",
+    "verifier_crashes": "comparisons that killed their worker",
+}
+BATCH_METRICS: Fields = {
+    "buffer_positive": "rows waiting",
+    "buffer_negative": "rows waiting",
+    "dropped_no_spread": "by dynamic sampling, this iteration",
+    "dropped_surplus": "by the buffer, since the start",
+    "dropped_aged": "by the buffer, since the start",
+    "batch_rows": "0: no update",
+    "rows_without_signal": "sampled with advantage 0",
+}
+PLAN_METRICS: Fields = {
+    "positive_share": "of rows with signal",
+    "split_groups": "groups in several steps",
+    "token_imbalance": "heaviest step / mean",
+    "max_abs_group_advantage_sum": "largest |S_B|",
+    "shared_token_share": "token types of positive rows that negative rows share",
+}
+STEP_METRICS: Fields = {
+    "steps": "optimizer steps taken",
+    "skipped_steps": "no signal, or not finite",
+}
+UPDATE_METRICS: Fields = {
+    "loss": "mean over steps",
+    "grad_norm": "before clipping",
+    "clipped_share": "tokens whose gradient the clip removed",
+    "capped_share": "importance weights at the cap",
+    "added_loss": "part of credit.rule",
+    "chosen_share": "tokens chosen by the rule",
+    "entropy": "mean, nats",
+    "old_logprob": "mean",
+    "mean_ratio": "pi / pi_old, before each step",
+}
+SAMPLER_METRICS: Fields = {
+    "sampler_mismatch": "mean |log pi_sampler - log pi_trainer|",
+    "sampler_mismatch_max": "its maximum",
+    "sampler_ratio_std": "spread of the importance ratio",
+}
+MONITOR_METRICS: Fields = {
+    "boosted_positive": "share of tokens boosted, A > 0",
+    "suppressed_positive": "suppressed",
+    "stable_positive": "unmoved",
+    "moved_positive": "mean |displacement|",
+    "boosted_negative": "the same, A < 0",
+    "suppressed_negative": "",
+    "stable_negative": "",
+    "moved_negative": "",
+    "flipped": "moved against their advantage",
+    "cancellation": "1 - net push / gross push",
+    "cancellation_types": "[token, cancellation, share] of the heaviest types",
+    "own_share": "push of a token on itself",
+    "same_token_share": "push from equal tokens",
+    "proxy_agreement": "displacement has the predicted sign",
+    "shared_prefix_share": "tokens on shared prefixes",
+    "exchangeability": "net / gross pull there",
+    "learning_tax": "KL(new, old) at shared tokens, nats",
+    "solution_drift": "log-odds change between right answers",
+}
+TIME_METRICS: Fields = {
+    "sample_seconds": "",
+    "verify_seconds": "",
+    "score_seconds": "credit and old log-probabilities",
+    "compose_seconds": "balance, compose, describe",
+    "update_seconds": "",
+    "monitor_seconds": "",
+    "iteration_seconds": "without storing and evaluation",
+    "tokens_per_second": "sampled",
+}
+METRICS: Fields = {
+    **SAMPLING_METRICS,
+    **BATCH_METRICS,
+    **PLAN_METRICS,
+    **STEP_METRICS,
+    **UPDATE_METRICS,
+    **SAMPLER_METRICS,
+    **MONITOR_METRICS,
+    **TIME_METRICS,
+}
+
+# -- the other logs ------------------------------------------------------------------------------
+
+PLANS: Fields = {
+    "iteration": "",
+    "rule": "composer",
+    "steps": "lists of row numbers, in order",
+    "group": "of each row: index into groups",
+    "groups": "group keys",
+    "index": "of each row: place in its group",
+    "advantage": "of each row, after re-centring",
+    "tokens": "of each row",
+    "born": "iteration that sampled the row",
+    "describe": "numbers below; alone with store.report=false",
+}
+DESCRIPTION: Fields = {
+    "rows": "",
+    "groups": "",
+    "rows_without_signal": "",
+    "split_groups": "",
+    "split_share": "of all groups",
+    "token_imbalance": "",
+    "positive_share": "",
+    "positive_share_per_step": "",
+    "max_abs_group_advantage_sum": "",
+    "cross_advantage_sum": "eq. 14, each step",
+    "cross_advantage_ratio": "-1: whole groups",
+    "tokens_per_step": "",
+    "rows_per_step": "",
+    "shared_token_share": "",
+}
+DROPS: Fields = {
+    "iteration": "",
+    "no_spread": "dynamic sampling: {group: [index, ...]}",
+    "no_signal": "reward balance: advantage 0",
+    "surplus": "reward balance: too many of their sign",
+    "aged": "reward balance: waited too long",
+}
+EVALUATIONS: Fields = {
+    "iteration": "finished ones; 0: before training",
+    "temperature": "",
+    "top_p": "",
+    "mean": "success",
+    "low": "95 % interval over problems",
+    "high": "",
+    "pass_any": "solved at least once",
+    "mixed": "solved by some samples",
+    "prompts": "",
+    "samples": "of each prompt",
+    "reward": "mean",
+    "evaluate_seconds": "",
+}
+GAPS: Fields = {
+    "iteration": "resumed after it",
+    "missing": "{file: [iteration, ...]}",
+}
+LOGS: dict[str, Fields] = {
+    "metrics": METRICS,
+    "plans": PLANS,
+    "drops": DROPS,
+    "evaluations": EVALUATIONS,
+    "gaps": GAPS,
+}
+
+# -- files of an iteration -----------------------------------------------------------------------
+
+ROLLOUTS: Fields = {
+    "group": "iteration:prompt_id",
+    "prompt_id": "",
+    "prompt": "",
+    "response": "",
+    "answer": "reference",
+    "reward": "of the verifier",
+    "finished": "false: cut",
+    "further": "other rewards by name, if any",
+    "anchor": "true for anchors only",
+    "turns": "of an episode: start, told, action, feedback",
+    "prompt_tokens": "",
+    "response_tokens": "the policy's own",
+    "sampled_logprobs": "six digits",
+}
+TOKEN_COLUMNS: Fields = {
+    "step": "of the plan",
+    "row": "of the plan",
+    "position": "in the response",
+    "token": "id",
+    "advantage": "A_i w_it",
+    "old_logprob": "by the policy that sampled it",
+    "logprob": "just before this step",
+    "entropy": "just before this step",
+    "pull": "-dL / dlogprob",
+}
+MONITOR_COLUMNS: Fields = {
+    "displacement": "change of logprob by this step",
+    "own": "push of the token on itself",
+    "{same,other}_token_{same,other}_query_{positive,negative}": "push of the others",
+}
+PUSH_COLUMNS: Fields = {
+    "row": "pushed token",
+    "position": "",
+    "by_row": "pushing token",
+    "by_position": "",
+    "push": "signed",
+}
+STEP_FILES: dict[str, Fields] = {
+    "rollouts": ROLLOUTS,
+    "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS},
+    "pushes": PUSH_COLUMNS,
+}
+CHECKPOINT: Fields = {
+    "model.safetensors": "parameters; a tied tensor once",
+    "optimizer.safetensors": "steps, moments, float32 masters",
+    "buffer.safetensors": "tokens and log-probabilities of waiting rows",
+    "state.json": "the rest of the buffer, counters, fitted memory sizes",
+    "options.toml": "config.toml at that time",
+    "manifest.json": "sha256 of the other files",
+}

@@ -1,0 +1,83 @@
+"""The tables of store/schema.py are what real runs write: every field, and no other."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoise.batch.describe import PlanDescription
+from counterpoise.batch.dropped_rollouts import DROP_REASONS
+from counterpoise.config.load import load_config
+from counterpoise.loop import train
+from counterpoise.store import schema
+from counterpoise.store.folder import RunFolder
+
+SETS = [
+    "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
+    "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=40", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
+    "balance.tau=0", "monitor.watch=2",
+]  # fmt: skip
+VARIANTS = {
+    "rewards": ["sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]'],
+    "turns": ['task.environment="tries"', "balance.tau=0.25", "balance.target=8"],
+}
+COUPLING = "{same,other}_token_{same,other}_query_{positive,negative}"
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    out = tmp_path_factory.mktemp("schema") / request.param
+    return train(load_config("demo", [*SETS, *VARIANTS[request.param]]), out)
+
+
+def expand_braces(name: str) -> list[str]:
+    parts = [part.strip("{}").split(",") for part in re.split(r"({.*?})", name)]
+    return ["".join(words) for words in itertools.product(*parts)]
+
+
+def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
+    episodes = run.config().task.environment != "none"
+    absent = (
+        {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
+    )
+    names = [name.replace("*", "equations") for name in schema.METRICS if name not in absent]
+    for line in run.read("metrics"):
+        assert set(line) - {"schema"} == set(names)
+    plans, evaluations = run.read("plans"), run.read("evaluations")
+    assert {frozenset(line) for line in plans} == {frozenset({"schema", *schema.PLANS})}
+    assert {frozenset(line["describe"]) for line in plans} == {frozenset(schema.DESCRIPTION)}
+    assert {frozenset(line) for line in evaluations} == {frozenset({"schema", *schema.EVALUATIONS})}
+    for line in run.read("drops"):
+        assert set(line) <= {"schema", *schema.DROPS}
+
+
+def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder) -> None:
+    episodes = run.config().task.environment != "none"
+    absent = {"further", "anchor"} if episodes else {"turns"}
+    lines = run.rollouts(1)
+    assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent
+    expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING)]
+    stored = [pq.read_schema(path).names for path in run.step_files("tokens").values()]
+    assert stored
+    assert all(names[:11] == expected[:11] for names in stored)
+    assert all(set(names) == set(expected) for names in stored)
+    for path in run.step_files("pushes").values():
+        assert pq.read_schema(path).names == list(schema.PUSH_COLUMNS)
+
+
+def test_the_folder_has_the_files_of_the_schema(run: RunFolder) -> None:
+    described = {name.partition("/")[0] for name in ", ".join(schema.FILES).split(", ")}
+    assert {path.name for path in run.path.iterdir()} <= described
+    (checkpoint, *_) = run.checkpoints.iterdir()
+    assert {path.name for path in checkpoint.iterdir()} == set(schema.CHECKPOINT)
+
+
+def test_tables_that_stand_elsewhere_too_are_the_same() -> None:
+    assert tuple(schema.DESCRIPTION) == tuple(PlanDescription.__annotations__)
+    assert tuple(schema.DROPS)[1:] == DROP_REASONS
+    assert {f"{log}.jsonl" for log in schema.LOGS} <= set(schema.FILES)
+    assert {name.partition("/")[0] for name in schema.FILES} >= set(schema.STEP_FILES)
