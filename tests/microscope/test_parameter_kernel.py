@@ -84,7 +84,7 @@ def test_no_such_token_and_no_such_parameter() -> None:
     policy, rows = tiny.policy(), tiny.rows(groups=1, size=2)
     with pytest.raises(PoiseError, match="no token 99 in row 0"):
         parameter_kernel_row(policy, rows, (0, 99))
-    with pytest.raises(PoiseError, match="lacks: nothing"):
+    with pytest.raises(PoiseError, match="no parameter 'nothing'"):
         derivatives_along(policy, rows, {"nothing": torch.zeros(1)})
     with pytest.raises(PoiseError, match="moves no parameter"):
         derivatives_along(policy, rows, {})

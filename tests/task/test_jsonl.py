@@ -180,8 +180,8 @@ def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(PoiseError) as fault:
         load(path, heldout_path=other, keep=["marks"])
     assert str(fault.value) == (
-        f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward asks for "
-        "it: its parameters may be responses, answers, prompts and columns"
+        f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward function "
+        "needs it: its parameters may be responses, answers, prompts and columns"
     )
 
 

@@ -102,7 +102,7 @@ OURS = "algorithm.adv_estimator=poise_grpo"
         (["poise.seed=1", "actor_rollout_ref.rollout.n=1"], "set it to 2 or more"),
         (["poise.max_age=-1"], "cannot be negative"),
         (["poise.tau=0.25"], "set algorithm.adv_estimator=poise_grpo"),
-        (["poise.tau=0.7", OURS], "choose one from 0 to 0.5"),
+        (["poise.tau=0.7", OURS], "choose from 0 to 0.5"),
         (["poise.tau=0.25", "algorithm.adv_estimator=poise_positive_only"], r"set \+poise.tau=0"),
         (["poise.tau=0.25", OURS, "trainer.v1.trainer_mode=colocate_async"], "mode=sync, not"),
         (["poise.tau=0.25", OURS, "algorithm.use_kl_in_reward=True"], "set it to False"),

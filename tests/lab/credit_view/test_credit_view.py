@@ -190,7 +190,7 @@ def test_a_wrong_wish_is_said_at_once(
 
 def test_the_runs_settings_only_where_none_are_given() -> None:
     own = WeightingChoice("high_entropy", ("share=0.3",))
-    assert parse_weightings("high_entropy,thr", own=own) == [own, WeightingChoice("thr")]
+    assert parse_weightings("high_entropy,thr", run_weighting=own) == [own, WeightingChoice("thr")]
     assert parse_weightings("high_entropy", ["share=0.1"], own) == [
         WeightingChoice("high_entropy", ("share=0.1",))
     ]

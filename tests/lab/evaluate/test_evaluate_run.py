@@ -290,7 +290,7 @@ def test_the_context_s_room_is_said(data: Path, tmp_path: Path) -> None:
     summary = evaluate(options(data, tmp_path / "out", **few), Listening())
     room = summary.lines[0].scores["words1"].header.max_new_tokens
     assert 900 < room < 1024
-    assert said == [f"words1: responses are cut at {room} tokens, all that the context leaves"]
+    assert said == [f"words1: responses are cut at {room} tokens, all that fits into the context"]
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

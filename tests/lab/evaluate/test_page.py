@@ -62,16 +62,22 @@ def test_the_table_is_the_paper_s(made: Path) -> None:
 
 def test_the_map_counts_what_is_right(made: Path) -> None:
     cells = [c for c in read_result_files(made) if c.header.benchmark == "aime24"]
-    drawn = benchmark_map("aime24", summarise(cells), cells, shown=2, longest=100)
+    drawn = benchmark_map("aime24", summarise(cells), cells, max_responses=2, max_characters=100)
     assert drawn["right"] == [[0, 1, 2, 4], [4, 1, 3, 4]]
     assert (drawn["rows"], drawn["ids"]) == (["before", "after"], ["p0", "p1", "p2", "p3"])
 
 
 def test_both_outcomes_are_shown_where_there_are_both() -> None:
     one = judged("p", [1, 1, 1, 1, 1, 1, 0, 1])
-    assert [r[:2] for r in choose_responses(one, shown=3, longest=10)] == [[0, 1], [1, 1], [6, 0]]
-    assert len(choose_responses(one, shown=8, longest=10)) == 8
-    assert [r[0] for r in choose_responses(judged("p", [0, 0, 0]), shown=2, longest=10)] == [0, 1]
+    assert [r[:2] for r in choose_responses(one, max_responses=3, max_characters=10)] == [
+        [0, 1],
+        [1, 1],
+        [6, 0],
+    ]
+    assert len(choose_responses(one, max_responses=8, max_characters=10)) == 8
+    assert [
+        r[0] for r in choose_responses(judged("p", [0, 0, 0]), max_responses=2, max_characters=10)
+    ] == [0, 1]
 
 
 def test_a_page_has_room_for_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

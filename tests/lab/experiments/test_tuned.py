@@ -8,11 +8,15 @@ import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import write
 
-from counterpoise.lab.experiments.curves import Runs, by_run
-from counterpoise.lab.experiments.decision_rule import executed
+from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.tuned import compare_tuned
-from counterpoise.lab.experiments.verdicts import judge, markdown, verdict_on
+from counterpoise.lab.experiments.verdicts import (
+    judge_experiment,
+    judge_hypothesis,
+    results_markdown,
+)
 
 FILE = """
 [experiment]
@@ -42,7 +46,7 @@ def runs_ending_at(success: dict[tuple[str, float], float], luck: dict | None = 
             shift = 0.01 * (seed % 3) + (luck or {}).get((arm, rate, seed), 0.0)
             heldout = [0.4, value + shift + 0.002 * ((seed * 7 + len(arm)) % 5)]
             records += run(arm, seed, heldout, updates=4, rate=rate)
-    return by_run(records)
+    return group_by_run(records)
 
 
 def test_each_arm_is_judged_at_its_own_best_rate(experiment):
@@ -55,10 +59,10 @@ def test_each_arm_is_judged_at_its_own_best_rate(experiment):
     assert tuned.baseline_rates == (1e-4, 1e-4)
     assert tuned.comparison.rollouts.n == 8
     assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)
-    assert verdict_on(experiment.hypotheses[0], runs, experiment) == "replicated"
-    assert "RB at 0.0004 against shuffled at 0.0001: +" in markdown(runs, experiment)
-    assert judge(runs, experiment).verdict == "replicated"
-    assert "judged on the odd ones" in executed(experiment)
+    assert judge_hypothesis(experiment.hypotheses[0], runs, experiment) == "replicated"
+    assert "RB at 0.0004 against shuffled at 0.0001: +" in results_markdown(runs, experiment)
+    assert judge_experiment(runs, experiment).verdict == "replicated"
+    assert "judged on the odd ones" in describe_rule(experiment)
 
 
 def test_a_rate_is_never_judged_on_the_seeds_that_chose_it(experiment):
@@ -80,4 +84,4 @@ def test_nothing_is_decided_before_every_run_is_there(experiment):
     )
     del runs[next(iter(runs))]
     assert compare_tuned(runs, experiment) == []
-    assert verdict_on(experiment.hypotheses[0], runs, experiment) == "inconclusive"
+    assert judge_hypothesis(experiment.hypotheses[0], runs, experiment) == "inconclusive"

@@ -147,7 +147,7 @@ def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, out = small("warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
-    with pytest.raises(PoiseError, match=r"there is no warm-up of .*model to go on with"):
+    with pytest.raises(PoiseError, match=r"there is no warm-up of .*model to resume"):
         run_warmup(config, out, resume=True)
     with monkeypatch.context() as once:
         Stopping(once, signal.SIGINT, "step")

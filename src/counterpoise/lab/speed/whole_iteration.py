@@ -25,9 +25,9 @@ from counterpoise.model.load import Policy
 FASTER_BAR = 8.0
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours, monitor on": {"monitor": MonitorConfig()},
-    "ours, old log-probabilities by the sampler": {"old": "sampler"},
+    "ours, old log-probabilities by the sampler": {"old_logprobs": "sampler"},
     "ours, 4 steps": {"steps": 4},
-    "ours, 4 steps, old by the sampler": {"steps": 4, "old": "sampler"},
+    "ours, 4 steps, old by the sampler": {"steps": 4, "old_logprobs": "sampler"},
 }
 
 
