@@ -181,7 +181,7 @@ class CreditConfig:
         "uniform", "token weights on top of the advantage", choices=tuple(TOKEN_WEIGHTS)
     )
     settings: list[str] = option(
-        [], 'of the token weights, each "name=value"; docs/credit.md lists them'
+        [], 'of the token weights, each "name=value"; docs/reference/credit-methods.md lists them'
     )
     mixture: str = option(
         "sum",
@@ -195,7 +195,7 @@ class CreditConfig:
         choices=tuple(STEP_RULES),
     )
     rule_settings: list[str] = option(
-        [], 'of the rule, each "name=value"; docs/credit.md lists them'
+        [], 'of the rule, each "name=value"; docs/reference/credit-methods.md lists them'
     )
 
 
