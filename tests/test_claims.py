@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +14,7 @@ import pytest
 from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section
 from test_documented_numbers import rarer_sign_shares, tables
 
+from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.studies import polarity
 from counterpoise.lab.studies.flipping import measure as flipping
@@ -22,14 +23,7 @@ from counterpoise.lab.studies.study import load_study
 from counterpoise.lab.studies.variance import measure as variance
 from counterpoise.statistics.finding import Verdict
 
-SCRIPT = ROOT / "docs" / "claims_table.py"
-specification = importlib.util.spec_from_file_location("claims_table", SCRIPT)
-assert specification is not None
-assert specification.loader is not None
-claims_table = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(claims_table)
-
-CLAIMS = claims_table.read_claims()
+CLAIMS = [asdict(claim) for claim in replication.read_claims(ROOT / replication.CLAIMS)]
 STORED = pq.read_table(DATA / "smollm2-studies.parquet").to_pylist()
 NUMBERS = {(r["study"], r["number"]): (r["value"], r["low"], r["high"]) for r in STORED}
 VERDICTS = {r["study"]: r["verdict"] for r in STORED}
@@ -63,7 +57,8 @@ def test_every_claim_has_a_verdict_on_both_models() -> None:
 
 def test_the_page_has_the_tables_of_the_file() -> None:
     text = page_text("replication.md")
-    assert text == claims_table.page_with_tables(text), "run docs/claims_table.py"
+    claims = replication.read_claims(ROOT / replication.CLAIMS)
+    assert text == replication.page_with_tables(text, claims), "run `poise study replication`"
 
 
 def test_rules_are_those_of_the_code() -> None:
