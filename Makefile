@@ -20,6 +20,7 @@ check: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/poise study replication
 
 # torch first and by its exact version, so that nothing else pulls in another build of it
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -13,8 +13,8 @@ agreement  log-probabilities of sampler and trainer; a gradient against float32
 monitor    what the online monitor adds to an iteration
 growth     with rollouts, response length and model size
 
-Without a GPU it measures what `poise bench` does: the embedded model on the CPU. What the columns
-mean, and the arithmetic of the floors: docs/benchmarks.md.
+Without a GPU it measures what `poise bench` does: the embedded model on the CPU. What was
+measured: docs/results/speed.md; the arithmetic of the floors: lab/speed/floors.py.
 """
 
 from __future__ import annotations

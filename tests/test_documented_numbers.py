@@ -1,36 +1,33 @@
-"""Numbers of the documents are those of docs/data/: experiments judged anew, studies as stored."""
+"""Numbers of docs/results/experiments.md and README are those of the runs in docs/data/."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections import defaultdict
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section, table_rows
 
 from counterpoise.lab.experiments import pilot, verdicts
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.pieces import read_piece
+from counterpoise.statistics.student import student_mean
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "experiment.md").read_text(encoding="utf-8")
+PAGE = page_text("experiments.md")
 # Columns of the page's tables, and where they stand in the two tables of results.md.
-COMPARED, BESIDE = (2, 3, 4, 6, 7, 11), (2, 3, 5, 8, 9, 12)
+COMPARED, BESIDE = (2, 3, 4, 6, 11), (2, 8)
 SECTIONS = {
-    "smollm2-interventions": ("### Arms", "### Waiting or balance?"),
-    "smollm2-waiting": ("### Waiting or balance?", "### Cancellation itself"),
+    "smollm2-interventions": ("## Arms", "## Waiting or balance?"),
+    "smollm2-waiting": ("## Waiting or balance?", "## Cancellation itself"),
 }
 IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that hold their runs
     "smollm2-cancellation": ("smollm2-cancellation",),
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
 }
-ABOUT = {  # where a page speaks of them
-    "README.md": r"^\|[^\n]*results/experiments\.md#[^\n]*$",
-    "docs/findings.md": r"On SmolLM2-135M, where it is.*?\n\n",
-    "docs/experiment.md": r"### Arms.*",
-}
+TEMPERATURE_1, TEMPERATURE_06 = "heldout", "heldout@0.6/0.95"
 Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
 
 
@@ -38,11 +35,11 @@ def tables(name: str) -> str:
     experiment = read_experiment(name)
     runs: Runs = {}
     for piece in IN_TEXT_ONLY.get(name, (name,)):
-        runs |= read_piece(ROOT / "docs" / "data" / f"{piece}.parquet", experiment).runs
+        runs |= read_piece(DATA / f"{piece}.parquet", experiment).runs
     return verdicts.results_markdown(runs, experiment)
 
 
-def found(name: str) -> Rows:
+def measured_rows(name: str) -> Rows:
     rows: Rows = {}
     rate = ""
     for line in tables(name).splitlines():
@@ -51,17 +48,15 @@ def found(name: str) -> Rows:
         if not rate or not line.startswith("| ") or line.startswith(("| arm", "| ---")):
             continue
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        taken = BESIDE if (rate, cells[0]) in rows else COMPARED
-        rows.setdefault((rate, cells[0]), []).extend(cells[i] for i in taken)
+        columns = BESIDE if (rate, cells[0]) in rows else COMPARED
+        rows.setdefault((rate, cells[0]), []).extend(cells[i] for i in columns)
     return rows
 
 
-def written(name: str) -> Rows:
-    start, end = SECTIONS[name]
-    section = PAGE[PAGE.index(start) : PAGE.index(end) if end else None]
+def printed_rows(name: str) -> Rows:
     rows: Rows = {}
     rate = ""
-    for line in section.splitlines():
+    for line in section(PAGE, *SECTIONS[name]).splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if begun := re.match(r"\| lr (\S+) ", line):
             rate = f"{float(begun[1]):g}"
@@ -70,9 +65,9 @@ def written(name: str) -> Rows:
     return rows
 
 
-def agree(said: str, measured: str) -> bool:
-    """Every number of a cell, to as many digits as are said."""
-    pairs = [re.findall(r"[-+]?\d+(?:\.\d+)?", text) for text in (said, measured)]
+def agree(printed: str, measured: str) -> bool:
+    """Every number of a cell, to as many digits as are printed."""
+    pairs = [re.findall(r"[-+]?\d+(?:\.\d+)?", text) for text in (printed, measured)]
     return len(pairs[0]) == len(pairs[1]) and all(
         abs(float(a) - float(b)) <= 0.51 * 10.0 ** -len(a.partition(".")[2])
         for a, b in zip(*pairs, strict=True)
@@ -81,57 +76,121 @@ def agree(said: str, measured: str) -> bool:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_the_tables_are_those_of_the_runs(name: str) -> None:
-    said, measured = written(name), found(name)
-    assert said.keys() == measured.keys()
-    assert len(said) >= 6
-    for key, cells in said.items():
+    printed, measured = printed_rows(name), measured_rows(name)
+    assert printed.keys() == measured.keys()
+    assert len(printed) >= 6
+    for key, cells in printed.items():
         for cell, truth in zip(cells, measured[key], strict=True):
             assert agree(cell, truth), (key, cell, truth)
 
 
-def intervals(text: str) -> list[tuple[str, str, str]]:
-    """(mean, low, high) of every "12.3 % [10.1, 14.5]"."""
-    number = r"([-+]?\d+(?:\.\d+)?)"
-    return re.findall(rf"{number}(?: points per unit| points| %)?\s\[{number},\s{number}\]", text)
+def held_out(name: str, setting: str) -> dict[tuple[str, float, int], list[float]]:
+    """Held-out success of every (arm, rate, seed), in the order of the iterations."""
+    curves: dict[tuple[str, float, int], list[float]] = defaultdict(list)
+    for record in pq.read_table(DATA / f"{name}.parquet").to_pylist():
+        if record[setting] is not None:
+            curves[record["arm"], record["rate"], record["seed"]].append(record[setting])
+    return curves
 
 
-def is_among(said: Sequence[str], known: Iterable[Sequence[float]], rounding: float) -> bool:
-    """To as many digits as are said; `rounding` is what the known ones have lost already."""
-    close = [0.5 * 10.0 ** -len(x.partition(".")[2]) + rounding for x in said]
-    return any(
-        all(abs(float(a) - b) <= c for a, b, c in zip(said, one, close, strict=True))
-        for one in known
+def final_mean(name: str, setting: str, arm: str, rate: float) -> float:
+    curves = held_out(name, setting)
+    return 100 * float(np.mean([c[-1] for key, c in curves.items() if key[:2] == (arm, rate)]))
+
+
+def looked_at_afterwards() -> tuple[float, float, float]:
+    """QB minus by_sign at 3e-5 in the first experiment, a plain 95 % interval in points."""
+    curves = held_out("smollm2-interventions", TEMPERATURE_1)
+    seeds = sorted({seed for _, _, seed in curves})
+    mean = student_mean(
+        [100 * (curves["QB", 3e-5, s][-1] - curves["by_sign", 3e-5, s][-1]) for s in seeds]
     )
+    return mean.value, mean.low, mean.high
 
 
-@pytest.mark.parametrize("page", ABOUT)
+@pytest.mark.parametrize("page", ["README.md", "docs/results/experiments.md"])
 def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
     judged = "".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY]))
-    known = [tuple(map(float, one)) for one in intervals(judged)]
-    text = (ROOT / page).read_text(encoding="utf-8")
-    said = intervals("".join(re.findall(ABOUT[page], text, re.MULTILINE | re.DOTALL)))
-    assert len(said) >= 4
-    for one in said:
+    known = [tuple(map(float, one)) for one in printed_intervals(judged)]
+    known.append(looked_at_afterwards())
+    if page == "README.md":
+        text = (ROOT / page).read_text(encoding="utf-8")
+        about = "".join(re.findall(r"^\|[^\n]*results/experiments\.md#[^\n]*$", text, re.MULTILINE))
+    else:
+        about = section(PAGE, "## Arms", "## Fixed")
+    printed = printed_intervals(about)
+    assert len(printed) >= 4
+    for one in printed:
         assert is_among(one, known, 0.05), one
-
-
-def test_findings_on_smollm2_are_those_that_are_stored() -> None:
-    stored = pq.read_table(ROOT / "docs" / "data" / "smollm2-studies.parquet").to_pylist()
-    found = [(r["value"], r["low"], r["high"]) for r in stored if r["low"] is not None]
-    smaller = [(-mean, -high, -low) for mean, low, high in found]  # "smaller by"
-    known = [tuple(scale * x for x in one) for one in (*found, *smaller) for scale in (1, 100)]
-    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    section = text[text.index("## On SmolLM2-135M") : text.index("## Changed after")]
-    of_moved = {("85", "84", "85")}  # stored as a share of all tokens
-    said = set(intervals(section)) - of_moved
-    assert len(said) >= 20
-    for one in said:
-        assert is_among(one, known, 1e-9), one
 
 
 def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
     experiment = read_experiment("smollm2-pilot")
-    piece = read_piece(ROOT / "docs" / "data" / "smollm2-pilot.parquet", experiment)
+    piece = read_piece(DATA / "smollm2-pilot.parquet", experiment)
     choice = pilot.choose_rates(piece.runs, experiment)
     assert f"**stable {choice.stable:.0e}, edge {choice.edge:.0e}**".replace("e-0", "e-") in PAGE
     assert (choice.stable, choice.edge) == tuple(read_experiment("smollm2-waiting").options.rates)
+
+
+def test_the_table_of_the_pilot() -> None:
+    at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
+    rows = list(table_rows(PAGE, "| rate |"))
+    assert len(rows) == 4
+    for rate, *cells in rows:
+        runs = [("shuffled", float(rate), seed) for seed in (900, 901)]
+        measured = (
+            [max(at_1[run]) for run in runs],
+            [at_1[run][-1] for run in runs],
+            [at_06[run][-1] for run in runs],
+        )
+        assert cells == [", ".join(f"{100 * x:.1f}" for x in pair) for pair in measured]
+        assert [f"{100 * at_1[run][0]:.1f}" for run in runs] == ["40.7", "39.1"]
+
+
+def test_what_the_page_says_about_the_baseline() -> None:
+    shuffled = [
+        final_mean("smollm2-pilot", name, "shuffled", 3e-6)
+        for name in (TEMPERATURE_1, TEMPERATURE_06)
+    ]
+    both = [
+        final_mean("smollm2-interventions", name, "QB+RB", 1e-5)
+        for name in (TEMPERATURE_1, TEMPERATURE_06)
+    ]
+    box = " ".join(section(PAGE, "> **Limits", "## What all runs share").replace(">", "").split())
+    assert "at 90.1 % (temperature 1) and 94.6 % (0.6 / 0.95)" in box
+    np.testing.assert_allclose(shuffled, [90.1, 94.6], atol=0.051)
+    assert "at 89.8 and 93.2 %" in box
+    np.testing.assert_allclose(both, [89.8, 93.2], atol=0.051)
+
+
+def test_near_collapse_every_arm_is_best_before_training() -> None:
+    for key, curve in held_out("smollm2-interventions", TEMPERATURE_06).items():
+        if key[1] == 3e-5:
+            assert max(curve) == curve[0], key
+
+
+def rarer_sign_shares() -> dict[tuple[str, float], float]:
+    """The rarer sign's share of the rows with signal: mean over iterations, then over seeds."""
+    shares: dict[tuple[str, float], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in pq.read_table(DATA / "smollm2-waiting.parquet").to_pylist():
+        if (share := record["positive_share"]) is not None:
+            shares[record["arm"], record["rate"]][record["seed"]].append(min(share, 1 - share))
+    return {
+        key: float(np.mean([np.mean(of_seed) for of_seed in by_seed.values()]))
+        for key, by_seed in shares.items()
+    }
+
+
+def test_balance_was_not_dosed() -> None:
+    shares = rarer_sign_shares()
+    text = " ".join(PAGE.replace("\n>", "\n").split())
+    printed = re.search(
+        r"is (\S+) in RB and (\S+) in `waits` at 1e-5, (\S+) and (\S+) at 3e-5", text
+    )
+    assert printed
+    for share, key in zip(
+        printed.groups(),
+        (("RB", 1e-5), ("waits", 1e-5), ("RB", 3e-5), ("waits", 3e-5)),
+        strict=True,
+    ):
+        assert float(share.rstrip(".")) == pytest.approx(shares[key], abs=0.00051), key

@@ -47,7 +47,7 @@ def bench(
 
     Sizes are those of the machine: the embedded model on a CPU (a few minutes on two cores), 64 x 8
     rollouts of SmolLM2-135M's shape and the update of Qwen3-1.7B's on a GPU (about four minutes on
-    an H200, growth another four). On a GPU each bar of docs/benchmarks.md is a pass or a miss.
+    an H200, growth another four). On a GPU each bar of docs/results/speed.md is a pass or a miss.
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts growth --minutes 5`

@@ -15,7 +15,7 @@ Names = Annotated[
     typer.Argument(
         metavar="NAME",
         help=f"Token weights: {', '.join(TOKEN_WEIGHTS)}. Several by commas, each with settings of "
-        "its own as NAME:setting=value; docs/credit.md says what they are.",
+        "its own as NAME:setting=value; docs/reference/credit-methods.md says what they are.",
     ),
 ]
 

@@ -47,6 +47,9 @@ def study(
     interrupted `poise study all` goes on where it stopped. A study that fails does not take the
     others with it. --set changes the run that studies draw and train with (runs/demo.toml).
 
+    `poise study replication` measures nothing: in a checkout of the repository it writes the tables
+    and the plot of docs/results/replication.md from docs/data/claims.csv.
+
     - `poise study flipping`
     - `poise study all --budget quick --out out/studies`
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
@@ -55,6 +58,13 @@ def study(
         from counterpoise.lab.studies.descriptions import list_studies
 
         list_studies()
+        return
+    if name == "replication":
+        from counterpoise.lab.replication import write_replication
+        from counterpoise.terminal import TerminalConsole
+
+        for path in write_replication(Path()):
+            TerminalConsole().print(f"wrote {path}", markup=False, highlight=False)
         return
     from counterpoise.lab.studies.terminal import StudyLimits, run_studies
 

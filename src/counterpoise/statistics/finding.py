@@ -12,7 +12,9 @@ from counterpoise import __version__
 SCHEMA = 1  # version of NAME.json and of the table beside it
 Record = dict[str, Any]  # plain values; a key missing from a record is None in the parquet file
 Records = Sequence[Record]
-Verdict = Literal["replicated", "not replicated", "inconclusive"]
+# "inconclusive": the measurement could have decided and did not. "untestable here": the claim
+# presupposes something that this model or task does not have, so no amount of data would decide.
+Verdict = Literal["replicated", "not replicated", "inconclusive", "untestable here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,18 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimVerdict:
+    """The verdict on one of several claims that a study judges separately.
+
+    Example:
+        ClaimVerdict("tokens of negative rollouts are boosted", "replicated")
+    """
+
+    claim: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of a study: its verdict, the reason, and the numbers behind it."""
 
@@ -39,6 +53,19 @@ class Finding:
     because: str  # one or two sentences with the numbers that decided
     numbers: tuple[Number, ...]
     notes: tuple[str, ...] = ()  # what a reader must also know: limits, surprises
+    claims: tuple[ClaimVerdict, ...] = ()  # of a study with several claims; `verdict` joins them
+
+
+def join_verdicts(claims: Sequence[ClaimVerdict]) -> Verdict:
+    """The verdict on all claims together.
+
+    One refuted claim refutes the whole; it is replicated, or untestable here, only if every claim
+    is.
+    """
+    verdicts = {claim.verdict for claim in claims}
+    if "not replicated" in verdicts:
+        return "not replicated"
+    return verdicts.pop() if len(verdicts) == 1 else "inconclusive"
 
 
 def finding_to_json(about: Mapping[str, Any], finding: Finding, seconds: float) -> str:

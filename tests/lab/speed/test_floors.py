@@ -99,7 +99,7 @@ def test_update_flop_are_those_torch_counts() -> None:
 
 
 def test_the_arithmetic_of_the_page() -> None:
-    """docs/benchmarks.md, for 64 prompts of 90 tokens and 512 responses of 128."""
+    """docs/results/speed.md, for 64 prompts of 90 tokens and 512 responses of 128."""
     smollm2 = ModelSizes(134_515_008, 106_168_320, 28_311_552, 30, 9, 3, 64, 2)
     decode = decode_cost(smollm2, [90] * 64, 8, 64)
     assert (decode.bytes / 1e9, decode.flop / 1e9) == pytest.approx((1.16, 143), rel=0.01)

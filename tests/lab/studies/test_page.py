@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from report.synthetic import Page
@@ -19,7 +19,13 @@ from counterpoise.lab.studies.page import (
 from counterpoise.lab.studies.records import write_records
 from counterpoise.lab.studies.run import write_finding
 from counterpoise.lab.studies.study import Study, load_study
-from counterpoise.statistics.finding import Finding, Number, finding_to_json
+from counterpoise.statistics.finding import (
+    ClaimVerdict,
+    Finding,
+    Number,
+    Verdict,
+    finding_to_json,
+)
 
 SETTINGS = {"model": "embedded", "budget": "quick", "seed": 0, "sizes": {"prompts": 3, "k": [1, 2]}}
 
@@ -85,7 +91,8 @@ def test_every_study_is_a_section_under_an_overview(folder: Path):
 
 
 def test_a_verdict_is_told_by_word_and_mark_not_by_colour_alone(folder: Path):
-    assert len(set(VERDICT_MARKS.values())) == len(VERDICT_MARKS) == 3
+    assert len(set(VERDICT_MARKS.values())) == len(VERDICT_MARKS) == 4
+    assert set(VERDICT_MARKS) == set(get_args(Verdict))
     text = " ".join(Page(write_report(folder)).text.split())
     for verdict, mark in VERDICT_MARKS.items():
         assert f"{mark} {verdict}" in text
@@ -195,6 +202,16 @@ def test_every_hypothesis_has_its_badge(folder: Path, tmp_path: Path):
     text = " ".join(Page(write_report(folder)).text.split())
     assert text.count(badges) == 2
     assert f"Clip higher or not {badges} 5 s" in text
+
+
+def test_every_claim_of_a_study_has_its_badge(tmp_path: Path):
+    claims = (ClaimVerdict("up", "replicated"), ClaimVerdict("down", "untestable here"))
+    finding = Finding("inconclusive", "So.", (), claims=claims)
+    write_finding(tmp_path / "masking.json", made_up("masking"), finding, SETTINGS, 5.0)
+    page = Page(write_report(tmp_path))
+    assert "Counterpoise studies" in page.text  # a study alone is no experiment
+    text = " ".join(page.text.split())
+    assert text.count("✓ up replicated – down untestable here") == 2  # overview and section
 
 
 def test_many_numbers_unfold(tmp_path: Path):

@@ -55,6 +55,8 @@ REASONING = {"template": 2.0, "function": 2.0, "content": 3.0, "number": 2.0, "l
         (REASONING, TEMPLATE, "not replicated"),
         (TEMPLATE, TEMPLATE, "inconclusive"),
         ({**REASONING, "template": 4.0}, {**TEMPLATE, "template": 0.5}, "not replicated"),
+        ({**TEMPLATE, "template": 0.03}, REASONING, "untestable here"),
+        ({**TEMPLATE, "template": 0.05}, REASONING, "not replicated"),
     ],
 )
 def test_the_verdict_follows_both_shares(positive, joint, verdict) -> None:
@@ -76,6 +78,13 @@ def test_a_model_that_is_sure_of_its_template_is_named() -> None:
     notes = polarity.judge(simulated(sure, sure)).notes
     assert any("certain of its template" in note for note in notes)
     assert not any("certain" in n for n in polarity.judge(simulated(TEMPLATE, REASONING)).notes)
+
+
+def test_a_share_that_may_be_one_percent_leaves_something_to_lose() -> None:
+    falls, rises = (-0.003, -0.004, -0.002), (0.03, 0.02, 0.04)
+    assert polarity.verdict_from_shares(0.0099, falls, rises) == "untestable here"
+    assert polarity.verdict_from_shares(0.0101, falls, rises) == "replicated"
+    assert polarity.verdict_from_shares(None, falls, rises) == "replicated"  # too few prompts
 
 
 def test_a_batch_without_signal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,10 @@ class PoiseConfig(GRPOConfig):
     credit_weights: str = _option(UNIFORM, "token weights on top of the advantage")
     credit_settings: list[str] = field(
         default_factory=list,
-        metadata={"help": "settings of the token weights, each 'name=value'; see docs/credit.md"},
+        metadata={
+            "help": "settings of the token weights, each 'name=value'; see "
+            "docs/reference/credit-methods.md"
+        },
     )
     denominator: str = _option(
         "step",

@@ -13,7 +13,7 @@ Both were chosen before any of these runs.
 
 The result of an arm is its held-out success at temperature 1, on the same problems for all arms,
 compared seed by seed at equal rollouts and at equal updates (`lab/experiments/compare.py`). To run
-the same arms on a pretrained model, write an experiment: docs/experiment.md.
+the same arms on a pretrained model, write an experiment: docs/results/experiments.md.
 
 S_B is the sum of the advantages of those rollouts of a group that are in one optimizer step: 0 when
 the group is whole.

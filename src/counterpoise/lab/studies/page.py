@@ -23,7 +23,12 @@ from counterpoise.variants import STUDIES
 
 StudyResult = dict[str, Any]  # one NAME.json, as statistics/finding.py writes it
 REQUIRED_KEYS = {"study", "title", "shows", "claim", "rule", "verdict", "because", "numbers"}
-VERDICT_MARKS = {"replicated": "✓", "not replicated": "✗", "inconclusive": "?"}
+VERDICT_MARKS = {
+    "replicated": "✓",
+    "not replicated": "✗",
+    "inconclusive": "?",
+    "untestable here": "–",
+}
 ASSETS = ("studies.css",)
 VISIBLE_NUMBERS = 10  # numbers shown at once; a click unfolds the rest
 
@@ -91,11 +96,12 @@ def overview_panel(results: list[StudyResult]) -> Panel:
 
 
 def hypothesis_verdicts(result: StudyResult) -> list[tuple[str, str]]:
-    """(hypothesis, verdict), the deciding one first; a single hypothesis has no name."""
+    """(hypothesis or claim, verdict), the deciding one first; a single one has no name."""
     verdicts = [
         (hypothesis["hypothesis"], hypothesis["verdict"])
         for hypothesis in result.get("hypotheses") or ()
     ]
+    verdicts += [(claim["claim"], claim["verdict"]) for claim in result.get("claims") or ()]
     return verdicts if len(verdicts) > 1 else [("", result["verdict"])]
 
 

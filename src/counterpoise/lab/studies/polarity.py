@@ -10,9 +10,11 @@ The verdict is by AdamW, the trainer's optimizer, at its first step; plain SGD i
 Gradients are not clipped, so that the two updates differ by their tokens alone. Shares are pooled
 over tokens; prompts are resampled.
 
-Replicated: under AdamW the template share falls from positive-only to joint and the share of
-reasoning tokens (numbers, LaTeX, content words) rises, both intervals of the change off 0. Not
-replicated: either moves the other way, its interval off 0. Inconclusive otherwise.
+Untestable here: under AdamW positive-only puts less than 1 % of the boosted mass on template
+tokens, interval included, so that there is no template to lose. Replicated: the template share
+falls from positive-only to joint and the share of reasoning tokens (numbers, LaTeX, content words)
+rises, both intervals of the change off 0. Not replicated: either moves the other way, its interval
+off 0. Inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ CATEGORY_KINDS = {
     "reasoning": REASONING_CATEGORIES,
     "function": ("function",),
 }
+MIN_TEMPLATE_SHARE = 0.01  # of the boosted mass of positive-only: less cannot be seen to go away
 Statistic = Callable[[Weights], float]
 
 
@@ -149,27 +152,34 @@ def judge(records: Records) -> Finding:
                 label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
-    verdict: Verdict = "inconclusive"
-    if template[2] < 0 and reasoning[1] > 0:
-        verdict = "replicated"
-    elif template[1] > 0 or reasoning[2] < 0:
-        verdict = "not replicated"
+    template_before = numbers[0]  # positive-only, AdamW
     percentages = [100 * share for share in (*template, *reasoning, *flips[:2])]
     return Finding(
-        verdict,
+        verdict_from_shares(template_before.high, template, reasoning),
         "From positive-only to joint the share of boosted mass on template tokens changes by "
         "{:+.1f} points [{:+.1f}, {:+.1f}], on reasoning tokens by {:+.1f} [{:+.1f}, {:+.1f}]. "
         "Of the tokens of positive rollouts {:.0f} % fall after positive-only, {:.0f} % after "
         "joint (AdamW).".format(*percentages),
         tuple(numbers),
-        _notes(records, numbers[0].value, changes["function", "adamw"]),
+        _notes(records, template_before.value, changes["function", "adamw"]),
     )
+
+
+def verdict_from_shares(
+    template_before: float | None, template: Interval, reasoning: Interval
+) -> Verdict:
+    """The rule on numbers: the upper bound of the first share, and the changes of both."""
+    if template_before is not None and template_before < MIN_TEMPLATE_SHARE:
+        return "untestable here"
+    if template[2] < 0 and reasoning[1] > 0:
+        return "replicated"
+    return "not replicated" if template[1] > 0 or reasoning[2] < 0 else "inconclusive"
 
 
 def _notes(records: Records, template: float, function: Interval) -> tuple[str, ...]:
     # On a task whose template the model already knows, the claim cannot show: say so.
     notes = [f"Words were classified by {TAGGERS[records[0]['tagger']]}."]
-    if template < 0.01:
+    if template < MIN_TEMPLATE_SHARE:
         change, low, high = (100 * bound for bound in function)
         notes.append(
             f"The model is certain of its template: only {100 * template:.2g} % of the boosted "
@@ -304,7 +314,8 @@ STUDY = Study(
     claim="A step on positive rollouts alone mainly raises template and formatting tokens; the "
     "joint step takes much of that away and moves boosted mass to reasoning tokens. Without "
     "negative rollouts token flipping largely disappears.",
-    rule="Replicated when, under AdamW, the template share of boosted mass falls from "
+    rule="Untestable here when, under AdamW, positive-only puts less than 1 % of the boosted mass "
+    "on template tokens, interval included. Else replicated when the template share falls from "
     "positive-only to joint and the share of numbers, LaTeX and content words rises, both "
     "intervals off 0; not replicated when either moves the other way, its interval off 0; "
     "otherwise inconclusive.",

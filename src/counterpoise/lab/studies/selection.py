@@ -15,7 +15,7 @@ from counterpoise.variants import STUDIES
 EMBEDDED_ONLY = ("sign_partition", "interventions")
 SKIPPED_NOTE = (
     f"skipping {' and '.join(EMBEDDED_ONLY)}: they train the embedded model only; for another "
-    "model, write an experiment with its own learning rates (docs/experiment.md)"
+    "model, write an experiment with its own learning rates (docs/results/experiments.md)"
 )
 
 

@@ -24,7 +24,12 @@ from counterpoise.statistics.finding import Finding
 from counterpoise.store.folder import check_no_run
 from counterpoise.terminal import TerminalConsole, one_line
 
-VERDICT_COLOURS = {"replicated": "green", "not replicated": "red", "inconclusive": "yellow"}
+VERDICT_COLOURS = {
+    "replicated": "green",
+    "not replicated": "red",
+    "inconclusive": "yellow",
+    "untestable here": "blue",
+}
 
 
 class OutOfTimeError(Exception):
@@ -164,3 +169,6 @@ def _print_verdict(study: Study, finding: Finding, console: Console) -> None:
         f". {finding.because}",
     )
     console.print(line, highlight=False)
+    for claim in finding.claims:
+        line = Text.assemble(f"  {claim.claim}: ", (claim.verdict, VERDICT_COLOURS[claim.verdict]))
+        console.print(line, highlight=False)

@@ -20,15 +20,22 @@ CHART_WIDTH = {False: 340, True: 720}
 LETTER_WIDTH = 6.2  # approximate pixels of a letter in a legend
 
 
+VEGA_LITE_VERSION = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+
+
 def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
+    write_svg(figures, folder / f"{name}.svg")
     specification = arrange_side_by_side(figures)
-    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    for suffix, image in (
-        ("svg", vl_convert.vegalite_to_svg(specification, vl_version=version).encode()),
-        ("png", vl_convert.vegalite_to_png(specification, vl_version=version, scale=2)),
-    ):
-        with atomic_write(folder / f"{name}.{suffix}") as temporary:
-            temporary.write_bytes(image)
+    image = vl_convert.vegalite_to_png(specification, vl_version=VEGA_LITE_VERSION, scale=2)
+    with atomic_write(folder / f"{name}.png") as temporary:
+        temporary.write_bytes(image)
+
+
+def write_svg(figures: tuple[Figure, ...], path: Path) -> None:
+    specification = arrange_side_by_side(figures)
+    image = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE_VERSION)
+    with replacing(path) as temporary:
+        temporary.write_text(image, encoding="utf-8")
 
 
 def arrange_side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:

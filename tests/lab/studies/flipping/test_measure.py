@@ -11,7 +11,7 @@ import pytest
 from counterpoise.lab.studies.flipping import measure
 from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, MovementCounts, run_means
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.statistics.finding import Record
+from counterpoise.statistics.finding import Finding, Record
 
 
 def step_records(boosted: dict[tuple[str, str], float], prompts: int = 40) -> list[Record]:
@@ -44,7 +44,22 @@ FLIPPED = {
     ("positive_only", "positive"): 0.70,
     ("positive_only", "negative"): 0.60,
 }
+ALL_RISE = {
+    ("joint", "positive"): 0.90,
+    ("joint", "negative"): 0.85,
+    ("positive_only", "positive"): 0.95,
+    ("positive_only", "negative"): 0.90,
+}
 FOLLOWS = {**FLIPPED, ("joint", "positive"): 0.90, ("joint", "negative"): 0.10}
+
+
+def verdicts(found: Finding) -> list[str]:
+    """On boosted tokens of negative rollouts, and on suppressed ones of positive rollouts."""
+    assert [claim.claim for claim in found.claims] == [
+        measure.BOOSTED_CLAIM,
+        measure.SUPPRESSED_CLAIM,
+    ]
+    return [claim.verdict for claim in found.claims]
 
 
 def test_flipping_is_found() -> None:
@@ -54,6 +69,22 @@ def test_flipping_is_found() -> None:
     assert numbers["flipped, of all moved tokens"] == pytest.approx(0.49, abs=0.02)
     assert numbers["boosted, positive minus negative rollouts"] == pytest.approx(0.018, abs=0.02)
     assert numbers["flipped, positive rollouts, positive-only"] == pytest.approx(0.3, abs=0.02)
+    assert numbers["flipped, negative rollouts, joint"] == pytest.approx(0.5, abs=0.02)
+    assert verdicts(found) == ["replicated", "replicated"]
+
+
+def test_each_claim_has_its_own_verdict() -> None:
+    """Nearly all that moves rises: negative rollouts are flipped, positive ones are not."""
+    found = measure.judge(step_records(ALL_RISE) + run_records(FLIPPED))
+    assert verdicts(found) == ["replicated", "not replicated"]
+    assert found.verdict == "not replicated"
+
+
+def test_the_runs_contradict_one_claim_alone() -> None:
+    flips_more = {**FLIPPED, ("positive_only", "positive"): 0.4}
+    found = measure.judge(step_records(FLIPPED) + run_records(flips_more))
+    assert verdicts(found) == ["replicated", "inconclusive"]
+    assert found.verdict == "inconclusive"
 
 
 def test_tokens_that_follow_their_advantage_refute_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from counterpoise.credit import advantages
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.variance import measure
 from counterpoise.lab.studies.variance.judge import COMPOSERS, DIRECTIONS, CutStatistics
-from counterpoise.statistics.finding import Record
+from counterpoise.statistics.finding import Record, Verdict
 from counterpoise.types import Row
 
 P, G = 200, 8
@@ -49,9 +50,27 @@ def test_a_shared_direction_is_quieter_in_whole_groups() -> None:
     assert len(measure.draw(simulated(rho=0.7))) == 3
 
 
-def test_a_direction_that_is_not_shared_does_not_care() -> None:
+def test_a_direction_that_is_not_shared_cannot_test_it() -> None:
     found = measure.judge(simulated(rho=0.0))
-    assert found.verdict == "not replicated"
+    assert found.verdict == "untestable here"
+    assert "needs rho = 0.08" in found.because
+
+
+def test_a_shared_direction_without_less_noise_refutes_it() -> None:
+    assert measure.judge(simulated(rho=0.7, heavier_by_sign=0.1)).verdict == "not replicated"
+
+
+def test_the_rho_that_the_claim_needs() -> None:
+    """At that rho the closed form gives whole groups, C = -1, 0.8 of the noise by sign."""
+    for cross_term in (0.5, 1.13):
+        rho = measure.needed_rho(cross_term)
+        assert (1 - rho) / (1 + cross_term * rho) == pytest.approx(0.8)
+    ratio, shared = (1.0, 0.95, 1.05), (0.02, -0.01, 0.11)
+    verdicts = [
+        measure.verdict_from_noise(ratio, shared, needed, closed_form_holds=True)
+        for needed in (0.10, 0.12)
+    ]
+    assert verdicts == ["not replicated", "untestable here"]
 
 
 def test_without_the_closed_form_nothing_is_concluded() -> None:
@@ -87,5 +106,5 @@ def test_on_the_embedded_model(tmp_path: Path) -> None:
     one = CutStatistics(records, "success", "whole")
     np.testing.assert_allclose(one.squares, G - 1, rtol=1e-5)
     np.testing.assert_allclose(one.sums, 0, atol=1e-9)
-    assert measure.judge(records).verdict in ("replicated", "not replicated", "inconclusive")
+    assert measure.judge(records).verdict in get_args(Verdict)
     assert measure.draw(records)

@@ -146,7 +146,7 @@ def _notes(
     if not runs and not unfinished:
         notes.append(
             "No arm was trained: --budget full does, on the embedded model only; others are an "
-            "experiment (docs/experiment.md)."
+            "experiment (docs/results/experiments.md)."
         )
     compared = [result for result in runs if result.by_rollouts]
     if compared and max(result.success.n for result in compared) < FEWEST_SEEDS:

@@ -18,7 +18,7 @@ than half it lies below 0.05, so fewer than half can gain that much. Inconclusiv
 that is not shown may still exist. A weighting that is 1 everywhere on this task (`serl` without
 turns) is not counted. Training is reported but not judged: few seeds show large differences only.
 Arms are trained on the embedded model; for another model, write an experiment with its own learning
-rate (docs/experiment.md).
+rate (docs/results/experiments.md).
 """
 
 from __future__ import annotations

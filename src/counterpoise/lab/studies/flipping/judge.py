@@ -17,6 +17,7 @@ FLIPPED_CLASS = {"positive": "suppressed", "negative": "boosted"}  # a move agai
 NUMBER_LABELS = {
     "difference": "boosted, positive minus negative rollouts",
     "flipped": "flipped, of all moved tokens",
+    "negative": "flipped, negative rollouts, joint",
     "positive": "flipped, positive rollouts, joint",
     "positive-only": "flipped, positive rollouts, positive-only",
     "lowered": "flipped, positive rollouts, joint minus positive-only",
@@ -81,7 +82,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 def step_numbers(records: Records) -> dict[str, Interval]:
     """The numbers that decide the verdict, from single AdamW updates; keys as in NUMBER_LABELS."""
     joint, control = (MovementCounts(records, "adamw", arm) for arm in ARMS)
-    of_positive = ("positive",)
+    of_positive, of_negative = ("positive",), ("negative",)
 
     def lowered(weights: Weights) -> float:
         return joint.flip_share(weights, of_positive) - control.flip_share(weights, of_positive)
@@ -89,6 +90,7 @@ def step_numbers(records: Records) -> dict[str, Interval]:
     return {
         "difference": joint.interval(joint.difference),
         "flipped": joint.interval(joint.flip_share),
+        "negative": joint.interval(lambda w: joint.flip_share(w, of_negative)),
         "positive": joint.interval(lambda w: joint.flip_share(w, of_positive)),
         "positive-only": control.interval(lambda w: control.flip_share(w, of_positive)),
         "lowered": joint.interval(lowered),
@@ -125,6 +127,7 @@ def run_means(records: Records) -> dict[str, float]:
     return {
         "difference": boosted.get("positive", np.nan) - boosted.get("negative", np.nan),
         "flipped": (share["joint", "positive"] + share["joint", "negative"]) / 2,
+        "negative": share["joint", "negative"],
         "positive": share["joint", "positive"],
         "positive-only": share["positive_only", "positive"],
     }

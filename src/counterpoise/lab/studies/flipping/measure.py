@@ -17,15 +17,23 @@ nothing else of a run is read.
     flip share, positive rollouts     suppressed / (boosted + suppressed)
     flip share, all                   tokens moved against their advantage / tokens moved
 
-Replicated, by the step under AdamW: (a) boosted shares of positive and negative rollouts differ by
-less than 10 points, (b) at least 35 % of moved tokens are flipped, (c) positive-only has a lower
-flip share of positive rollouts; each with its whole 95 % interval, and the means over the run
-contradict none of them. Not replicated: an interval lies wholly on the wrong side of (a), (b) or
-(c). Inconclusive otherwise.
+    flip share, negative rollouts     boosted / (boosted + suppressed)
+
+The paper makes two claims, and each has a verdict, by the step under AdamW:
+
+    boosted in negative rollouts      at least 35 % of their moved tokens rise, and their boosted
+                                      share is within 10 points of that of positive ones
+    suppressed in positive rollouts   at least 35 % of their moved tokens fall, and positive-only
+                                      lowers that share
+
+Replicated: both conditions of a claim hold with the whole 95 % interval, and the means over the
+runs contradict neither. Not replicated: an interval lies wholly on the wrong side. Inconclusive
+otherwise. The study is replicated if both claims are, not replicated if one is not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +55,20 @@ from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import displacement_classes
 from counterpoise.microscope.polarity import without_negative_advantages
 from counterpoise.statistics.bootstrap import Interval
-from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
+from counterpoise.statistics.finding import (
+    ClaimVerdict,
+    Finding,
+    Number,
+    Record,
+    Records,
+    Verdict,
+    join_verdicts,
+)
 from counterpoise.store.folder import RunFolder
 
 MAX_DIFFERENCE, MIN_FLIPPED = 0.10, 0.35
+BOOSTED_CLAIM = "tokens of negative rollouts are boosted"
+SUPPRESSED_CLAIM = "tokens of positive rollouts are suppressed"
 ARM_OPTIONS = {"joint": (), "positive_only": ("credit.name=positive_only", "balance.tau=0")}
 COMMON = (
     "evaluate.prompts=0",
@@ -148,14 +166,16 @@ def read_monitor_records(folder: Path) -> list[Record]:
 
 def judge(records: Records) -> Finding:
     step, run = step_numbers(records), run_means(records)
+    claims = judge_claims(step, run)
     return Finding(
-        _verdict(step, run),
+        join_verdicts(claims),
         f"After one AdamW step the boosted shares of positive and negative rollouts differ by "
         f"{_percent(step['difference'])} points, and {_percent(step['flipped'])} % of moved tokens "
-        f"go against their advantage; in positive rollouts {_percent(step['positive'])} %, with "
-        f"positive rollouts alone {_percent(step['positive-only'])} %, which takes away "
-        f"{_percent(step['removed'])} % of it. Over the training runs the first "
-        f"four are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
+        f"go against their advantage: {_percent(step['negative'])} % in negative rollouts and "
+        f"{_percent(step['positive'])} % in positive ones. With "
+        f"positive rollouts alone it is {_percent(step['positive-only'])} %, which takes away "
+        f"{_percent(step['removed'])} % of the latter. Over the training runs the first "
+        f"five are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
         (
             *(
                 Number(NUMBER_LABELS[key], *step_interval, unit="" if key == "size" else "share")
@@ -179,22 +199,48 @@ def judge(records: Records) -> Finding:
             "The two training runs differ in reward balance too; the single updates differ in "
             "nothing but the negative advantages.",
         ),
+        claims,
     )
 
 
-def _verdict(step: dict[str, Interval], run: dict[str, float]) -> Verdict:
-    (_, d_low, d_high), (_, f_low, f_high) = step["difference"], step["flipped"]
-    (_, l_low, l_high) = step["lowered"]
-    if d_low > MAX_DIFFERENCE or d_high < -MAX_DIFFERENCE or f_high < MIN_FLIPPED or l_high < 0:
+def judge_claims(
+    step: Mapping[str, Interval], run: Mapping[str, float]
+) -> tuple[ClaimVerdict, ClaimVerdict]:
+    """The verdicts on both claims, by single updates; the runs can only contradict them."""
+    _, difference_low, difference_high = step["difference"]
+    alike = (
+        difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
+        difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
+        abs(run["difference"]) < MAX_DIFFERENCE,
+    )
+    lowered = (
+        step["lowered"][1] > 0,
+        step["lowered"][2] < 0,
+        run["positive"] > run["positive-only"],
+    )
+    return (
+        ClaimVerdict(BOOSTED_CLAIM, _verdict(_flip_condition("negative", step, run), alike)),
+        ClaimVerdict(SUPPRESSED_CLAIM, _verdict(_flip_condition("positive", step, run), lowered)),
+    )
+
+
+def _flip_condition(
+    sign: str, step: Mapping[str, Interval], run: Mapping[str, float]
+) -> tuple[bool, bool, bool]:
+    return (
+        step[sign][1] >= MIN_FLIPPED,
+        step[sign][2] < MIN_FLIPPED,
+        run[sign] >= MIN_FLIPPED,
+    )
+
+
+def _verdict(*conditions: tuple[bool, bool, bool]) -> Verdict:
+    """From (holds with its whole interval, fails with it, the runs agree) of every condition."""
+    if any(fails for _, fails, _ in conditions):
         return "not replicated"
-    step_holds = d_low > -MAX_DIFFERENCE and d_high < MAX_DIFFERENCE and f_low >= MIN_FLIPPED
-    # The runs have no intervals, so they can only contradict: their means must agree.
-    agrees = (
-        abs(run["difference"]) < MAX_DIFFERENCE
-        and run["flipped"] >= MIN_FLIPPED
-        and run["positive"] > run["positive-only"]
+    return (
+        "replicated" if all(holds and agrees for holds, _, agrees in conditions) else "inconclusive"
     )
-    return "replicated" if step_holds and l_low > 0 and agrees else "inconclusive"
 
 
 def _percent(interval: Interval) -> str:
@@ -208,11 +254,12 @@ STUDY = Study(
     claim="Positive and negative rollouts have nearly the same shares of boosted and suppressed "
     "tokens, nearly half of all tokens move against their advantage, and training on positive "
     "rollouts alone takes most of that away.",
-    rule="Replicated when, after one AdamW step, the boosted shares of positive and negative "
-    "rollouts differ by less than 10 points, at least 35 % of moved tokens are flipped and "
-    "positive-only lowers the flip share of positive rollouts, intervals included, and the runs do "
-    "not contradict it; not replicated when an interval lies wholly on the wrong side; otherwise "
-    "inconclusive.",
+    rule="Two claims, after one AdamW step. Boosted in negative rollouts: replicated when at least "
+    "35 % of their moved tokens rise and the boosted shares of positive and negative rollouts "
+    "differ by less than 10 points. Suppressed in positive rollouts: replicated when at least 35 % "
+    "of their moved tokens fall and positive-only lowers that share. Intervals included, and the "
+    "runs do not contradict it; not replicated when an interval lies wholly on the wrong side; "
+    "otherwise inconclusive. The study is replicated when both are, and not when one is not.",
     budgets={
         "quick": {"prompts": 16, "batches": 3, "iterations": 12},
         "full": {"prompts": 64, "batches": 8, "iterations": 60},

@@ -19,10 +19,12 @@ then they are independent of X, and the closed form must hold.
 Expected before the first run: rho = 0, because E[g | q] = 0 for rollouts of the policy itself; then
 the noise does not depend on the cut.
 
-Replicated: along `shared`, with dealt advantages, whole groups have at most 0.8 of the noise of
-groups cut by sign, interval included, and the closed form lies within the interval of the
-measurement, or within 10 % of it, for every cut of a group. Not replicated: the interval lies above
-0.8. Inconclusive otherwise.
+Untestable here: along `shared` the interval of rho lies below the value at which the closed form
+would give whole groups 0.8 of the noise of groups cut by sign (about 0.1): the rollouts of a prompt
+share no direction, so the claim has nothing to be about. Replicated: with dealt advantages, whole
+groups have at most 0.8 of the noise of groups cut by sign, interval included, and the closed form
+lies within the interval of the measurement, or within 10 % of it, for every cut of a group. Not
+replicated: the interval lies above 0.8. Inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ from counterpoise.microscope.variance import (
     update_noise,
 )
 from counterpoise.seeds import rng_for
+from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.types import Row
 
@@ -206,20 +209,18 @@ def judge(records: Records) -> Finding:
     holds = all(
         low <= 1 <= high or abs(value - 1) <= TOLERANCE for value, low, high in fits.values()
     )
-    verdict: Verdict = "inconclusive"
-    if holds and ratio[2] < MAX_NOISE_RATIO:
-        verdict = "replicated"
-    elif ratio[1] > MAX_NOISE_RATIO:
-        verdict = "not replicated"
     rho = {name: rho_interval(records, name) for name in DIRECTIONS}
+    every_prompt = np.ones(len(by_sign.prompts))
+    needed = needed_rho(by_sign.cross_term(every_prompt))
     because = (
         f"Along the shared direction whole groups have {ratio[0]:.2f} [{ratio[1]:.2f}, "
         f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
         f"rho = {rho['shared'][0]:+.3f} [{rho['shared'][1]:+.3f}, {rho['shared'][2]:+.3f}], and "
-        f"the closed form {'holds for every cut' if holds else 'fails for some cut'}."
+        f"the closed form {'holds for every cut' if holds else 'fails for some cut'}. By that form "
+        f"a noise of {MAX_NOISE_RATIO:g} needs rho = {needed:.2f}."
     )
     return Finding(
-        verdict,
+        verdict_from_noise(ratio, rho["shared"], needed, closed_form_holds=holds),
         because,
         (
             Number("noise, whole groups over cut by sign", *ratio),
@@ -252,16 +253,36 @@ def judge(records: Records) -> Finding:
     )
 
 
+def needed_rho(cross_term_by_sign: float) -> float:
+    """The rho at which the closed form gives whole groups MAX_NOISE_RATIO of the noise by sign.
+
+    (1 - rho) / (1 + rho C) = MAX_NOISE_RATIO, with C the cross term of groups cut by sign.
+    """
+    return (1 - MAX_NOISE_RATIO) / (1 + MAX_NOISE_RATIO * cross_term_by_sign)
+
+
+def verdict_from_noise(
+    ratio: Interval, rho: Interval, needed: float, *, closed_form_holds: bool
+) -> Verdict:
+    """The rule on numbers: noise of whole groups over cut by sign, and what rollouts share."""
+    if rho[2] < needed:
+        return "untestable here"
+    if closed_form_holds and ratio[2] < MAX_NOISE_RATIO:
+        return "replicated"
+    return "not replicated" if ratio[1] > MAX_NOISE_RATIO else "inconclusive"
+
+
 STUDY = Study(
     name="variance",
     title="Noise of an update, and how groups are cut",
     shows="Sec. 3.1, eq. 14",
     claim="Keeping the rollouts of a prompt in one update makes their cross terms negative, which "
     "lowers its variance along the directions they share.",
-    rule="Replicated when, along the shared direction and with dealt advantages, whole groups have "
-    "at most 0.8 of the noise of groups cut by sign, interval included, and the closed form meets "
-    "the measurement for every cut; not replicated when the interval lies above 0.8; otherwise "
-    "inconclusive.",
+    rule="Untestable here when the interval of rho along the shared direction lies below the value "
+    "at which the closed form would give whole groups 0.8 of the noise of groups cut by sign. Else "
+    "replicated when, with dealt advantages, whole groups have at most 0.8 of that noise, interval "
+    "included, and the closed form meets the measurement for every cut; not replicated when the "
+    "interval lies above 0.8; otherwise inconclusive.",
     budgets={
         "quick": {"prompts": 80, "direction_prompts": 24, "draws": 32},
         "full": {"prompts": 1024, "direction_prompts": 256, "draws": 64},

@@ -1,0 +1,210 @@
+"""The paper's claims on every model: the tables and the forest plot of docs/results/replication.md.
+
+docs/data/claims.csv has a line for each claim and model: effect, interval, n, verdict, rule,
+command, and the file with the records. `poise study replication`, in a checkout of the repository,
+writes from it
+
+    docs/results/replication.md      verdicts side by side; then number, criterion and command
+    docs/images/replication.svg      every effect with its interval, coloured by its verdict
+
+`tests/test_claims.py` recomputes the numbers of claims.csv from the records.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from counterpoise.errors import PoiseError
+from counterpoise.files import replacing
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from counterpoise.report.panels.panel import Figure
+
+CLAIMS = Path("docs/data/claims.csv")
+PAGE = Path("docs/results/replication.md")
+PLOT = Path("docs/images/replication.svg")
+BEGIN, END = "<!-- claims: written by `poise study replication` -->", "<!-- end of claims -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim on one model, as claims.csv prints it.
+
+    Example:
+        Claim(number="4", claim="...", figure="Table 1", model="embedded", quantity="Boost Rate",
+              unit="%", effect="31", low="27", high="34", paper="74", n="64 prompts",
+              verdict="not replicated", ...)
+    """
+
+    number: str
+    claim: str
+    figure: str
+    model: str
+    quantity: str  # what the effect is
+    unit: str  # "%", "points", "times" or ""
+    effect: str  # "" where nothing was measured
+    low: str
+    high: str
+    paper: str  # the paper's value; "" where it prints none
+    n: str
+    verdict: str  # a Verdict of statistics/finding.py, or "not tested"
+    criterion: str  # the rule in a phrase
+    rule: str  # in full, as the study or the experiment has it
+    rule_fixed: str  # "before the runs", "after the runs" or "not run"
+    command: str
+    record: str  # file, or "not stored"
+    record_number: str  # name of the number in that file; "" where it has to be computed
+
+    @property
+    def effect_text(self) -> str:
+        """The effect as the page prints it: "35 % [21, 49]"."""
+        value = f"{self.effect} {self.unit}".strip() if self.effect else ""
+        return f"{value} [{self.low}, {self.high}]" if self.low else value
+
+
+def write_replication(root: Path) -> tuple[Path, Path]:
+    """Write the tables into the page and draw the plot; returns both files."""
+    claims = read_claims(root / CLAIMS)
+    text = (root / PAGE).read_text(encoding="utf-8")
+    with replacing(root / PAGE) as temporary:
+        temporary.write_text(page_with_tables(text, claims), encoding="utf-8")
+    from counterpoise.report.charts.figures import write_svg
+
+    write_svg((forest_figure(claims),), root / PLOT)
+    return root / PAGE, root / PLOT
+
+
+def read_claims(path: Path) -> list[Claim]:
+    names = [field.name for field in fields(Claim)]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != names:
+                raise PoiseError(f"{path} must have the columns {', '.join(names)}")
+            return [Claim(**line) for line in reader]
+    except FileNotFoundError as fault:
+        raise PoiseError(
+            f"{path} is missing: run `poise study replication` in a checkout of the repository"
+        ) from fault
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def claims_tables(claims: Sequence[Claim]) -> str:
+    """Both tables: verdicts by model, then the number, the criterion and the command."""
+    by_number = [list(lines) for _, lines in groupby(claims, lambda claim: claim.number)]
+    models = [claim.model for claim in by_number[0]]
+    lines = [f"| claim | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
+    for same in by_number:
+        title = f"{same[0].number}. {same[0].claim} ({same[0].figure})"
+        lines.append(f"| {title} | {' | '.join(map(_claim_cell, same))} |")
+    lines += ["", "| | the number | replicated if | embedded: command |", "|---|---|---|---|"]
+    for first, *_ in by_number:
+        mark = " *" if first.rule_fixed == "after the runs" else ""
+        quantity = f"{first.quantity}, paper {first.paper}" if first.paper else first.quantity
+        command = f"`{first.command}`" if first.command else ""
+        lines.append(f"| {first.number} | {quantity} | {first.criterion}{mark} | {command} |")
+    return "\n".join(lines)
+
+
+def _claim_cell(claim: Claim) -> str:
+    return ", ".join(filter(None, (f"**{claim.verdict}**", claim.effect_text, claim.n)))
+
+
+def page_with_tables(text: str, claims: Sequence[Claim]) -> str:
+    """The page with the tables between its two marks replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise PoiseError(f"{PAGE} has lost the marks between which the tables are written")
+    return f"{before}{BEGIN}\n\n{claims_tables(claims)}\n\n{END}{after}"
+
+
+# -- plot -----------------------------------------------------------------------------------------
+
+VERDICT_STYLES = {
+    "replicated": "positive",
+    "not replicated": "negative",
+    "inconclusive": "muted",
+    "untestable here": "soft",
+    "not tested": "soft",
+}
+CHART_WIDTH, CHART_HEIGHT, COLUMNS = 300, 44, 2
+
+
+def forest_figure(claims: Sequence[Claim]) -> Figure:
+    """Every claim in a chart of its own, because their units differ."""
+    import altair as alt
+
+    from counterpoise.report.panels.panel import Figure
+
+    charts = [_claim_chart(list(same)) for _, same in groupby(claims, lambda claim: claim.number)]
+    chart = alt.concat(*charts, columns=COLUMNS, spacing=14).resolve_scale(x="independent")
+    keys = (
+        ("positive", "replicated"),
+        ("negative", "not replicated"),
+        ("muted", "inconclusive"),
+        ("soft", "untestable here, not tested"),
+        ("ink", "the paper's value"),
+    )
+    return Figure(chart, "The paper's claims on two models", keys=keys, wide=True)
+
+
+def _claim_chart(claims: Sequence[Claim]) -> alt.LayerChart:
+    import altair as alt
+
+    from counterpoise.report.charts.series import base_chart
+
+    points = [
+        {
+            "model": claim.model,
+            "value": float(claim.effect),
+            "low": float(claim.low) if claim.low else None,
+            "high": float(claim.high) if claim.high else None,
+            "style": VERDICT_STYLES[claim.verdict],
+        }
+        for claim in claims
+        if claim.effect
+    ]
+    y = alt.Y(
+        "model:N",
+        sort=[claim.model for claim in claims],
+        scale=alt.Scale(domain=[claim.model for claim in claims]),
+        axis=alt.Axis(title=None, grid=False, minExtent=90, maxExtent=90),
+    )
+    unit = f" ({claims[0].unit})" if claims[0].unit else ""
+    x = alt.X("value:Q", axis=alt.Axis(title=None, tickCount=5, tickMinStep=0, grid=True))
+    layers = [base_chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(x=x)]
+    for style in dict.fromkeys(point["style"] for point in points):
+        same = [point for point in points if point["style"] == style]
+        intervals = [point for point in same if point["low"] is not None]
+        if intervals:
+            rule = base_chart(intervals).mark_rule(style=str(style), strokeWidth=2)
+            layers.append(rule.encode(x=alt.X("low:Q"), x2="high:Q", y=y))
+        dot = base_chart(same).mark_point(style=str(style), size=50, filled=True, opacity=1)
+        layers.append(dot.encode(x=x, y=y))
+    if claims[0].paper:
+        paper = base_chart([{"value": float(claims[0].paper)}])
+        layers.append(paper.mark_rule(style="ink", strokeWidth=2).encode(x=x))
+    title = alt.Title(
+        f"{claims[0].number}. {claims[0].claim}",
+        subtitle=f"{claims[0].quantity}{unit}",
+        fontSize=11,
+        subtitleFontSize=10,
+        anchor="start",
+        offset=4,
+    )
+    return alt.LayerChart(
+        layer=layers,
+        width=CHART_WIDTH,
+        height=CHART_HEIGHT,
+        title=title,
+    )

@@ -1,0 +1,92 @@
+"""The claims table and its plot: cells, the page between its marks, colours by verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab import replication
+from counterpoise.lab.replication import BEGIN, END, Claim
+from counterpoise.report.charts.figures import arrange_side_by_side
+from counterpoise.statistics.finding import Verdict
+
+MASKING = Claim(
+    number="4",
+    claim="equal tokens drive",
+    figure="Table 1",
+    model="embedded",
+    quantity="Boost Rate",
+    unit="%",
+    effect="31",
+    low="27",
+    high="34",
+    paper="74",
+    n="64 prompts",
+    verdict="not replicated",
+    criterion="rises",
+    rule="Replicated when it rises.",
+    rule_fixed="after the runs",
+    command="poise study masking",
+    record="not stored",
+    record_number="",
+)
+OTHER = replace(MASKING, model="other", effect="", low="", high="", n="", verdict="not tested")
+
+
+def write_csv(path: Path, claims: list[Claim], names: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(names)] + [",".join(asdict(claim).values()) for claim in claims]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_a_line_of_each_table() -> None:
+    lines = replication.claims_tables([MASKING, OTHER]).splitlines()
+    assert lines[0] == "| claim | embedded | other |"
+    assert lines[2] == (
+        "| 4. equal tokens drive (Table 1) | **not replicated**, 31 % [27, 34], 64 prompts "
+        "| **not tested** |"
+    )
+    assert lines[-1] == "| 4 | Boost Rate, paper 74 | rises * | `poise study masking` |"
+
+
+def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:
+    names = [field.name for field in fields(Claim)]
+    write_csv(tmp_path / replication.CLAIMS, [MASKING, OTHER], names)
+    for path in (replication.PAGE, replication.PLOT):
+        (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / replication.PAGE).write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
+    page, plot = replication.write_replication(tmp_path)
+    text = page.read_text()
+    assert text.startswith(f"Before.\n{BEGIN}\n\n| claim |")
+    assert text.endswith(f"|\n\n{END}\nAfter.\n")
+    assert "old" not in text
+    assert plot.read_text().startswith("<svg")
+    assert "Boost Rate" in plot.read_text()
+
+
+def test_outside_a_checkout_it_says_where_to_run(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match="in a checkout of the repository"):
+        replication.write_replication(tmp_path)
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    write_csv(tmp_path / "claims.csv", [], ["number", "claim"])
+    with pytest.raises(PoiseError, match="must have the columns number, claim, figure"):
+        replication.read_claims(tmp_path / "claims.csv")
+
+
+def test_a_page_without_marks_is_left_alone() -> None:
+    with pytest.raises(PoiseError, match="has lost the marks"):
+        replication.page_with_tables("No marks.", [MASKING])
+
+
+def test_every_verdict_has_a_colour() -> None:
+    assert set(replication.VERDICT_STYLES) == {*get_args(Verdict), "not tested"}
+    claims = [MASKING, replace(MASKING, model="other", verdict="replicated")]
+    drawn = str(arrange_side_by_side((replication.forest_figure(claims),)))
+    assert "'style': 'negative'" in drawn
+    assert "'style': 'positive'" in drawn

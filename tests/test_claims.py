@@ -1,0 +1,193 @@
+"""docs/data/claims.csv agrees with the pages, with the rules in the code and with the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section
+from test_documented_numbers import rarer_sign_shares, tables
+
+from counterpoise.lab import replication
+from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.studies import polarity
+from counterpoise.lab.studies.flipping import measure as flipping
+from counterpoise.lab.studies.records import read_records
+from counterpoise.lab.studies.study import load_study
+from counterpoise.lab.studies.variance import measure as variance
+from counterpoise.statistics.finding import Verdict
+
+CLAIMS = [asdict(claim) for claim in replication.read_claims(ROOT / replication.CLAIMS)]
+STORED = pq.read_table(DATA / "smollm2-studies.parquet").to_pylist()
+NUMBERS = {(r["study"], r["number"]): (r["value"], r["low"], r["high"]) for r in STORED}
+VERDICTS = {r["study"]: r["verdict"] for r in STORED}
+SMOLLM2 = "SmolLM2-135M"
+STUDY_OF = {
+    "1": "flipping", "2": "flipping", "3": "coupling", "4": "masking", "5": "polarity",
+    "6": "value", "7": "budget", "8": "composition", "9": "repeated", "10": "variance",
+    "11": "proxy", "12": "sign_partition", "13": "interventions",
+}  # fmt: skip
+# Intervals of the embedded model in the text: their records are not stored.
+EMBEDDED_IN_TEXT = {
+    ("39", "37", "41"), ("+3.2", "+2.1", "+4.3"), ("+0.02", "-0.06", "+0.09"),
+    ("+0.19", "+0.13", "+0.25"), ("15", "15", "30"), ("+0.08", "+0.03", "+0.13"),
+    ("1.02", "0.97", "1.07"),
+}  # fmt: skip
+
+
+def of_model(model: str) -> dict[str, dict[str, str]]:
+    return {claim["number"]: claim for claim in CLAIMS if claim["model"] == model}
+
+
+def test_every_claim_has_a_verdict_on_both_models() -> None:
+    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 15) for _ in "ab"]
+    assert {claim["model"] for claim in CLAIMS} == {"embedded", SMOLLM2}
+    assert {claim["verdict"] for claim in CLAIMS} <= {*get_args(Verdict), "not tested"}
+    for claim in CLAIMS:
+        assert claim["verdict"] == "not tested" or claim["command"]
+        record = claim["record"]
+        assert record == "not stored" or (ROOT / record).is_file(), record
+
+
+def test_the_page_has_the_tables_of_the_file() -> None:
+    text = page_text("replication.md")
+    claims = replication.read_claims(ROOT / replication.CLAIMS)
+    assert text == replication.page_with_tables(text, claims), "run `poise study replication`"
+
+
+def test_rules_are_those_of_the_code() -> None:
+    experiment_rule = read_experiment("smollm2-interventions").options.rule
+    for claim in CLAIMS:
+        if claim["record"] == "docs/data/smollm2-interventions.parquet":
+            assert claim["rule"] == experiment_rule
+        elif claim["number"] in STUDY_OF:
+            assert claim["rule"] == load_study(STUDY_OF[claim["number"]]).rule
+
+
+def test_smollm2_numbers_are_those_that_are_stored() -> None:
+    checked = 0
+    for number, claim in of_model(SMOLLM2).items():
+        if claim["record_number"]:
+            scale = 100 if claim["unit"] == "%" else 1
+            known = [scale * x for x in NUMBERS[STUDY_OF[number], claim["record_number"]]]
+            printed = [claim[key] for key in ("effect", "low", "high")]
+            assert is_among(printed, [known]), (claim["claim"], known)
+            checked += 1
+    assert checked == 10
+
+
+def test_smollm2_verdicts_follow_from_the_stored_numbers() -> None:
+    claims = of_model(SMOLLM2)
+    for number in ("3", "4", "6", "7", "8", "9", "11"):  # rules as they were when it was judged
+        assert claims[number]["verdict"] == VERDICTS[STUDY_OF[number]]
+    template = NUMBERS["polarity", "template share of boosted mass, positive-only, adamw"]
+    changes = [
+        NUMBERS["polarity", f"change of {k} share, adamw"] for k in ("template", "reasoning")
+    ]
+    assert claims["5"]["verdict"] == polarity.verdict_from_shares(template[2], *changes)
+    needed = variance.needed_rho(NUMBERS["variance", "C of eq. 14, by_sign"][0])
+    assert claims["10"]["verdict"] == variance.verdict_from_noise(
+        NUMBERS["variance", "noise, whole groups over cut by sign"],
+        NUMBERS["variance", "rho, shared direction"],
+        needed,
+        closed_form_holds=True,
+    )
+    assert needed == pytest.approx(0.105, abs=0.001)
+
+
+def test_smollm2_flipping_follows_from_the_stored_numbers() -> None:
+    """Shares of moved tokens are not stored by sign for negative rollouts: made from all tokens."""
+    up, down = (
+        NUMBERS["flipping", f"{name}, negative rollouts, joint, one adamw step"][0]
+        for name in ("boosted", "suppressed")
+    )
+    claims = of_model(SMOLLM2)
+    assert float(claims["1"]["effect"]) == pytest.approx(100 * up / (up + down), abs=0.5)
+    interval = tuple(float(claims["1"][key]) / 100 for key in ("effect", "low", "high"))
+    step = {
+        key: NUMBERS["flipping", flipping.NUMBER_LABELS[key]]
+        for key in ("difference", "positive", "lowered")
+    }
+    run = {
+        key: NUMBERS["flipping", f"{flipping.NUMBER_LABELS[key]}, over the runs"][0]
+        for key in ("difference", "flipped", "positive", "positive-only")
+    }
+    run["negative"] = 2 * run["flipped"] - run["positive"]  # `flipped` is the mean of both signs
+    judged = flipping.judge_claims({**step, "negative": interval}, run)
+    assert [claims[n]["verdict"] for n in ("1", "2")] == [claim.verdict for claim in judged]
+
+
+def test_flipping_on_the_embedded_model_is_judged_again() -> None:
+    path = DATA / "embedded-flipping.parquet"
+    stored = read_records(path)
+    assert stored is not None
+    settings = json.loads(pq.read_schema(path).metadata[b"settings"])
+    assert (settings["model"], settings["budget"]) == ("embedded", "quick")
+    finding = flipping.judge(stored[0])
+    claims = of_model("embedded")
+    by_name = {number.name: number for number in finding.numbers}
+    for n, judged in zip(("1", "2"), finding.claims, strict=True):
+        claim = claims[n]
+        assert claim["verdict"] == judged.verdict
+        number = by_name[claim["record_number"]]
+        assert number.low is not None
+        assert number.high is not None
+        known = [100 * x for x in (number.value, number.low, number.high)]
+        assert is_among([claim[key] for key in ("effect", "low", "high")], [known]), known
+
+
+def test_arms_are_those_of_the_experiment() -> None:
+    judged = tables("smollm2-interventions")
+    known = [tuple(map(float, one)) for one in printed_intervals(judged)]
+    claims = of_model(SMOLLM2)
+    for n, hypothesis in (("12", "by_sign is worse"), ("13", r"QB\+RB is better")):
+        claim = claims[n]
+        assert is_among([claim[key] for key in ("effect", "low", "high")], known, 0.05)
+        verdict = re.search(rf"^- {hypothesis} than shuffled: \*\*(.+?)\*\*", judged, re.MULTILINE)
+        assert verdict
+        assert verdict[1] == claim["verdict"]
+    shares = rarer_sign_shares()
+    difference = 100 * (shares["RB", 1e-5] - shares["waits", 1e-5])
+    assert float(claims["14"]["effect"]) == pytest.approx(difference, abs=0.051)
+
+
+def test_numbers_of_the_text_are_stored_or_named_as_not_stored() -> None:
+    stored = read_records(DATA / "embedded-flipping.parquet")
+    assert stored is not None
+    embedded = [(n.value, n.low, n.high) for n in flipping.judge(stored[0]).numbers]
+    known = [
+        tuple(scale * x for x in interval)
+        for interval in (*NUMBERS.values(), *embedded)
+        if interval[1] is not None
+        for scale in (1, 100)
+    ]
+    text = section(page_text("replication.md"), "## What the lines", "## Looked at afterwards")
+    printed = set(printed_intervals(text))
+    assert printed >= EMBEDDED_IN_TEXT
+    assert len(printed - EMBEDDED_IN_TEXT) >= 9
+    for one in printed - EMBEDDED_IN_TEXT:
+        assert is_among(one, known), one
+
+
+def test_boosted_and_suppressed_shares_of_the_text() -> None:
+    shares = [
+        NUMBERS["flipping", f"{name}, {sign} rollouts, joint, one adamw step"][0]
+        for name in ("boosted", "suppressed")
+        for sign in ("positive", "negative")
+    ]
+    assert np.round(100 * np.array(shares)).tolist() == [51, 48, 6, 9]
+    assert "boosts 51 % of the tokens of positive *and* 48 %" in page_text("replication.md")
+
+
+@pytest.mark.parametrize("page", sorted(Path(ROOT / "docs" / "results").glob("*.md")))
+def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r"planted mistakes", text, re.IGNORECASE)
+    assert "24 % of" in text
+    assert re.search(r"1[56] November 2026", text)
