@@ -287,7 +287,7 @@ CUTS = {
     re.compile(
         r",? (?:so that|such that|that|which|who|whose|where|when|while|instead of|in place of"
         r"|without|with|because|until|under which|right after|from which)\b"
-    ): 5,
+    ): 4,
 }
 DANGLING = re.compile(r"(?: (?:of|on|in|at|to|for|by|from|and))+$")
 
@@ -299,7 +299,7 @@ def short_phrase(summary: str) -> str:
         >>> short_phrase("Reward balance by rollout: |B| = T exactly, surplus dropped.")
         'Reward balance by rollout'
         >>> short_phrase("`poise plan`: which rollouts would share a step.")
-        'which rollouts would share a step'
+        'Which rollouts would share a step'
     """
     text = re.sub(r"\s*arXiv:[\d.]+", "", drop_label(summary)).rstrip(".")
     phrases = [
@@ -309,7 +309,12 @@ def short_phrase(summary: str) -> str:
         if len(text[: match.start()].split()) >= enough
     ]
     balanced = [p for p in phrases if p.count("`") % 2 == 0 and p.count("(") == p.count(")")]
-    return DANGLING.sub("", min(balanced, key=len, default=text))
+    phrase = DANGLING.sub("", min(balanced, key=len, default=text))
+    article, _, rest = phrase.partition(" ")
+    if article not in ("The", "A", "An"):
+        return phrase
+    is_name = not rest.partition(" ")[0].islower() or rest.startswith("verl")
+    return rest if is_name else rest[:1].upper() + rest[1:]
 
 
 PAGES: dict[str, Callable[[], str]] = {

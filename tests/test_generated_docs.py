@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 from pathlib import Path
 
@@ -26,3 +27,8 @@ def test_every_module_says_what_it_is():
         if path.name != "__init__.py" and not generate.summary_line(path)
     ]
     assert not silent
+
+
+def test_the_examples_of_the_script_hold():
+    assert doctest.testmod(generate).failed == 0
+    assert doctest.testmod(generate).attempted >= 3

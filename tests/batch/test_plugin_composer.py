@@ -14,7 +14,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "batch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "batching.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples" / "own_reward_and_composer.py"
 RIGHT = (3, 1, 2, 0)  # of four rollouts of each prompt
 
