@@ -71,5 +71,5 @@ def test_training_takes_it(added: tuple[str, ModuleType]) -> None:
 def test_poise_credit_shows_it(added: tuple[str, ModuleType], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", tau=0.0)
     found = compare_weightings(f"{added[0]}:cap=2", run, model="embedded")
-    assert found.weighed[0].asked.settings == ("cap=2",)
-    assert 0 < found.weighed[0].numbers.highest <= 2
+    assert found.weightings[0].choice.settings == ("cap=2",)
+    assert 0 < found.weightings[0].statistics.highest <= 2
