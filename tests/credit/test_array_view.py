@@ -183,6 +183,17 @@ def test_numpy_in_numpy_out() -> None:
     np.testing.assert_array_equal(computed, tensors)
 
 
+@pytest.mark.parametrize("name", ["cancellation", "nthr", "thr", "shear"])
+def test_hidden_states_in_float64_as_numpy_makes_them(name: str) -> None:
+    arrays = only_needed(name, ARRAYS)
+    arrays["hidden"] = [states.double().numpy() for states in ARRAYS["hidden"]]
+    if "unembedding" in arrays:
+        arrays["unembedding"] = POLICY.decoder.unembedding.detach().double().numpy()
+    computed = weights(name, **arrays, temperature=TEMPERATURE)
+    expected = weights_of_training(name, [])
+    np.testing.assert_allclose(np.concatenate(computed), np.concatenate(expected), atol=1e-3)
+
+
 def test_a_forward_pass_by_transformers_gives_them_too() -> None:
     """The arrays as another trainer computes them: one padded batch, all positions."""
     prompts = [row.content.prompt_tokens for row in ROWS]
