@@ -4,6 +4,7 @@
     variants.md      every variant that an option or a command can name
     commands.md      every `poise` command
     run-folder.md    the files of a run folder and their fields
+    api.md           what `import counterpoise` offers, with the examples that use it
     tree.md          every module with one phrase
 
 A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
@@ -13,6 +14,7 @@ what its function returns.
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import inspect
 import json
@@ -25,6 +27,7 @@ from typing import Any, get_type_hints
 
 from typer.main import get_command
 
+import counterpoise
 from counterpoise import variants
 from counterpoise.cli import app
 from counterpoise.config import RunConfig
@@ -317,11 +320,122 @@ def short_phrase(summary: str) -> str:
     return rest if is_name else rest[:1].upper() + rest[1:]
 
 
+# -- api.md --------------------------------------------------------------------------------------
+
+API_SECTIONS = {  # title -> (example, names that have an entry of their own)
+    "Batches": (
+        "plain_loop_batches.py",
+        ("Row", "compose", "BatchPlan", "describe", "RewardBalancedBuffer"),
+    ),
+    "Advantages": ("plain_loop_advantages.py", ("advantages",)),
+    "Token weights": ("plain_loop_token_weights.py", ("weights",)),
+    "What a step did": ("plain_loop_decompose.py", ("decompose", "Coupling")),
+}
+API_METHODS = {  # class -> methods and properties that its entry lists
+    "RewardBalancedBuffer": ("add", "take", "state"),
+    "Coupling": ("from_others", "cancellation"),
+}
+API_INTRODUCTION = """For a training loop of your own:
+
+    import counterpoise as poise
+
+Arrays are lists, numpy arrays or torch tensors. Axes: R rollouts, G rollouts of a prompt, T tokens
+of a rollout, N tokens of a step, V vocabulary, D hidden size. A wrong argument raises
+`poise.PoiseError`, whose one line names it; `help(poise.compose)` shows a small example of each."""
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def api_page() -> str:
+    """docs/reference/api.md: the public names by topic, each topic with its example verbatim."""
+    lines = ["# Python API", "", NOTICE, "", API_INTRODUCTION, ""]
+    for title, (example, names) in API_SECTIONS.items():
+        source = (ROOT / "examples" / example).read_text(encoding="utf-8")
+        lines += [f"## {title}", "", f"`examples/{example}`:", "", "```python", source.rstrip()]
+        lines += ["```", ""]
+        for name in names:
+            lines += api_entry(name, find_public(name))
+        if title == "Advantages":
+            lines += ["Each method is a function of the rewards [G] of one group, too:", ""]
+            registered = [name for name in public_names() if name in variants.ADVANTAGES]
+            formulas = {name: ast.get_docstring(find_public(name)) or "" for name in registered}
+            lines += [f"- `{name}`: {text.splitlines()[0]}" for name, text in formulas.items()]
+            lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def public_names() -> dict[str, str]:
+    return counterpoise.PUBLIC_NAMES
+
+
+def find_public(name: str) -> Definition:
+    """The definition of a public name; of an overloaded function the one that is documented."""
+    module, _, attribute = public_names()[name].partition(":")
+    path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [n for n in tree.body if isinstance(n, Definition) and n.name == attribute]
+    return found[-1]
+
+
+def api_entry(name: str, definition: Definition) -> list[str]:
+    """Heading, signature, and the docstring; of a class also its fields and methods."""
+    lines = [f"### `{name}`", ""]
+    members = definition.body if isinstance(definition, ast.ClassDef) else []
+    methods = [m for m in members if isinstance(m, ast.FunctionDef)]
+    initialisers = [m for m in methods if m.name == "__init__"]
+    signatures = [definition] if isinstance(definition, ast.FunctionDef) else initialisers
+    lines += [f"    {name}({arguments_without_types(f)})" for f in signatures]
+    fields = [member for member in members if isinstance(member, ast.AnnAssign)]
+    if fields:
+        lines += [f"    {line.strip()}" for line in source_lines(public_names()[name], fields)]
+    lines += ["", *docstring_lines(ast.get_docstring(definition) or ""), ""]
+    listed = [method for method in methods if method.name in API_METHODS.get(name, ())]
+    for method in listed:
+        summary = (ast.get_docstring(method) or "").splitlines()[0]
+        lines.append(f"- `.{method.name}{method_arguments(method)}`: {summary}")
+    return [*lines, ""] if listed else lines
+
+
+def arguments_without_types(function: ast.FunctionDef) -> str:
+    arguments = copy.deepcopy(function.args)
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.kwarg]
+    for argument in every:
+        if argument:
+            argument.annotation = None
+    arguments.args = [argument for argument in arguments.args if argument.arg != "self"]
+    return ast.unparse(arguments)
+
+
+def method_arguments(method: ast.FunctionDef) -> str:
+    is_property = any(ast.unparse(d) == "property" for d in method.decorator_list)
+    return "" if is_property else f"({arguments_without_types(method)})"
+
+
+def source_lines(entry: str, nodes: Sequence[ast.stmt]) -> list[str]:
+    """The lines of these nodes as they stand in the source, with the comments beside them."""
+    module = entry.partition(":")[0]
+    path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    text = path.read_text(encoding="utf-8").splitlines()
+    return [text[node.lineno - 1] for node in nodes]
+
+
+def docstring_lines(docstring: str) -> list[str]:
+    """A docstring as Markdown: what is indented below a label becomes a code block.
+
+    Its example, which comes last, is left out: the page has larger ones.
+    """
+    lines = []
+    for line in docstring.partition("\nExample:\n")[0].rstrip().splitlines():
+        lines += [line, ""] if re.fullmatch(r"[A-Z]\w+:", line) else [line]
+    return lines
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
     "variants.md": variants_page,
     "commands.md": commands_page,
     "run-folder.md": run_folder_page,
+    "api.md": api_page,
     "tree.md": tree_page,
 }
 

@@ -1,8 +1,10 @@
-"""The example that stands on its own computes what the library computes."""
+"""The examples run, and the one that stands on its own computes what the library computes."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import runpy
 import sys
 from itertools import cycle
 from pathlib import Path
@@ -177,3 +179,50 @@ def test_it_balances_and_waits(
     line = capsys.readouterr().out.splitlines()[1]
     # a batch of 4 needs 2 of each sign: one positive a group, so both groups, trimmed to 1/1
     assert line.split()[1:5] == ["25%", "2/2", "0", "0"]
+
+
+def run_plain_loop(name: str) -> dict:
+    return runpy.run_path(str(EXAMPLE.parent / f"plain_loop_{name}.py"))
+
+
+@pytest.mark.parametrize("name", ["advantages", "token_weights"])
+def test_a_plain_loop_learns(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    success = run_plain_loop(name)["success"]
+    assert sum(success[-5:]) > sum(success[:5]) + 0.5  # of 5
+    assert capsys.readouterr().out == f"success {success[0]:.0%} -> {success[-1]:.0%}\n"
+
+
+def test_the_plain_loop_with_batches_keeps_its_promises(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tau 0.25 of 32 rollouts: 8 of each sign at least. Every rollout is accounted for."""
+    buffer = run_plain_loop("batches")["buffer"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 10
+    for line in lines:
+        split, positive, negative = map(int, re.findall(r"\d+", line))
+        assert split == 0
+        assert positive + negative == 32
+        assert min(positive, negative) >= 8
+    counts = buffer.counts
+    assert counts.added == 640
+    assert counts.emitted == 32 * len(lines)
+    left = counts.dropped_surplus + counts.dropped_aged + counts.without_signal + len(buffer)
+    assert counts.emitted + left == 640
+
+
+def test_the_plain_loop_with_token_weights_weights_tokens() -> None:
+    weights_RT = run_plain_loop("token_weights")["weights_RT"]
+    assert weights_RT.shape == (64, 5)
+    assert weights_RT.min() >= 0.5
+    assert weights_RT.max() <= 1.5
+    assert (weights_RT != 1).float().mean() > 0.5
+
+
+def test_the_plain_loop_with_decompose_predicts_the_step() -> None:
+    """To first order: the error is of the size of the change squared."""
+    found = run_plain_loop("decompose")
+    coupling, change_N = found["coupling"], found["change_N"]
+    largest = change_N.abs().max().item()
+    assert largest > 1e-3
+    assert (coupling.total - change_N).abs().max().item() < largest**2

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import counterpoise
+
 SCRIPT = Path(__file__).parents[1] / "docs" / "generate.py"
 specification = importlib.util.spec_from_file_location("generate_docs", SCRIPT)
 generate = importlib.util.module_from_spec(specification)
@@ -32,3 +34,12 @@ def test_every_module_says_what_it_is():
 def test_the_examples_of_the_script_hold():
     assert doctest.testmod(generate).failed == 0
     assert doctest.testmod(generate).attempted >= 3
+
+
+def test_the_api_page_has_every_public_name_and_its_examples_as_they_are():
+    page = generate.api_page()
+    for name in counterpoise.__all__:
+        assert f"`{name}`" in page or f"`poise.{name}`" in page, name
+    for path in (generate.ROOT / "examples").glob("plain_loop_*.py"):
+        assert f"```python\n{path.read_text(encoding='utf-8')}```" in page, path.name
+    assert len(page.split()) < 1700

@@ -142,8 +142,7 @@ class Row:
     """One rollout with its credit: what composers order and steps train on.
 
     Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born` (one composer,
-    `coupled`, also the rollout's tokens); a file that only counts them, or a host framework that
-    keeps its own tensors, leaves `rollout` empty.
+    `coupled`, also the rollout's tokens); a loop that keeps its own tensors leaves `rollout` empty.
 
     Example:
         Row(group="7:word_problems/train/12", advantage=0.94, num_tokens=57, rollout=r0)

@@ -158,7 +158,7 @@ def test_a_sparse_stream_waits_and_then_goes():
         ({"tau": 0.6, "target": 8}, "from 0 to 0.5"),
         ({"tau": float("nan"), "target": 8}, "from 0 to 0.5"),
         ({"tau": 0.5, "target": 7}, "even or lower tau"),
-        ({"tau": 0.5, "target": 0}, r"sample\.prompts"),
+        ({"tau": 0.5, "target": 0}, r"target of 0 rollouts"),
         ({"tau": 0.5, "target": 8, "max_age": -1}, "max_age"),
         ({"tau": 0.5, "target": 8, "unit": "rollouts"}, "did you mean 'rollout'"),
     ],

@@ -158,7 +158,7 @@ def test_by_sign_survives_a_batch_without_signal():
 def test_too_few_rows(rule):
     with pytest.raises(
         PoiseError,
-        match=r"^2 rows cannot fill 3 steps: lower batch\.steps \(poise plan: --steps\) or sample",
+        match=r"^2 rows cannot fill 3 steps: lower num_steps \(batch\.steps; poise plan: --steps\)",
     ):
         compose(rule, [row("a"), row("b")], 3, seed=0)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoise.batch.describe import describe_plan
+from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Rollout, Row
 
 
@@ -108,3 +109,19 @@ def test_no_signal_and_json():
     assert told["positive_share"] is None
     assert told["token_imbalance"] == 1.0
     assert json.loads(json.dumps(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "steps", "message"),
+    [
+        (0, (), "rows is empty"),
+        (3, ((0, 1),), r"row 2 \(counting from 0\) occurs 0 times"),
+        (2, ((0, 1), (1,)), r"row 1 \(counting from 0\) occurs 2 times"),
+        (2, ((0, 1, 2),), r"row 2 \(counting from 0\) occurs 1 times"),
+        (2, ((0, 1), ()), "step 1 is empty"),
+    ],
+)
+def test_a_plan_of_other_rows_is_refused(num_rows, steps, message):
+    rows = [Row("g", 1.0, 9, index=i) for i in range(num_rows)]
+    with pytest.raises(PoiseError, match=message):
+        describe_plan(rows, BatchPlan("by hand", steps))

@@ -123,7 +123,7 @@ def test_a_line_that_names_its_group_belongs_to_it(tmp_path):
 def test_what_is_short_is_said_in_the_words_of_the_command(tmp_path):
     path, less = (
         write(tmp_path, GOOD),
-        "lower batch.steps (poise plan: --steps) or sample more prompts",
+        "lower num_steps (batch.steps; poise plan: --steps) or sample more prompts",
     )
     for rule, many in (("shuffled", "1 row"), ("grouped", "1 row")):
         with pytest.raises(PoiseError) as fault:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hindsight import HINT_TEMPLATE, rlsd, trust_weights
+from counterpoise.credit.hindsight import rlsd, trust_weights
+from counterpoise.credit.hints import HINT_TEMPLATE
 from counterpoise.credit.view import CreditView
 
 ROWS = answered.rows()

@@ -188,6 +188,15 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
         ((hidden[:, :5], W, tokens, A, groups), "do not fit"),
         ((hidden, W, tokens[:-1], A, groups), "one of each"),
         ((hidden[:0], W, tokens[:0], A[:0], groups[:0]), "no tokens"),
+        (
+            (hidden, W, tokens.tolist(), A, groups),
+            r"^tokens must be a torch tensor \[N\], not list",
+        ),
+        ((hidden[None], W, tokens, A, groups), r"^hidden has the shape \[1, 20, 6\], not \[N, D\]"),
+        (
+            (hidden, W, tokens, A[:, None], groups),
+            r"^advantages has the shape \[20, 1\], not \[N\]",
+        ),
     ):
         with pytest.raises(PoiseError, match=words) as fault:
             decompose(*batch)

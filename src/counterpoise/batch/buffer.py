@@ -69,15 +69,24 @@ class BalancedBatch:
 
 
 class RewardBalancedBuffer:
-    """Groups in, balanced batches out.
+    """Collect groups of rows, and hand out batches in which both signs have a share of tau (RB).
+
+    Arguments:
+        tau       least share of each sign in a batch, 0 to 0.5
+        target    rollouts of a batch
+        unit      rollout: drop surplus rollouts inside groups; group: choose whole groups
+        max_age   iterations that a group may wait
+        rows      waiting rows of an earlier buffer, as `state()` returned them
+        counts    what became of the rollouts so far, as `counts` says
 
     Example:
-        buffer = RewardBalancedBuffer(tau=0.5, target=1024, unit="rollout", max_age=4)
-        buffer.add(assign(groups, "grpo"))
-        while batch := buffer.take(iteration):
-            plan = compose("grouped", batch.rows, num_steps=4, seed=seed)
-
-    A checkpoint holds `state()` and `counts`; give them back as `rows` and `counts`.
+        >>> buffer = RewardBalancedBuffer(tau=0.5, target=4)
+        >>> buffer.add([[Row("1:x", a, num_tokens=9) for a in (0.5, 0.5, 0.5, -1.5)]])
+        >>> buffer.take(iteration=1) is None  # one negative rollout: sample more
+        True
+        >>> buffer.add([[Row("1:y", a, num_tokens=9) for a in (1.5, -0.5, -0.5, -0.5)]])
+        >>> [row.advantage for row in buffer.take(iteration=1).rows]
+        [1.0, -1.0, 1.0, -1.0]
     """
 
     def __init__(
@@ -93,7 +102,7 @@ class RewardBalancedBuffer:
         if not 0 <= tau <= 0.5:
             raise PoiseError(f"tau {tau} is not a share of the rarer sign: choose from 0 to 0.5")
         if target < 1:
-            raise PoiseError(f"a batch of {target} rollouts is empty: raise sample.prompts")
+            raise PoiseError(f"a target of {target} rollouts is an empty batch: choose 1 or more")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
         if unit == "rollout" and 2 * minority_quota(tau, target) > target:
@@ -112,7 +121,7 @@ class RewardBalancedBuffer:
         self.counts = counts or BufferCounts(added=len(self))
 
     def add(self, groups: Iterable[Sequence[Row]]) -> None:
-        """Add whole groups, as `credit.assign` returns them."""
+        """Add whole groups, each a sequence of rows."""
         groups = list(groups)
         added, waiting_before = sum(map(len, groups)), len(self)
         self._insert([[row for row in group if row.sign] for group in groups])

@@ -19,6 +19,13 @@ from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchPlan:
     """Decide which rows share an optimizer step: a pure function of its arguments.
 
+    Arguments:
+        rule        grouped (QB: groups stay whole), shuffled, token_balanced, zigzag, by_sign,
+                    half_groups, whole, coupled (needs token ids), or your own FILE.py:FUNCTION
+        rows        [R], one for each rollout
+        num_steps   optimizer steps to divide the rows among
+        seed        decides ties and the order of the steps
+
     Example:
         >>> rows = [Row(group=g, advantage=a, num_tokens=9) for g in "xy" for a in (1.0, -1.0)]
         >>> sorted(compose("grouped", rows, num_steps=2, seed=0).steps)
@@ -27,13 +34,13 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
     composer = COMPOSERS.load(rule)
     if num_steps < 1:
         raise PoiseError(
-            f"a plan of {num_steps} steps updates nothing: set batch.steps (poise plan: --steps) "
-            "to 1 or more"
+            f"a plan of {num_steps} steps updates nothing: set num_steps (batch.steps; poise plan: "
+            "--steps) to 1 or more"
         )
     if len(rows) < num_steps:
         raise PoiseError(
-            f"{format_count(len(rows), 'row')} cannot fill {num_steps} steps: lower batch.steps "
-            "(poise plan: --steps) or sample more prompts"
+            f"{format_count(len(rows), 'row')} cannot fill {num_steps} steps: lower num_steps "
+            "(batch.steps; poise plan: --steps) or sample more prompts"
         )
     steps = composer(rows, num_steps, seed)
     plan = BatchPlan(composer=rule, steps=tuple(tuple(int(i) for i in step) for step in steps))
@@ -56,13 +63,13 @@ def check_plan(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = Non
 
 def _find_fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
     """Describe what is wrong with the plan; empty if nothing is."""
-    fault = _find_partition_fault(len(rows), plan, num_steps)
+    fault = find_partition_fault(len(rows), plan, num_steps)
     if not fault and plan.composer in COMPOSER_PROMISES:
         fault = COMPOSER_PROMISES.load(plan.composer)(rows, plan.steps)
     return f"not a plan of rule '{display_name(plan.composer)}': {fault}" if fault else ""
 
 
-def _find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
+def find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
     """Describe why the steps are not a partition of the rows; empty if they are."""
     if len(plan.steps) != num_steps:
         return f"{len(plan.steps)} steps instead of {num_steps}"

@@ -20,6 +20,8 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoise.batch.compose import find_partition_fault
+from counterpoise.errors import PoiseError
 from counterpoise.types import BatchPlan, Ints, Row, number_groups
 
 
@@ -45,7 +47,22 @@ class PlanDescription(TypedDict):
 
 
 def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
-    """Compute the description of a plan of these rows."""
+    """Say in numbers what a plan does to groups, signs and token loads.
+
+    Arguments:
+        rows    [R], those that the plan was composed for
+        plan    a partition of the rows, by `compose` or by hand
+
+    Example:
+        >>> rows = [Row(group=g, advantage=a, num_tokens=9) for g in "xy" for a in (1.0, -1.0)]
+        >>> by_hand = BatchPlan("by hand", ((0, 1), (2, 3)))
+        >>> describe_plan(rows, by_hand)["cross_advantage_ratio"]  # -1: every group is whole
+        -1.0
+    """
+    if not rows:
+        raise PoiseError("rows is empty: there is no plan to describe")
+    if fault := find_partition_fault(len(rows), plan, len(plan.steps)):
+        raise PoiseError(f"the plan does not fit the rows: {fault}")
     step_R = np.empty(len(rows), dtype=np.int64)
     for s, step in enumerate(plan.steps):
         step_R[list(step)] = s

@@ -32,7 +32,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
-            "batch.steps (poise plan: --steps) or sample more prompts"
+            "num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
     # The partition works on whole groups, so no plan can split one.
     loads = [sum(rows[i].num_tokens for i in group) for group in groups]

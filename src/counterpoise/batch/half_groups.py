@@ -36,7 +36,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'group')} cut in halves cannot fill {num_steps} steps "
-            "evenly: lower batch.steps (poise plan: --steps) or sample more prompts"
+            "evenly: lower num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
     steps: list[list[int]] = [[] for _ in range(num_steps)]
     for turn, g in enumerate(rng.permutation(len(groups)).tolist()):

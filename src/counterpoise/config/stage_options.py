@@ -199,7 +199,8 @@ class CreditConfig:
         "uniform", "method that weights tokens within a response", choices=tuple(TOKEN_WEIGHTS)
     )
     settings: list[str] = option(
-        [], 'settings of credit.weights, each "name=value"; docs/reference/credit-methods.md lists them'
+        [],
+        'settings of credit.weights, each "name=value" (docs/reference/credit-methods.md)',
     )
     mixture: str = option(
         "sum",
@@ -213,7 +214,8 @@ class CreditConfig:
         choices=tuple(STEP_RULES),
     )
     rule_settings: list[str] = option(
-        [], 'settings of credit.rule, each "name=value"; docs/reference/credit-methods.md lists them'
+        [],
+        'settings of credit.rule, each "name=value"; docs/reference/credit-methods.md lists them',
     )
 
 

@@ -46,6 +46,7 @@ class AnswerSpan:
 
 def locate_answers(view: CreditView, *, first_box: bool = False) -> list[AnswerSpan | None]:
     """The answer of every row: its last box, which the verifier reads, or its first box."""
+    policy = view.policy
     if any(row.content.turns for row in view.rows):
         raise PoiseError(
             "grail, oar_g and oar_p need one answer in one response, not an episode: choose "
@@ -54,7 +55,7 @@ def locate_answers(view: CreditView, *, first_box: bool = False) -> list[AnswerS
     responses = [row.content.response_tokens for row in view.rows]
     return [
         locate_answer(pieces, first_box=first_box)
-        for pieces in split_into_pieces(view.policy, responses)
+        for pieces in split_into_pieces(policy, responses)
     ]
 
 

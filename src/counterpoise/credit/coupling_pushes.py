@@ -25,7 +25,7 @@ from torch import Tensor
 from counterpoise.credit.view import CreditView
 from counterpoise.model.coupling_sums import CouplingSums
 from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
-from counterpoise.types import Floats, Row, number_groups
+from counterpoise.types import Floats, Row
 
 SignedPushes = NDArray[np.float32]  # [N, 2]: from tokens with c > 0, from those with c < 0
 
@@ -59,8 +59,10 @@ def sum_pushes(
     """
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
-    group_R = np.array(number_groups(view.rows)[0])
-    group_N = group_R[row_N].astype(np.int64)
+    group_R = np.empty(len(view.rows), dtype=np.int64)
+    for number, group in enumerate(view.groups):
+        group_R[group] = number
+    group_N = group_R[row_N]
     # One flat token axis over all rows; row and group numbers are the keys of the sets.
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
     sums = CouplingSums(view_residuals(view), c_N)
@@ -92,11 +94,10 @@ def sum_pushes(
 
 def view_residuals(view: CreditView) -> Residuals:
     """Residuals r of every response token at the sampling temperature; half precision on a GPU."""
-    W, hidden = view.policy.decoder.unembedding.detach(), torch.cat(view.hidden)
-    assert view.reader is not None, "a view with a policy has a reader"
-    if view.reader.temperature != 1:
-        W = wide(W) / view.reader.temperature
-    tokens = np.concatenate([row.content.response_tokens for row in view.rows])
+    W, hidden = view.unembedding, torch.cat(view.hidden)
+    if view.temperature != 1:
+        W = wide(W) / view.temperature
+    tokens = np.concatenate(view.tokens)
     # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
     half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
     precision = torch.float16 if half else None

@@ -24,18 +24,20 @@ from itertools import takewhile
 import numpy as np
 
 from counterpoise.credit.view import CreditView, unit_weights
-from counterpoise.types import Floats, Row
+from counterpoise.types import Floats, Ints
 
 
 def weights(
     view: CreditView, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
 ) -> list[Floats]:
     """Token weights of every row, from the tokens in conflict and the row's entropy."""
-    row_weights = unit_weights(view.rows)
+    row_weights, tokens = unit_weights(view.rows), view.tokens
     for group in view.groups:
-        rows = [view.rows[i] for i in group]
+        signs_G = [view.rows[i].sign for i in group]
+        tokens_G = [tokens[i] for i in group]
         for direction in (1, -1):  # from the start, from the end
-            for i, conflict_length in zip(group, conflict_lengths(rows, direction), strict=True):
+            lengths_G = conflict_lengths(signs_G, tokens_G, direction)
+            for i, conflict_length in zip(group, lengths_G, strict=True):
                 from_here = row_weights[i][::direction]  # a numpy view: changed in place
                 from_here[:conflict_length] *= boost if view.rows[i].sign > 0 else 0
     # Entropies cost a pass of the policy: skip it where they cannot change anything.
@@ -45,13 +47,13 @@ def weights(
     return row_weights
 
 
-def conflict_lengths(rows: Sequence[Row], direction: int) -> list[int]:
+def conflict_lengths(signs_G: Sequence[int], tokens_G: Sequence[Ints], direction: int) -> list[int]:
     """Number of leading (direction 1) or trailing (-1) tokens in conflict, for every row."""
-    responses = [row.content.response_tokens[::direction].tolist() for row in rows]
+    responses = [tokens_T[::direction].tolist() for tokens_T in tokens_G]
     in_correct: set[tuple[int, int]] = set()
     in_wrong: set[tuple[int, int]] = set()
-    for row, response in zip(rows, responses, strict=True):
-        (in_correct if row.sign > 0 else in_wrong).update(enumerate(response))
+    for sign, response in zip(signs_G, responses, strict=True):
+        (in_correct if sign > 0 else in_wrong).update(enumerate(response))
     in_both = in_correct & in_wrong
     return [
         sum(1 for _ in takewhile(in_both.__contains__, enumerate(response)))

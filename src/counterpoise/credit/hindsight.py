@@ -9,25 +9,7 @@ import numpy as np
 from counterpoise.credit.embedding_saliency import truncate_row
 from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError
-from counterpoise.model.load import Policy
-from counterpoise.types import Floats, Ints, Row
-
-# The prompt of the teacher: a problem together with its answer. Comparing the policy's reading of a
-# response after this prompt and after the original one shows what knowing the answer changes (RLSD,
-# SDPG). The wording is chosen here, plain enough for a small model; SDPG's code says the same thing
-# in two sentences.
-HINT_TEMPLATE = "{problem}\nThe answer is {answer}."
-
-
-def hinted_prompts(policy: Policy, rows: Sequence[Row]) -> list[Ints]:
-    """The prompt of every row with the reference answer added, encoded."""
-    questions = [(row.content.prompt, row.content.answer) for row in rows]
-    encoded = {
-        (problem, answer): policy.encode(HINT_TEMPLATE.format(problem=problem, answer=answer))
-        for problem, answer in dict.fromkeys(questions)
-    }
-    return [encoded[problem_and_answer] for problem_and_answer in questions]
-
+from counterpoise.types import Floats, Row
 
 MAX_LOG_RATIO = 20.0
 
@@ -47,16 +29,14 @@ def rlsd(
     reading note); it syncs its teacher every 10 steps, here it is always the current policy, as in
     SDPG's code. The wording of the hint is chosen here.
     """
-    policy, reader = view.policy, view.reader
-    assert reader is not None
-    lam = faded_mix(mix, fade, reader.iteration)
+    lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:
         return None
-    with_hint = view.logprobs_with_prompts(hinted_prompts(policy, view.rows))
     row_weights = unit_weights(view.rows)
-    for i, row in enumerate(view.rows):
-        if row.content.answer:
-            row_weights[i] = trust_weights(with_hint[i], view.logprobs[i], row.sign, lam, clip)
+    for i, hinted_T in enumerate(view.hinted_logprobs):
+        if hinted_T is not None:
+            sign = view.rows[i].sign
+            row_weights[i] = trust_weights(hinted_T, view.logprobs[i], sign, lam, clip)
     return row_weights
 
 

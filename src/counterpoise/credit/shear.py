@@ -137,7 +137,8 @@ def cut_spans(view: CreditView, width: int, stride: int) -> HiddenSpans:
 
 def group_scales(view: CreditView, hidden_N: Tensor, length_R: IndexArray) -> Floats:
     """n of each row's group: [R]."""
-    norm_N = torch.linalg.vector_norm(hidden_N, dim=1, dtype=torch.float32).double().cpu().numpy()
+    dtype = torch.promote_types(hidden_N.dtype, torch.float32)  # float64 must not be narrowed
+    norm_N = torch.linalg.vector_norm(hidden_N, dim=1, dtype=dtype).double().cpu().numpy()
     group_R = np.empty(len(length_R), dtype=np.int64)
     for number, group in enumerate(view.groups):
         group_R[group] = number

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
+from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
@@ -66,6 +67,26 @@ class CreditView:
         return self._reader.policy
 
     @property
+    def unembedding(self) -> Tensor:
+        """[V, D]: the matrix that turns hidden states into logits."""
+        return self.policy.decoder.unembedding.detach()
+
+    @property
+    def temperature(self) -> float:
+        """The sampling temperature, by which logits are divided."""
+        return self._reader.temperature
+
+    @property
+    def iteration(self) -> int:
+        """The iteration of the run, counted from 1."""
+        return self._reader.iteration
+
+    @property
+    def tokens(self) -> list[Ints]:
+        """Per row [T]: token ids of the response."""
+        return [row.content.response_tokens for row in self.rows]
+
+    @property
     def entropies(self) -> list[Floats]:
         """Per row [T]: entropy of the whole next-token distribution, in nats."""
         return self._read.entropies
@@ -88,6 +109,15 @@ class CreditView:
     def logprobs_if_read(self) -> list[Floats] | None:
         """`logprobs` if a pass has been made for any property; None if there was none."""
         return self._read.logprobs if "_read" in vars(self) else None
+
+    @cached_property
+    def hinted_logprobs(self) -> list[Floats | None]:
+        """Per row [T]: `logprobs` if the prompt told the answer; None without a known answer."""
+        logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
+        return [
+            logprobs_T if row.content.answer else None
+            for row, logprobs_T in zip(self.rows, logprobs, strict=True)
+        ]
 
     def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T]: log-probabilities if the prompt of row i were `prompts[i]`."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from counterpoise.errors import PoiseError
-from counterpoise.files import replacing
+from counterpoise.files import atomic_write
 
 if TYPE_CHECKING:
     import altair as alt
@@ -73,7 +73,7 @@ def write_replication(root: Path) -> tuple[Path, Path]:
     """Write the tables into the page and draw the plot; returns both files."""
     claims = read_claims(root / CLAIMS)
     text = (root / PAGE).read_text(encoding="utf-8")
-    with replacing(root / PAGE) as temporary:
+    with atomic_write(root / PAGE) as temporary:
         temporary.write_text(page_with_tables(text, claims), encoding="utf-8")
     from counterpoise.report.charts.figures import write_svg
 

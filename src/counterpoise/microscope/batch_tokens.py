@@ -104,6 +104,18 @@ def check_tokens(
     hidden: Tensor, unembedding: Tensor, tokens: Tensor, advantages: Tensor, groups: Tensor
 ) -> None:
     """Raise an error where the inputs of `decompose` do not fit together."""
+    arguments = {
+        "hidden": (hidden, "[N, D]"),
+        "unembedding": (unembedding, "[V, D]"),
+        "tokens": (tokens, "[N]"),
+        "advantages": (advantages, "[N]"),
+        "groups": (groups, "[N]"),
+    }
+    for name, (values, shape) in arguments.items():
+        if not isinstance(values, Tensor):
+            raise PoiseError(f"{name} must be a torch tensor {shape}, not {type(values).__name__}")
+        if values.ndim != 1 + shape.count(","):
+            raise PoiseError(f"{name} has the shape {list(values.shape)}, not {shape}")
     N = len(tokens)
     if N == 0:
         raise PoiseError("the batch has no tokens: there is nothing to measure")

@@ -45,11 +45,11 @@ SIGNS: tuple[Sign, Sign] = ("positive", "negative")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coupling:
-    """The displacement of every token [N], and where it came from. All values carry eta / N.
+    """What one step adds to the log-probability of every token [N], and which tokens cause it.
 
     Example:
         c.self_push[j] + sum(part[j] for part in c.parts.values()) == c.total[j]
-        c.parts["same", "other", "negative"][j]    by equal tokens, wrong rollouts, other queries
+        c.parts["same", "other", "negative"][j]  # equal tokens, other prompts, wrong rollouts
     """
 
     self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
@@ -91,10 +91,27 @@ def decompose(
     eta: float = 1.0,
     precision: torch.dtype | None = None,
 ) -> Coupling:
-    """Split each token's displacement, for hidden [N, D], unembedding [V, D] and the others [N].
+    """Split what one step does to every token's log-probability by the tokens that cause it.
 
-    Exact: bfloat16 inputs are computed in float32, float64 stays float64. Another `precision` is
-    faster on a GPU; float16 changes `total` by 6e-4 to 4e-3 of its size (bfloat16: ten times that).
+    The N tokens are those of a whole optimizer step, flat. Exact for the output layer: bfloat16 is
+    computed in float32, float64 stays float64.
+
+    Arguments:
+        hidden        [N, D], the unembedding's inputs that predicted the tokens
+        unembedding   [V, D], before the step
+        tokens        [N], ids
+        advantages    [N], of each token: A_i * w_{i,t}
+        groups        [N], a number for each prompt
+        eta           the learning rate of a plain gradient step on the mean token loss
+        precision     of the large products: torch.float16 is faster on a GPU and changes `total`
+                      by 6e-4 to 4e-3 of its size (bfloat16: ten times that)
+
+    Example:
+        >>> hidden, W = torch.ones(2, 4), torch.zeros(2, 4)  # the same context twice
+        >>> tokens, groups = torch.tensor([1, 1]), torch.tensor([0, 0])
+        >>> coupling = decompose(hidden, W, tokens, torch.tensor([1.0, -1.0]), groups)
+        >>> coupling.self_push.tolist(), coupling.from_others.tolist(), coupling.total.tolist()
+        ([1.0, -1.0], [-1.0, 1.0], [0.0, 0.0])
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.verl.credit import advantages_by_group, make_estimator
+from counterpoise.hosts.verl.credit import make_estimator
 from counterpoise.hosts.verl.ledger import BalanceLedger, ScoredRollout
 
 
@@ -80,4 +80,7 @@ def test_estimators_are_our_credit_by_uid() -> None:
     expected = torch.tensor([half, -half, half, -half])[:, None] * mask
     assert torch.allclose(advantages, expected, atol=1e-7)
     assert torch.equal(advantages, returns)
-    assert advantages_by_group("positive_only", [1.0, 0.0], ["a", "a"])[1] == 0.0
+    negative_free, _ = make_estimator("positive_only")(
+        token_level_rewards=rewards, response_mask=mask, index=["x", "x", "y", "y"]
+    )
+    assert negative_free[1].tolist() == [0.0, 0.0, 0.0]

@@ -331,7 +331,10 @@ def test_the_command(
         (["--bench", "words1", "--max-tokens", "5000"], "exceed the context of 'embedded', 1,024"),
         (["--bench", "words1", "--sampler", "vlm"], "unknown sampler 'vlm': did you mean 'vllm'?"),
         (["--bench", "words1", "--temperature", "1,0.6"], "are a sweep: add --sweep"),
-        (["--bench", "words1", "--top-p", "1.5"], "--top-p 1.5: give distinct numbers from 0.001 to 1"),
+        (
+            ["--bench", "words1", "--top-p", "1.5"],
+            "--top-p 1.5: give distinct numbers from 0.001 to 1",
+        ),
         (["--bench", "words1", "--samples", "none"], "--samples: 'none' is no number"),
         (["--bench", "words1", "--samples", "word1=4"], "did you mean 'words1'?"),
         (["--bench", "words1", "--fields", "gold=answer"], "unknown field in --fields 'gold'"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.config.load import config_from_tables
-from counterpoise.credit.hindsight import HINT_TEMPLATE
+from counterpoise.credit.hints import HINT_TEMPLATE
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import forward

@@ -7,14 +7,13 @@ The reward of a rollout is the sum of its token rewards, as in verl's own estima
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.variants import ADVANTAGES
+from counterpoise.credit.advantages import advantages
 
 Estimator = Callable[..., tuple[Tensor, Tensor]]
 
@@ -26,33 +25,11 @@ def make_estimator(name: str) -> Estimator:
         token_level_rewards: Tensor, response_mask: Tensor, index: Any, **_: Any
     ) -> tuple[Tensor, Tensor]:
         rewards_R = token_level_rewards.sum(dim=-1).double().tolist()
-        advantages_R = torch.tensor(
-            advantages_by_group(name, rewards_R, [str(uid) for uid in index])
-        )
+        group_uids = [str(uid) for uid in index]
+        advantages_R = torch.tensor(advantages(rewards_R, group_uids, name).tolist())
         advantages_RT = advantages_R.to(token_level_rewards)[:, None] * response_mask
         return advantages_RT, advantages_RT
 
     # Estimators are all this one function: the name tells them apart in tracebacks.
     estimate.__name__ = estimate.__qualname__ = f"poise_{name}"
     return estimate
-
-
-def advantages_by_group(
-    name: str, rewards_R: Sequence[float], groups_R: Sequence[str]
-) -> list[float]:
-    """The advantage of each row among the rows of its group.
-
-    Example:
-        >>> advantages_by_group("dr_grpo", [1.0, 0.0, 0.0, 2.0], ["a", "b", "a", "b"])
-        [0.5, -1.0, -0.5, 1.0]
-    """
-    compute_advantages = ADVANTAGES.load(name)
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups_R):
-        members.setdefault(group, []).append(i)
-    advantages_R = [0.0] * len(rewards_R)
-    for rows in members.values():
-        rewards_G = np.array([rewards_R[i] for i in rows], dtype=np.float64)
-        for i, advantage in zip(rows, compute_advantages(rewards_G), strict=True):
-            advantages_R[i] = float(advantage)
-    return advantages_R

@@ -28,10 +28,10 @@ from verl.workers.utils.padding import response_from_nested
 from counterpoise.batch.compose import check_plan as check_plan
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
+from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
-from counterpoise.hosts.verl.credit import advantages_by_group
 from counterpoise.hosts.verl.monitor import displacement_shares
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.seeds import seed_for
@@ -114,7 +114,8 @@ class PlannedTrainer:
         scores = queue.get_fields(batch, "rm_scores")["rm_scores"]
         name = adapter_options.credit_name(self.config)
         assert name is not None  # check_config refuses by_sign without our credit
-        return advantages_by_group(name, [float(scores_T.sum()) for scores_T in scores], groups)
+        rewards_R = [float(scores_T.sum()) for scores_T in scores]
+        return compute_advantages(rewards_R, groups, name).tolist()
 
     def _actor_ranks(self) -> int:
         """Data-parallel ranks of the actor."""

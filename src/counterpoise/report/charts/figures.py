@@ -34,7 +34,7 @@ def write_figures(figures: tuple[Figure, ...], folder: Path, name: str) -> None:
 def write_svg(figures: tuple[Figure, ...], path: Path) -> None:
     specification = arrange_side_by_side(figures)
     image = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE_VERSION)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(image, encoding="utf-8")
 
 

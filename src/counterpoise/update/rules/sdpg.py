@@ -10,7 +10,7 @@
     urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
 
 The teacher q is the policy before the step, read after the prompt with the hint
-(`credit/hindsight.py`) in every pass; no gradient flows through it. A problem without a
+(`credit/hints.py`) in every pass; no gradient flows through it. A problem without a
 reference answer has no KL term. alpha > 0 keeps a copy of the initial weights; alpha = 0 does not.
 
 arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.hindsight import hinted_prompts
+from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy
