@@ -19,7 +19,7 @@ import transformers
 from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 
 from counterpoise.cli import app, main
-from counterpoise.cli.running import fresh, own_name
+from counterpoise.cli.train_at_terminal import command_prefix, find_unused_folder
 from counterpoise.config import RunConfig
 from counterpoise.config.load import from_tables, load_config, options
 from counterpoise.store.folder import RunFolder
@@ -223,7 +223,7 @@ def test_the_command_that_goes_on_is_called_as_this_one_was(
         "/x/counterpoise/cli/__main__.py": [sys.executable, "-m", "counterpoise.cli"],
     }.items():
         monkeypatch.setattr(sys, "argv", [called])
-        assert own_name() == words
+        assert command_prefix() == words
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(
@@ -246,19 +246,19 @@ def test_a_disk_that_cannot_be_written_is_one_line(
 
 def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:
     base = tmp_path / "demo"
-    assert fresh(base) == base
+    assert find_unused_folder(base) == base
     base.mkdir()
-    assert fresh(base) == base  # empty is free
+    assert find_unused_folder(base) == base  # empty is free
     (base / "config.toml").write_text("")
-    assert fresh(base) == tmp_path / "demo-2"
+    assert find_unused_folder(base) == tmp_path / "demo-2"
     (tmp_path / "demo-2").mkdir()
     (tmp_path / "demo-2" / "x").write_text("")
-    assert fresh(base) == tmp_path / "demo-3"
+    assert find_unused_folder(base) == tmp_path / "demo-3"
 
 
 def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
-    assert fresh(tmp_path / "demo") == tmp_path / "demo-2"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-2"
 
 
 # -- help ---------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ VERIFIERS = Registry(
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
-    own="counterpoise.verify.plugin_reward:verifier",
+    own="counterpoise.verify.plugin_reward:bind_verifier",
 )
 
 # Rewards beside the verifier's: verify.also
@@ -54,7 +54,7 @@ EXTRA_REWARDS = Registry(
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
     },
-    own="counterpoise.verify.plugin_reward:verifier",
+    own="counterpoise.verify.plugin_reward:bind_verifier",
 )
 
 # -- credit --------------------------------------------------------------------------------------

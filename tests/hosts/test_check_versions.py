@@ -86,8 +86,8 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(machine_check, "probe_engines", lambda: result)
     monkeypatch.setattr(machine_check, "TerminalConsole", lambda: out)
-    monkeypatch.setattr(machine_check, "self_check", lambda console: True)
-    assert machine_check.examine()
+    monkeypatch.setattr(machine_check, "run_self_check", lambda console: True)
+    assert machine_check.examine_machine()
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "1.17.0 not usable" in text
     assert "trl  it changed" in text

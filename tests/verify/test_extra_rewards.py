@@ -12,7 +12,12 @@ from counterpoise.config import RunConfig, SampleConfig, VerifyConfig
 from counterpoise.config.load import from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
-from counterpoise.verify.extra_rewards import columns_of, further, own_rewards, shares_of
+from counterpoise.verify.extra_rewards import (
+    extra_reward_shares,
+    plugin_rewards,
+    reward_columns,
+    score_extra_rewards,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ from counterpoise.verify.extra_rewards import columns_of, further, own_rewards, 
 )
 def test_faults_name_the_entry(also: list[str], fault: str) -> None:
     with pytest.raises(PoiseError, match=fault):
-        shares_of(also)
+        extra_reward_shares(also)
 
 
 def response(length: int, text: str) -> Response:
@@ -46,11 +51,11 @@ def test_every_response_has_every_reward() -> None:
     )
     prompts = [Prompt("a", "?", "1"), Prompt("b", "?", "2")]
     responses = [[response(8, "1 + 1 = 2"), response(2, "1 + 1 = 3")], [response(10, "")]]
-    assert further(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config) == [
         [{"equations": 1.0, "overlong": -0.5}, {"equations": 0.0, "overlong": 0.0}],
         [{"equations": 0.0, "overlong": -1.0}],
     ]
-    assert further(prompts, responses, RunConfig()) == [[{}, {}], [{}]]
+    assert score_extra_rewards(prompts, responses, RunConfig()) == [[{}, {}], [{}]]
 
 
 def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
@@ -65,16 +70,20 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
     verify = from_tables({"verify": {"also": also, "overlong_tokens": 4}}).verify
     pin = plugins.read(verify.also[0]).digest
     assert verify.also == [f"{path}:brief@{pin}=0.5", "overlong", f"{path}:marks@{pin}=2"]
-    assert shares_of(verify.also) == {"mine.py:brief": 0.5, "overlong": 1.0, "mine.py:marks": 2.0}
-    assert own_rewards(verify) == [f"{path}:brief@{pin}", f"{path}:marks@{pin}"]
-    assert columns_of(verify) == ("marks",)
+    assert extra_reward_shares(verify.also) == {
+        "mine.py:brief": 0.5,
+        "overlong": 1.0,
+        "mine.py:marks": 2.0,
+    }
+    assert plugin_rewards(verify) == [f"{path}:brief@{pin}", f"{path}:marks@{pin}"]
+    assert reward_columns(verify) == ("marks",)
     config = RunConfig(sample=SampleConfig(max_new_tokens=10), verify=verify)
     prompts = [
         Prompt("a", "ab", "1", columns={"marks": 7}),
         Prompt("b", "ba", "2", columns={"marks": 9}),
     ]
     responses = [[response(8, "abc"), response(2, "")], [response(10, "ba")]]
-    assert further(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config) == [
         [
             {"mine.py:brief": -3.0, "overlong": -0.5, "mine.py:marks": 7.0},
             {"mine.py:brief": 0.0, "overlong": 0.0, "mine.py:marks": 0.0},

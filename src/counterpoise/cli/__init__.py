@@ -56,13 +56,13 @@ app.command()(doctor.doctor)
 
 
 # After Ctrl-C or SIGTERM; those in SAID know more, such as the folder, and say it themselves.
-SAID = {"demo", "eval", "experiment", "train"}
-GOES_ON = {
+REPORT_INTERRUPTS_THEMSELVES = {"demo", "eval", "experiment", "train"}
+RESUME_HINTS = {
     "study": "; the same command goes on",
     "warmup": "; unless it said 'saved', the same command with --resume goes on",
 }
 # Faults of a disk or of a path that was named: not ours, wherever they come up.
-OF_THE_MACHINE = {
+MACHINE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
@@ -77,21 +77,21 @@ def main() -> None:
         with terminated_is_interrupted():
             code = app(prog_name="poise", standalone_mode=False)
     except PoiseError as fault:
-        leave(str(fault))
+        exit_with_error(str(fault))
     except OSError as fault:
-        if fault.errno not in OF_THE_MACHINE or fault.filename is None:
+        if fault.errno not in MACHINE_ERRORS or fault.filename is None:
             raise
-        leave(f"{fault.filename}: {fault.strerror}; mend that or name another place")
+        exit_with_error(f"{fault.filename}: {fault.strerror}; mend that or name another place")
     except UsageError as fault:
         said = fault.format_message().rstrip(".")
         if not said:  # no arguments at all: the help has been printed
             sys.exit(2)
         where = fault.ctx.command_path if fault.ctx else "poise"
-        leave(f"{said[:1].lower()}{said[1:]} (see {where} --help)")
+        exit_with_error(f"{said[:1].lower()}{said[1:]} (see {where} --help)")
     if code == 130:  # typer's answer to Ctrl-C, or a command's own, which has said so
         command = sys.argv[1] if len(sys.argv) > 1 else ""
-        if command not in SAID:
-            echo_message(f"poise: stopped{GOES_ON.get(command, '')}")
+        if command not in REPORT_INTERRUPTS_THEMSELVES:
+            echo_message(f"poise: stopped{RESUME_HINTS.get(command, '')}")
     sys.exit(code)
 
 
@@ -102,10 +102,10 @@ def check_arguments(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            leave(f"'{argument}' is not UTF-8: name it otherwise")
+            exit_with_error(f"'{argument}' is not UTF-8: name it otherwise")
 
 
-def leave(fault: str) -> NoReturn:
+def exit_with_error(message: str) -> NoReturn:
     """Say in one line what is wrong, and exit."""
-    echo_message(f"poise: {fault}")
+    echo_message(f"poise: {message}")
     sys.exit(2)

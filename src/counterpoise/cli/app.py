@@ -24,7 +24,7 @@ app = typer.Typer(
 **poise report** turns a run folder into one HTML page. **poise study** reproduces the paper.""",
 )
 
-Set = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -32,11 +32,11 @@ Set = Annotated[
         help="Override an option: section.option=value. Repeatable; see `poise options`.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         echo(f"counterpoise {__version__}")
         raise typer.Exit
 
@@ -44,7 +44,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def poise(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     pass

@@ -66,7 +66,7 @@ def contamination(
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
-    console.print(_table(found))
+    console.print(_overlap_table(found))
     console.print(
         f"{len(found.train_copies()):,} of {found.train:,} training prompts are copies "
         f"({found.seconds:.1f} s)",
@@ -76,7 +76,7 @@ def contamination(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(found: OverlapReport) -> Table:
+def _overlap_table(found: OverlapReport) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text

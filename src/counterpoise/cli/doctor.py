@@ -7,6 +7,6 @@ import typer
 
 def doctor() -> None:
     """Say what this machine can run, and check the whole path on a tiny run."""
-    from counterpoise.cli.machine_check import examine
+    from counterpoise.cli.machine_check import examine_machine
 
-    raise typer.Exit(0 if examine() else 1)
+    raise typer.Exit(0 if examine_machine() else 1)

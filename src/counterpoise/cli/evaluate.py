@@ -15,7 +15,7 @@ from counterpoise.terminal import echo, echo_message
 if TYPE_CHECKING:
     from counterpoise.lab.evaluate.plan import EvaluationOptions
 
-BENCH = ",".join(PAPER)
+PAPER_BENCHMARKS = ",".join(PAPER)
 
 Models = Annotated[
     list[str],
@@ -66,7 +66,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="The numbers to stdout.")]
 
 def evaluate(
     models: Models,
-    bench: Bench = BENCH,
+    bench: Bench = PAPER_BENCHMARKS,
     data: Data = None,
     out: Out = Path("out/eval"),
     temperature: Temperature = "",
@@ -100,17 +100,31 @@ def evaluate(
     from counterpoise.lab.evaluate.sweep import parse_settings
 
     options = EvaluationOptions(
-        models, out, [name for name in bench.split(",") if name], data,
+        models=models,
+        out=out,
+        benchmarks=[name for name in bench.split(",") if name],
+        data=data,
         settings=parse_settings(temperature, top_p, sweep=sweep),
-        samples={name: whole(value) for name, value in pairs("--samples", samples).items()},
-        template=template, max_new_tokens=max_tokens, limit=limit, fields=pairs("--fields", fields),
-        seed=seed, rows=rows, sampler=sampler, device=device, dtype=dtype, verifier=verifier,
+        samples={
+            name: parse_sample_count(count)
+            for name, count in parse_pairs("--samples", samples).items()
+        },
+        template=template,
+        max_new_tokens=max_tokens,
+        limit=limit,
+        fields=parse_pairs("--fields", fields),
+        seed=seed,
+        rows=rows,
+        sampler=sampler,
+        device=device,
+        dtype=dtype,
+        verifier=verifier,
         verify_workers=max(2, min(8, os.cpu_count() or 2)),
-    )  # fmt: skip
-    judge(options, as_json=as_json)
+    )
+    run_evaluation(options, as_json=as_json)
 
 
-def judge(options: EvaluationOptions, *, as_json: bool) -> None:
+def run_evaluation(options: EvaluationOptions, *, as_json: bool) -> None:
     """Watched at the terminal; then the numbers, and where the page lies."""
 
     from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
@@ -135,7 +149,7 @@ def judge(options: EvaluationOptions, *, as_json: bool) -> None:
     console.print(f"report {write_evaluation_page(options.out)}", highlight=False, markup=False)
 
 
-def pairs(option: str, text: str) -> dict[str, str]:
+def parse_pairs(option: str, text: str) -> dict[str, str]:
     """
     Example:
         >>> pairs("--samples", "aime24=8,4")
@@ -150,7 +164,7 @@ def pairs(option: str, text: str) -> dict[str, str]:
     return found
 
 
-def whole(value: str) -> int:
+def parse_sample_count(value: str) -> int:
     if not value.isdigit() or not int(value):
         raise PoiseError(f"--samples: '{value}' is no number of samples")
     return int(value)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Out
+from counterpoise.cli.app import OutOption
 
 
 def experiment(
     file: Annotated[str, typer.Argument(help="A run file with [experiment], or a preset's name.")],
-    out: Out = None,
+    out: OutOption = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one a core.")
     ] = None,

@@ -40,9 +40,9 @@ def look(
     - `poise look out/demo --row 0 --token 13`: who pushed it
     """
 
-    from counterpoise.cli.token_view import find
-    from counterpoise.cli.token_view_text import show
+    from counterpoise.cli.token_view import read_token_view
+    from counterpoise.cli.token_view_text import print_token_view
     from counterpoise.terminal import TerminalConsole
 
     with explain_damage(run):
-        show(find(run, step, row, by, token), TerminalConsole())
+        print_token_view(read_token_view(run, step, row, by, token), TerminalConsole())

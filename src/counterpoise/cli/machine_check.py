@@ -17,7 +17,7 @@ from counterpoise.config.load import load_config
 from counterpoise.hosts.check_versions import ADAPTER_REMEDY, EngineHealth, probe_engines
 from counterpoise.terminal import TerminalConsole
 
-OPTIONAL = {
+OPTIONAL_PACKAGES = {
     "datasets": "hub datasets (task.name=hub)",
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
     "gguf": "reading SmolLM2 (model.name=smollm2)",
@@ -25,14 +25,22 @@ OPTIONAL = {
     "tensorboard": "runs in TensorBoard (track.to)",
     "wandb": "runs in Weights & Biases (track.to)",
 }
-REQUIRED = ("torch", "transformers", "safetensors", "numpy", "pyarrow", "math-verify", "altair")
-CHECK = [
+REQUIRED_PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "math-verify",
+    "altair",
+)
+SELF_CHECK_OPTIONS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "sample.prompts=4", "sample.group_size=4",
     "batch.steps=2", "balance.tau=0", "evaluate.prompts=8", "evaluate.samples=2", "task.size=64",
 ]  # fmt: skip
 
 
-def examine() -> bool:
+def examine_machine() -> bool:
     """Print what is there; True when the self-check passed."""
     console = TerminalConsole()
     import torch
@@ -47,23 +55,23 @@ def examine() -> bool:
         table.add_row("device", f"{card.name}, {card.total_memory / 1e9:.0f} GB, bfloat16")
     else:
         table.add_row("device", f"CPU, {torch.get_num_threads()} threads, float32")
-    for name in REQUIRED:
+    for name in REQUIRED_PACKAGES:
         table.add_row(name, importlib.metadata.version(name))
-    for name, use in OPTIONAL.items():
-        table.add_row(name, _version(name) or Text(f"not installed: {use}", style="dim"))
+    for name, use in OPTIONAL_PACKAGES.items():
+        table.add_row(name, _installed_version(name) or Text(f"not installed: {use}", style="dim"))
     engines = probe_engines()
     for engine in engines:
-        table.add_row(engine.name, _engine(engine))
+        table.add_row(engine.name, _describe_engine(engine))
     console.print(table)
     for engine in engines:
         for fault in engine.faults:
             console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
         if engine.faults:
             console.print(f"      {engine.remedy}: {ADAPTER_REMEDY}", highlight=False, markup=False)
-    return self_check(console)
+    return run_self_check(console)
 
 
-def _engine(engine: EngineHealth) -> Text:
+def _describe_engine(engine: EngineHealth) -> Text:
     if engine.version is None:
         return Text(f"not installed: {engine.used_by}; {engine.remedy}", style="dim")
     if engine.faults:
@@ -71,12 +79,12 @@ def _engine(engine: EngineHealth) -> Text:
     return Text(f"{engine.version}, as the adapter knows it: {engine.used_by}")
 
 
-def self_check(console: Console) -> bool:
+def run_self_check(console: Console) -> bool:
     """Two iterations of the demo, a resume that must find nothing to do, and a report."""
     from counterpoise.lab.choose_page import write_report
     from counterpoise.loop import train
 
-    config = load_config("demo", CHECK)
+    config = load_config("demo", SELF_CHECK_OPTIONS)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "check"
@@ -100,7 +108,7 @@ def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
-def _version(name: str) -> str:
+def _installed_version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

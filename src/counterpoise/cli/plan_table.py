@@ -30,15 +30,15 @@ def plan_table(planned: dict[str, Any]) -> Group:
         ),
         start=1,  # as in the report and in `poise look`
     ):
-        table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _share(share), f"{cross:+.2f}")
+        table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _percent(share), f"{cross:+.2f}")
     lines = [
         f"{one_line(shown(planned['rule']))}: {d['rows']:,} rows of {d['groups']:,} groups, "
         f"{d['rows_without_signal']:,} without signal",
-        f"groups split across steps   {d['split_groups']:,} ({_share(d['split_share'])})",
+        f"groups split across steps   {d['split_groups']:,} ({_percent(d['split_share'])})",
         f"largest |sum of advantages| {d['max_abs_group_advantage_sum']:.3f}   (whole groups: 0)",
         f"token imbalance             {d['token_imbalance']:.4f}  (heaviest step over mean)",
-        f"positive rows with signal   {_share(d['positive_share'])}",
-        f"shared token types          {_share(d['shared_token_share'])}",
+        f"positive rows with signal   {_percent(d['positive_share'])}",
+        f"shared token types          {_percent(d['shared_token_share'])}",
         "",
         "cross-advantage: sum of A_i A_j, i and j two rows of a group in the step; the lower, the "
         "more of what they share cancels (eq. 14)",
@@ -46,5 +46,5 @@ def plan_table(planned: dict[str, Any]) -> Group:
     return Group(Text(lines[0], style="bold"), Text(), table, Text(), Text("\n".join(lines[1:])))
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"

@@ -28,7 +28,7 @@ from counterpoise.run.watch import Watch
 from counterpoise.terminal import one_line
 
 
-class BarAndNumbers(Progress):
+class ProgressWithNumbers(Progress):
     """The numbers have a line of their own: beside the bar 80 columns would not hold both."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
@@ -40,7 +40,7 @@ class BarAndNumbers(Progress):
 class LiveDisplay(Watch):
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = BarAndNumbers(
+        self.progress = ProgressWithNumbers(
             TextColumn("iteration"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
@@ -72,7 +72,7 @@ class LiveDisplay(Watch):
         self.progress.start()
 
     def iterated(self, record: dict[str, Any]) -> None:
-        self.numbers = numbers = summary(record)
+        self.numbers = numbers = summarize_iteration(record)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
@@ -104,7 +104,7 @@ class LiveDisplay(Watch):
         self.progress.stop()
 
 
-def summary(record: dict[str, Any]) -> str:
+def summarize_iteration(record: dict[str, Any]) -> str:
     """One line of numbers: success, speed, how the batch was balanced, what the update did."""
     if record["batch_rows"]:
         balance = (
@@ -114,10 +114,10 @@ def summary(record: dict[str, Any]) -> str:
         waiting = record["buffer_positive"] + record["buffer_negative"]
         balance = f"waiting, {waiting} in the buffer"
     speed = f"{record['tokens_per_second']:,.0f} tok/s"
-    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_seen(record)}"
+    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_monitor_numbers(record)}"
 
 
-def _seen(record: dict[str, Any]) -> str:
+def _monitor_numbers(record: dict[str, Any]) -> str:
     """What the monitor saw: tokens moved against their advantage, and how much cancelled."""
     if record["flipped"] is None or record["cancellation"] is None:
         return ""

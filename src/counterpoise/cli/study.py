@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Set
+from counterpoise.cli.app import SetOption
 
 
 def study(
@@ -38,7 +38,7 @@ def study(
         list[str] | None,
         typer.Option("--size", help="Another size than the budget's: batches=4. Repeatable."),
     ] = None,
-    sets: Set = None,
+    sets: SetOption = None,
 ) -> None:
     """Reproduce a figure or table of the paper: numbers, verdict, table, figure.
 

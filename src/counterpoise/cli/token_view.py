@@ -37,7 +37,7 @@ from counterpoise.store.folder import is_planned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class TokenView:
     """One rollout, and what it is coloured by."""
 
     plan: dict[str, Any]  # of the iteration
@@ -59,42 +59,44 @@ class Sight:
         return quantity_values(self.quantity, self.columns)
 
     @property
-    def full(self) -> float:
+    def full_colour(self) -> float:
         return full_colour_size(quantity_values(self.quantity, self.trace.columns))
 
 
-def find(
+def read_token_view(
     path: Path,
     step: int | None = None,
     row: int | None = None,
     by: str | None = None,
     token: int | None = None,
-) -> Sight:
+) -> TokenView:
     """By default the first row of the last iteration; with `token`, what is known of that one."""
     planned = is_planned(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
-    iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
+    iteration = _choose_iteration(
+        run, step, "monitor_every=1" if planned else "--set store.tokens=true"
+    )
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
-    row = _row(trace, row)
+    row = _choose_row(trace, row)
     length = len(trace.row_columns(row)["token"])
     if token is not None and not 0 <= token < length:
         raise PoiseError(
             f"row {row} of iteration {iteration} has tokens 0 to {length - 1}, not {token}"
         )
-    return Sight(
+    return TokenView(
         plan=plan,
         trace=trace,
         row=row,
         token=token,
-        quantity=_quantity(trace, by),
+        quantity=_choose_quantity(trace, by),
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
         texts=run.texts_of_plan(plan),
     )
 
 
-def _iteration(run: RunData, step: int | None, remedy: str) -> int:
+def _choose_iteration(run: RunData, step: int | None, remedy: str) -> int:
     planned = {plan["iteration"] for plan in run.plans}
     stored = [i for i in stored_iterations(run.path) if i in planned]
     if not stored and stored_iterations(run.path):
@@ -108,7 +110,7 @@ def _iteration(run: RunData, step: int | None, remedy: str) -> int:
     return step
 
 
-def _row(trace: IterationTrace, row: int | None) -> int:
+def _choose_row(trace: IterationTrace, row: int | None) -> int:
     if row is None:
         return min(trace.row_spans)
     if row not in trace.row_spans:
@@ -119,7 +121,7 @@ def _row(trace: IterationTrace, row: int | None) -> int:
     return row
 
 
-def _quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+def _choose_quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if by is None:
         return choices.get("displacement") or choices["entropy"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.app import Out, Set
+from counterpoise.cli.app import OutOption, SetOption
 from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo
 
@@ -28,8 +28,8 @@ def train(
     config: Annotated[
         str | None, typer.Argument(help="A TOML file, or a preset of runs/ by name.")
     ] = None,
-    out: Out = None,
-    sets: Set = None,
+    out: OutOption = None,
+    sets: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     from_start: FromStart = False,
     accept_missing_logs: AcceptMissingLogs = False,
@@ -59,11 +59,11 @@ def train(
     from counterpoise.run.try_plugins import check_loads
 
     chosen = choose_engine(engine, out, resume=resume)
-    permissions = _permissions(chosen, from_start, accept_missing_logs, resume=resume)
+    permissions = _resume_permissions(chosen, from_start, accept_missing_logs, resume=resume)
     run = _resolve_run(config, out, sets or [], resume=resume)
     check_loads(run)
     if chosen != "native":
-        _train_by(
+        _train_with_engine(
             chosen, run, out, resume=resume, permissions=permissions, show=show, dry_run=dry_run
         )
         return
@@ -71,11 +71,11 @@ def train(
         raise PoiseError("--print shows what another engine is given: add --engine verl")
     if dry_run:
         check_installed(run.track.to)
-        _describe(run)
+        _print_dry_run(run)
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    from counterpoise.cli.running import train_natively
+    from counterpoise.cli.train_at_terminal import train_natively
 
     train_natively(run, out, resume=resume, permissions=permissions)
 
@@ -97,7 +97,7 @@ def _resolve_run(
     return given
 
 
-def _permissions(
+def _resume_permissions(
     engine: str, from_start: bool, accept_missing_logs: bool, *, resume: bool
 ) -> ResumePermissions:
     """What the flags beside --resume allow it to lose."""
@@ -112,14 +112,14 @@ def _permissions(
     return ResumePermissions(from_start=from_start, missing_logs=accept_missing_logs)
 
 
-def _describe(run: RunConfig, engine: str = "native") -> None:
+def _print_dry_run(run: RunConfig, engine: str = "native") -> None:
     from counterpoise.run.estimate import describe_run
     from counterpoise.run.try_plugins import rehearse
 
     echo("\n".join([describe_run(run), *rehearse(run, engine)]))
 
 
-def _train_by(
+def _train_with_engine(
     engine: str,
     run: RunConfig,
     out: Path | None,
@@ -141,14 +141,14 @@ def _train_by(
 
         prepare_folder(run, out)
     if dry_run:
-        _describe(run, engine)
+        _print_dry_run(run, engine)
     if show:
         echo(shown)
     if show or dry_run:
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    from counterpoise.cli.running import train_by_trl, train_by_verl
+    from counterpoise.cli.train_at_terminal import train_by_trl, train_by_verl
 
     if engine == "trl":
         train_by_trl(run, out, resume=resume, permissions=permissions)

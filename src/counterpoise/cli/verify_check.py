@@ -13,7 +13,7 @@ from counterpoise.terminal import echo, echo_message, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLUMNS = {
+COLUMN_TITLES = {
     "itself": "itself", "forms": "forms", "algebra": "algebra", "shuffled": "shuffled",
     "near misses": "misses", "parts": "parts", "echoes": "echoes", "asked": "asked",
     "unboxed": "unboxed",
@@ -53,7 +53,9 @@ def verify_check(
 
     found: dict[str, dict[str, Any]] = {}
     fields = FieldNames(remedy="name it '{role}'")
-    read_files = {path: read_problems(str(path), fields) for path in _paths(files or [], data)}
+    read_files = {
+        path: read_problems(str(path), fields) for path in _reference_files(files or [], data)
+    }
     for path, problems in read_files.items():
         if not as_json:
             echo_message(f"{path.stem}: {len(problems):,} references")
@@ -67,7 +69,7 @@ def verify_check(
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
-    console.print(_table(found))
+    console.print(_audit_table(found))
     console.print("wrong verdicts of all; `itself`, `forms`, `algebra` must score 1, the rest 0")
     for name, one in found.items():
         for kind, tally in one["kinds"].items():
@@ -76,7 +78,7 @@ def verify_check(
                 console.print(shown, highlight=False, markup=False, soft_wrap=True)
 
 
-def _paths(files: list[Path], data: Path | None) -> list[Path]:
+def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
     if files and data:
         raise PoiseError("name files or --data, not both")
     if data is None:
@@ -95,18 +97,18 @@ def _paths(files: list[Path], data: Path | None) -> list[Path]:
     return there
 
 
-def _table(found: dict[str, dict[str, Any]]) -> Table:
+def _audit_table(found: dict[str, dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")
-    for name in (*COLUMNS.values(), "ms", "slowest"):
+    for name in (*COLUMN_TITLES.values(), "ms", "slowest"):
         table.add_column(name, justify="right", overflow="fold")
     for name, one in found.items():
         row = []
-        for kind in COLUMNS:
+        for kind in COLUMN_TITLES:
             tally = one["kinds"][kind]
             share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
             row.append(Text(share, style="bold" if tally["wrong"] else ""))

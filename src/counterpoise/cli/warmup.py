@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Set
+from counterpoise.cli.app import SetOption
 
 
 def warmup(
     config: Annotated[str, typer.Argument(help="A TOML file, or a preset of runs/ by name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
-    sets: Set = None,
+    sets: SetOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a warm-up that was stopped.")
     ] = False,

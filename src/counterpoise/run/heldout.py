@@ -23,7 +23,7 @@ from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def judge(
     asked = [(p, policy.encode(p.problem)) for p in prompts]
     responses = sample_responses(policy, asked, seeds, config, sample, episodes)
     texts = [r.text for group in responses for r in group]
-    rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
+    rewards = score_responses(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
     return summarise(np.array(rewards).reshape(len(prompts), samples))
 
 

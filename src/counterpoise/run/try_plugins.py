@@ -19,16 +19,16 @@ from counterpoise.plugins import is_own, shown
 from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.variants import COMPOSERS, VERIFIERS
-from counterpoise.verify.extra_rewards import own_rewards
-from counterpoise.verify.plugin_reward import MEANT, wanted
-from counterpoise.verify.scores import verified
+from counterpoise.verify.extra_rewards import plugin_rewards
+from counterpoise.verify.plugin_reward import ROLES, reward_arguments
+from counterpoise.verify.scores import score_responses
 
 PROBLEMS = 2
 
 
 def check_loads(config: RunConfig) -> None:
     """One line for a function that is not there, or cannot be called as it will be."""
-    for name in own_rewards(config.verify):
+    for name in plugin_rewards(config.verify):
         VERIFIERS.load(name)
     if is_own(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
@@ -36,7 +36,7 @@ def check_loads(config: RunConfig) -> None:
 
 def rehearse(config: RunConfig, engine: str = "native") -> list[str]:
     """Call them once; what was tried, for the end of a dry run."""
-    names = own_rewards(config.verify)
+    names = plugin_rewards(config.verify)
     prompts = first_problems(config) if names else ()
     tried = []
     for name in names:
@@ -55,12 +55,12 @@ def _asked(name: str, prompts: Sequence[Prompt], *, beside: bool) -> str:
     if not prompts:
         return "not tried: the problems are not here"
     texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
-    rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
+    rewards = score_responses(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
     told = f"{boxed} for the answer in a box, {empty} for nothing"
     if len(set(rewards)) == 1 and not beside:
         told += ": no step is taken where rewards are all equal"
-    if (places := wanted(name).places) and places[1] not in MEANT:
+    if (places := reward_arguments(name).positional) and places[1] not in ROLES:
         told += f" ({places[1]}: the answers)"
     return told
 

@@ -24,20 +24,24 @@ OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 def reward(prompt: Prompt, response: Response, config: RunConfig) -> float:
-    return share_true(response.text)
+    return share_of_true_equations(response.text)
 
 
-def share_true(text: str) -> float:
+def share_of_true_equations(text: str) -> float:
     """
     Example:
         >>> share_true("There are 4 * 3 = 12 shells. There remain 12 - 4 = 9 shells.")
         0.5
     """
     found = EQUATION.findall(text)
-    return sum(value(left) == int(right) for left, right in found) / len(found) if found else 0.0
+    return (
+        sum(evaluate_expression(left) == int(right) for left, right in found) / len(found)
+        if found
+        else 0.0
+    )
 
 
-def value(expression: str) -> Fraction | None:
+def evaluate_expression(expression: str) -> Fraction | None:
     """None where it divides by zero.
 
     Example:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from counterpoise.types import Prompt
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.scores import Scores
 
 
@@ -29,7 +29,7 @@ class ExactVerifier:
             >>> ExactVerifier().score(["\\boxed{red  car}", "red car"], ["red car"] * 2).rewards
             [1.0, 0.0]
         """
-        return Scores([_reward(r, a) for r, a in zip(responses, answers, strict=True)])
+        return Scores([_exact_match(r, a) for r, a in zip(responses, answers, strict=True)])
 
     def close(self) -> None:
         """Nothing to release."""
@@ -41,6 +41,6 @@ class ExactVerifier:
         self.close()
 
 
-def _reward(response: str, answer: str) -> float:
-    content = boxed(response)
+def _exact_match(response: str, answer: str) -> float:
+    content = extract_boxed(response)
     return float(content is not None and content.split() == answer.split())

@@ -16,13 +16,15 @@ from counterpoise.types import Prompt, Response
 
 def reward(prompt: Prompt, response: Response, config: RunConfig) -> float:
     limit = config.sample.max_new_tokens
-    return punishment(len(response.tokens), limit, config.verify.overlong_tokens or limit / 5)
+    return overlong_punishment(
+        len(response.tokens), limit, config.verify.overlong_tokens or limit / 5
+    )
 
 
-def punishment(length: int, limit: int, last: float) -> float:
+def overlong_punishment(length: int, limit: int, soft_tokens: float) -> float:
     """
     Example:
         >>> [punishment(length, 100, 20) for length in (80, 85, 100)]
         [0.0, -0.25, -1.0]
     """
-    return -min(1.0, max(0.0, (length - (limit - last)) / last)) + 0.0  # no -0.0
+    return -min(1.0, max(0.0, (length - (limit - soft_tokens)) / soft_tokens)) + 0.0  # no -0.0

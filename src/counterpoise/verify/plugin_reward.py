@@ -34,46 +34,57 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores, Verifier
 
-LARGEST = 1e100  # beyond, the square of it, and so a group's std, may not be finite
+LARGEST_REWARD = 1e100  # beyond, the square of it, and so a group's std, may not be finite
 RESPONSES, ANSWERS, PROMPTS = "responses", "answers", "prompts"
-MEANT = {
+ROLES = {
     "responses": RESPONSES, "response": RESPONSES, "completions": RESPONSES,
     "answers": ANSWERS, "answer": ANSWERS, "prompts": PROMPTS, "prompt": PROMPTS,
 }  # fmt: skip
-BY_PLACE = (RESPONSES, ANSWERS)
-BY_NAME = ("completions", "prompts", "prompt")  # a function with one of them comes from TRL
+POSITIONAL_ROLES = (RESPONSES, ANSWERS)
+KEYWORD_ONLY_NAMES = (
+    "completions",
+    "prompts",
+    "prompt",
+)  # a function with one of them comes from TRL
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RewardArguments:
     """What a function asks for.
 
     Example:
-        Wanted((), {"completions": "responses", "tests": "tests"})  # def score(completions, tests)
+        def score(completions, tests): ...
+        RewardArguments((), {"completions": "responses", "tests": "tests"})
     """
 
-    places: tuple[str, ...] = BY_PLACE  # what responses and answers are called; (): all by name
-    named: Mapping[str, str] = field(default_factory=dict)  # parameter -> one of MEANT, or a column
+    positional: tuple[str, ...] = (
+        POSITIONAL_ROLES  # what responses and answers are called; (): all by name
+    )
+    keywords: Mapping[str, str] = field(
+        default_factory=dict
+    )  # parameter -> one of MEANT, or a column
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(what for what in self.named.values() if what not in MEANT)
+        return tuple(what for what in self.keywords.values() if what not in ROLES)
 
 
-def verifier(name: str) -> Callable[..., Verifier]:
+def bind_verifier(name: str) -> Callable[..., Verifier]:
     """What a table of verifiers holds: to be called with the options every verifier takes."""
-    return partial(OwnVerifier, plugins.function(name).call, str(plugins.read(name)), wanted(name))
+    return partial(
+        PluginVerifier, plugins.function(name).call, str(plugins.read(name)), reward_arguments(name)
+    )
 
 
-def wanted(name: str) -> Wanted:
+def reward_arguments(name: str) -> RewardArguments:
     """By the function's parameters; a line for one that cannot be called so."""
     function = plugins.function(name)
     parameters = list(function.signature.parameters.values())
-    places = _places(parameters)
+    places = _positional_names(parameters)
     named = {
-        p.name: MEANT.get(p.name, p.name)
+        p.name: ROLES.get(p.name, p.name)
         for p in parameters
-        if p.name not in places and (p.name in MEANT or _needed(p))
+        if p.name not in places and (p.name in ROLES or _is_required(p))
     }
     if not places and RESPONSES not in named.values():
         raise PoiseError(
@@ -82,33 +93,33 @@ def wanted(name: str) -> Wanted:
             "`prompts` or columns of the problems"
         )
     function.check(*places, **named)
-    return Wanted(places, named)
+    return RewardArguments(places, named)
 
 
-def _places(parameters: Sequence[Parameter]) -> tuple[str, ...]:
+def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     """Of two arguments whose names do not say otherwise; those of *args have ours."""
-    needed = [p.name for p in parameters if _needed(p)]
-    if any(p.kind is p.KEYWORD_ONLY and _needed(p) for p in parameters):
+    needed = [p.name for p in parameters if _is_required(p)]
+    if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        needed += BY_PLACE[len(needed) :]
-    by_name = any(name in BY_NAME for name in needed)
-    if len(needed) != len(BY_PLACE) or by_name:
+        needed += POSITIONAL_ROLES[len(needed) :]
+    by_name = any(name in KEYWORD_ONLY_NAMES for name in needed)
+    if len(needed) != len(POSITIONAL_ROLES) or by_name:
         return ()
-    meant = [MEANT.get(name, what) for name, what in zip(needed, BY_PLACE, strict=True)]
-    return tuple(needed) if meant == list(BY_PLACE) else ()
+    meant = [ROLES.get(name, what) for name, what in zip(needed, POSITIONAL_ROLES, strict=True)]
+    return tuple(needed) if meant == list(POSITIONAL_ROLES) else ()
 
 
-def _needed(parameter: Parameter) -> bool:
+def _is_required(parameter: Parameter) -> bool:
     starred = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and parameter.kind not in starred
 
 
-class OwnVerifier:
+class PluginVerifier:
     """
     Example:
         >>> score = lambda responses, answers: [len(text) / 2 for text in responses]
-        >>> OwnVerifier(score, "my_rewards.py:score").score(["abc", ""], ["1", "2"]).rewards
+        >>> PluginVerifier(score, "my_rewards.py:score").score(["abc", ""], ["1", "2"]).rewards
         [1.5, 0.0]
     """
 
@@ -116,26 +127,26 @@ class OwnVerifier:
         self,
         function: Callable[..., Any],
         name: str,
-        wanted: Wanted | None = None,
+        wanted: RewardArguments | None = None,
         timeout_seconds: float = 0,
         workers: int = 0,
     ) -> None:
-        self._function, self._name, self._wanted = function, name, wanted or Wanted()
+        self._function, self._name, self._wanted = function, name, wanted or RewardArguments()
 
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
         def given(what: str) -> list[Any]:
-            if what in BY_PLACE:
+            if what in POSITIONAL_ROLES:
                 return list(responses if what == RESPONSES else answers)
-            return [self._of(prompt, what) for prompt in prompts]
+            return [self._prompt_value(prompt, what) for prompt in prompts]
 
-        places = BY_PLACE if self._wanted.places else ()
-        named = {parameter: given(what) for parameter, what in self._wanted.named.items()}
+        places = POSITIONAL_ROLES if self._wanted.positional else ()
+        named = {parameter: given(what) for parameter, what in self._wanted.keywords.items()}
         returned = self._function(*map(given, places), **named)
-        return Scores(rewards_of(returned, len(responses), self._name))
+        return Scores(check_rewards(returned, len(responses), self._name))
 
-    def _of(self, prompt: Prompt, what: str) -> Any:
+    def _prompt_value(self, prompt: Prompt, what: str) -> Any:
         if what == PROMPTS:
             return prompt.problem
         if what not in prompt.columns:
@@ -149,34 +160,36 @@ class OwnVerifier:
         """Nothing to release."""
 
 
-def rewards_of(returned: Any, wanted: int, name: str) -> list[float]:
+def check_rewards(returned: Any, num_responses: int, name: str) -> list[float]:
     """One finite number for each response, or the line that says what is there instead."""
     try:
         rewards_R = np.asarray(returned, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's
-        raise PoiseError(f"{name} returned {_short(returned)}: return {_list(wanted)}") from None
-    if rewards_R.shape != (wanted,):
         raise PoiseError(
-            f"{name} returned {rewards_R.size} numbers for {wanted} responses"
+            f"{name} returned {_shorten(returned)}: return {_expected_list(num_responses)}"
+        ) from None
+    if rewards_R.shape != (num_responses,):
+        raise PoiseError(
+            f"{name} returned {rewards_R.size} numbers for {num_responses} responses"
             if rewards_R.ndim == 1
-            else f"{name} returned {_short(returned)}: return {_list(wanted)}"
+            else f"{name} returned {_shorten(returned)}: return {_expected_list(num_responses)}"
         )
     text_R = np.array([isinstance(reward, str | bytes) for reward in returned], dtype=bool)
-    (wrong,) = np.nonzero(text_R | ~(np.abs(rewards_R) <= LARGEST))  # nan too
+    (wrong,) = np.nonzero(text_R | ~(np.abs(rewards_R) <= LARGEST_REWARD))  # nan too
     if len(wrong):
         first = int(wrong[0])
         raise PoiseError(
-            f"{name} returned {_short(returned[first])} for response {first + 1} of {wanted}: "
-            "a reward is a finite number"
+            f"{name} returned {_shorten(returned[first])} for response {first + 1} of "
+            f"{num_responses}: a reward is a finite number"
         )
     found: list[float] = rewards_R.tolist()
     return found
 
 
-def _list(wanted: int) -> str:
+def _expected_list(wanted: int) -> str:
     return f"a list of {wanted} numbers, one for each response"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -21,7 +21,7 @@ class Scores:
     timeouts: int = 0  # comparisons stopped at the time limit
     crashes: int = 0  # comparisons that killed their worker
 
-    def and_then(self, later: Scores) -> Scores:
+    def concatenate(self, later: Scores) -> Scores:
         """Those of two rounds together."""
         return Scores(
             self.rewards + later.rewards,
@@ -43,6 +43,8 @@ class Verifier(Protocol):
     def close(self) -> None: ...
 
 
-def verified(verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]) -> Scores:
+def score_responses(
+    verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]
+) -> Scores:
     """Of every response; prompts[i] is the problem of responses[i]."""
     return verifier.score(responses, [prompt.answer for prompt in prompts], prompts)

@@ -20,7 +20,7 @@ import signal
 import sys
 
 MEMORY_LIMIT_BYTES = 4 << 30
-WARM_UP = ("\\sqrt{12}", "2\\sqrt{3}")  # builds parser tables, outside anyone's time limit
+WARM_UP_PAIR = ("\\sqrt{12}", "2\\sqrt{3}")  # builds parser tables, outside anyone's time limit
 
 
 def main(compare_name: str, timeout_seconds: float) -> None:
@@ -38,7 +38,7 @@ def main(compare_name: str, timeout_seconds: float) -> None:
     except ImportError as error:
         print(json.dumps({"failed": str(error)}), file=replies, flush=True)
         return
-    compare(*WARM_UP)
+    compare(*WARM_UP_PAIR)
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
         answer, gold = json.loads(line)

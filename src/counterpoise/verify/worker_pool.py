@@ -54,12 +54,12 @@ class Worker:
         assert self.process.stdout is not None
         self.requests, self.replies = self.process.stdin, self.process.stdout
         self.ready = False
-        self.pair: int | None = None  # index of the pair in hand
+        self.pair_index: int | None = None  # index of the pair in hand
         self.deadline = time.monotonic() + START_LIMIT_SECONDS
-        self.received = b""
+        self.reply_buffer = b""
 
     def send(self, index: int, pair: tuple[str, str], timeout_seconds: float) -> None:
-        self.pair = index
+        self.pair_index = index
         self.deadline = time.monotonic() + timeout_seconds
         with contextlib.suppress(BrokenPipeError):  # it is dead: the end of its replies says so
             self.requests.write(json.dumps(pair).encode() + b"\n")
@@ -70,10 +70,10 @@ class Worker:
         chunk = os.read(self.replies.fileno(), 4096)
         if not chunk:
             return None
-        self.received += chunk
-        if not self.received.endswith(b"\n"):
+        self.reply_buffer += chunk
+        if not self.reply_buffer.endswith(b"\n"):
             return b""
-        reply, self.received = self.received, b""
+        reply, self.reply_buffer = self.reply_buffer, b""
         return reply
 
     def stop(self) -> int:
@@ -87,12 +87,12 @@ class Worker:
 Outcome = Literal["equal", "different", "timeout", "crash"]
 
 
-class Pool:
+class WorkerPool:
     """Compares pairs in at most `workers` processes.
 
     Example:
         judge = "counterpoise.verify.math.equivalence:equivalent"
-        Pool(judge, 5.0, 2).run([("1+1", "2")]) == ["equal"]
+        WorkerPool(judge, 5.0, 2).run([("1+1", "2")]) == ["equal"]
     """
 
     def __init__(self, compare: str, timeout_seconds: float, workers: int) -> None:
@@ -103,7 +103,7 @@ class Pool:
             )
         self.compare = compare
         self.timeout_seconds = timeout_seconds
-        self.size = workers
+        self.max_workers = workers
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
         self._finalizer = weakref.finalize(self, _stop_all, self._workers)
@@ -115,15 +115,15 @@ class Pool:
         self._collect(outcomes, wait=False)  # notices workers that died between calls
         try:
             while len(outcomes) < len(pairs):
-                while len(self._workers) < min(self.size, len(pairs) - len(outcomes)):
+                while len(self._workers) < min(self.max_workers, len(pairs) - len(outcomes)):
                     self._start()
                 for worker in self._workers:
-                    if waiting and worker.ready and worker.pair is None:
+                    if waiting and worker.ready and worker.pair_index is None:
                         index = waiting.popleft()
                         worker.send(index, pairs[index], self.timeout_seconds)
                 self._collect(outcomes, wait=True)
         finally:
-            for worker in [w for w in self._workers if w.pair is not None]:
+            for worker in [w for w in self._workers if w.pair_index is not None]:
                 self._remove(worker)  # interrupted: its reply would belong to no one
         return [outcomes[index] for index in range(len(pairs))]
 
@@ -144,42 +144,42 @@ class Pool:
 
     def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
         """Take the replies that are there, or wait for the first reply or deadline."""
-        busy = [w for w in self._workers if w.pair is not None or not w.ready]
+        busy = [w for w in self._workers if w.pair_index is not None or not w.ready]
         limit = min((w.deadline for w in busy), default=0.0) - time.monotonic()
         for key, _ in self._selector.select(max(0.0, limit) if wait else 0):
-            self._take(key.data, outcomes)
+            self._handle_reply(key.data, outcomes)
         now = time.monotonic()
         for worker in [w for w in self._workers if w in busy and w.deadline < now]:
-            if worker.pair is None and worker.ready:
+            if worker.pair_index is None and worker.ready:
                 continue  # it has just replied
             self._remove(worker)
-            if worker.pair is None:
-                raise PoiseError(_cannot_start(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
-            outcomes[worker.pair] = "timeout"
+            if worker.pair_index is None:
+                raise PoiseError(_start_failure(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
+            outcomes[worker.pair_index] = "timeout"
 
-    def _take(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
+    def _handle_reply(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
         reply = worker.receive()
         if reply == b"":
             return
         if reply is None:
             code = self._remove(worker)
-            if worker.pair is not None:
-                outcomes[worker.pair] = "crash"
+            if worker.pair_index is not None:
+                outcomes[worker.pair_index] = "crash"
             elif not worker.ready:
-                raise PoiseError(_cannot_start(f"exited with code {code}"))
+                raise PoiseError(_start_failure(f"exited with code {code}"))
             return
         said = json.loads(reply)
-        if worker.pair is not None:
-            outcomes[worker.pair] = "equal" if said else "different"
-            worker.pair = None
+        if worker.pair_index is not None:
+            outcomes[worker.pair_index] = "equal" if said else "different"
+            worker.pair_index = None
         elif "ready" in said:
             worker.ready = True
         else:
             self._remove(worker)
-            raise PoiseError(_cannot_start(said["failed"]))
+            raise PoiseError(_start_failure(said["failed"]))
 
 
-def _cannot_start(reason: str) -> str:
+def _start_failure(reason: str) -> str:
     return (
         f"the verifier's worker cannot start: {reason}. `python -m counterpoise.verify.worker "
         "counterpoise.verify.math.equivalence:equivalent 5` shows why; is math-verify installed?"

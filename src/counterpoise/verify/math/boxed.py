@@ -26,7 +26,7 @@ class Box(NamedTuple):
     end: int  # where the closing brace is
 
 
-def boxed(response: str) -> str | None:
+def extract_boxed(response: str) -> str | None:
     r"""The text inside the last balanced box, white space stripped from its ends.
 
     Example:
@@ -35,11 +35,11 @@ def boxed(response: str) -> str | None:
         >>> boxed("the answer is 4") is None
         True
     """
-    last = max(boxes(response), default=None)
+    last = max(find_boxes(response), default=None)
     return response[last.start : last.end].strip() if last else None
 
 
-def boxes(response: str) -> list[Box]:
+def find_boxes(response: str) -> list[Box]:
     """Every balanced box, in the order they close."""
     found: list[Box] = []
     first = response.find("\\boxed")

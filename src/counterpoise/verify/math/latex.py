@@ -31,7 +31,7 @@ _SPELLINGS = [
 _RULES = [(re.compile(pattern), by) for pattern, by in _SPELLINGS]
 
 
-def tidy(latex: str) -> str:
+def normalize_latex(latex: str) -> str:
     r"""The one spelling of `latex`.
 
     Example:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 
-from counterpoise.verify.math.latex import tidy
-from counterpoise.verify.math.numbers import agree, number
+from counterpoise.verify.math.latex import normalize_latex
+from counterpoise.verify.math.numbers import numbers_agree, parse_number
 
 _NESTING = re.compile(r"\\?[{(\[]|\\?[})\]]|,")
 
@@ -25,12 +25,12 @@ def compare_lists(answer: str, gold: str) -> bool | None:
         >>> compare_lists("7, 5, 3", "3, 5, 7"), compare_lists("(1, 2]", "(1, 3]")
         (True, False)
     """
-    left, right = entries(answer) or ("", [answer]), entries(gold)
+    left, right = split_entries(answer) or ("", [answer]), split_entries(gold)
     if right is None or left[0] != right[0]:
         return None
     brackets, answers, golds = left[0], left[1], right[1]
     if len(answers) != len(golds):
-        plain = all(number(entry) for entry in [*answers, *golds])
+        plain = all(parse_number(entry) for entry in [*answers, *golds])
         return False if plain and len(answers) < len(golds) else None  # `\pm 1` is two numbers
     if brackets:
         verdicts = [_compare_entry(a, g) for a, g in zip(answers, golds, strict=True)]
@@ -41,14 +41,14 @@ def compare_lists(answer: str, gold: str) -> bool | None:
     return None if None in verdicts else True
 
 
-def entries(latex: str) -> tuple[str, list[str]] | None:
+def split_entries(latex: str) -> tuple[str, list[str]] | None:
     r"""The brackets and entries of a list of two or more; no brackets if order does not matter.
 
     Example:
         >>> entries("(1, \\frac{1}{2}]")
         ('(]', ['1', '\\frac{1}{2}'])
     """
-    text, brackets = tidy(latex), ""
+    text, brackets = normalize_latex(latex), ""
     if text.startswith("\\{") and text.endswith("\\}"):
         text = text[2:-2]
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]"):
@@ -70,23 +70,23 @@ def entries(latex: str) -> tuple[str, list[str]] | None:
 def _compare_entry(answer: str, gold: str) -> bool | None:
     if answer == gold:
         return True
-    value = number(gold, bare_units=False)
+    value = parse_number(gold, bare_units=False)
     if value is None:
         return None
-    stated = number(answer)
-    return stated is not None and agree(stated, value)
+    stated = parse_number(answer)
+    return stated is not None and numbers_agree(stated, value)
 
 
 def _compare_unordered(answers: list[str], golds: list[str]) -> list[bool | None]:
     """One verdict per entry, numbers paired by size; [None] where an entry is no number."""
     if sorted(answers) == sorted(golds):
         return [True]
-    stated = [number(entry) for entry in answers]
-    values = [number(entry, bare_units=False) for entry in golds]
+    stated = [parse_number(entry) for entry in answers]
+    values = [parse_number(entry, bare_units=False) for entry in golds]
     known = [value for value in values if value is not None]
     given = [value for value in stated if value is not None]
     if len(known) < len(values) or len(given) < len(stated):
         return [None]
     known.sort(key=lambda value: value.value)
     given.sort(key=lambda value: value.value)
-    return [agree(a, g) for a, g in zip(given, known, strict=True)]
+    return [numbers_agree(a, g) for a, g in zip(given, known, strict=True)]

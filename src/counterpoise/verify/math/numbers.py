@@ -15,27 +15,27 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from counterpoise.verify.math.latex import tidy
+from counterpoise.verify.math.latex import normalize_latex
 
-LONGEST = 2_000  # characters; what is longer is not an answer
+MAX_ANSWER_CHARACTERS = 2_000  # characters; what is longer is not an answer
 LARGEST_EXPONENT = 1_000  # of scientific notation
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class StatedNumber:
     """A number as written.
 
     Example:
-        number("x = 12/2")  ->  Number(value=6, name="x", decimal=False, undivided=True, ...)
+        number("x = 12/2")  ->  StatedNumber(value=6, name="x", decimal=False, undivided=True, ...)
     """
 
     value: Fraction
     name: str = ""  # the symbol it is assigned to
     decimal: bool = False  # written with a point: equal up to rounding
     percent: bool = False  # `value` is what stands before the sign
-    undivided: bool = False  # a fraction that is a whole number: 12/2, 6/1
+    divisible: bool = False  # a fraction that is a whole number: 12/2, 6/1
     scientific: bool = False
-    unscaled: bool = False  # scientific, with a mantissa outside [1, 10): 12 * 10^2
+    unnormalized: bool = False  # scientific, with a mantissa outside [1, 10): 12 * 10^2
 
 
 _INT = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ ]\d{3})+|\d+)"
@@ -68,7 +68,7 @@ _NOT_UNITS = re.compile(
 )
 
 
-def number(text: str, bare_units: bool = True) -> Number | None:
+def parse_number(text: str, bare_units: bool = True) -> StatedNumber | None:
     r"""The number that `text` states, or None. `bare_units=False` reads a reference answer.
 
     Example:
@@ -77,23 +77,23 @@ def number(text: str, bare_units: bool = True) -> Number | None:
         >>> number("5+6") is None
         True
     """
-    if len(text) > LONGEST:
+    if len(text) > MAX_ANSWER_CHARACTERS:
         return None
-    text = tidy(text)
+    text = normalize_latex(text)
     name = _NAME.match(text)
     if name:
         text = text[name.end() :]
     wrap = _WRAP.fullmatch(text)
     if wrap:
-        text = tidy(wrap.group(wrap.lastindex or 0))
+        text = normalize_latex(wrap.group(wrap.lastindex or 0))
     text = _FRAC.sub(r" \1\2/\3\4", text).strip()
     match = _NUMBER.match(text)
     if match is None or not _is_unit(text[match.end() :], bare_units):
         return None
-    return _read(match, name.group(1) if name else "")
+    return _number_from_match(match, name.group(1) if name else "")
 
 
-def agree(answer: Number, gold: Number) -> bool:
+def numbers_agree(answer: StatedNumber, gold: StatedNumber) -> bool:
     """|answer - gold| = 0; where one has a point, <= 5e-7 and <= |gold| / 1000.
 
     Six decimals are what Math-Verify compares; the relative part keeps 0.0 from passing for
@@ -103,7 +103,7 @@ def agree(answer: Number, gold: Number) -> bool:
     """
     if answer.name and gold.name and answer.name != gold.name:
         return False
-    if answer.undivided > gold.undivided or answer.unscaled > gold.scientific:
+    if answer.divisible > gold.divisible or answer.unnormalized > gold.scientific:
         return False
     rounding = min(Fraction(1, 2_000_000), abs(gold.value) / 1000)
     allowed = rounding if answer.decimal or gold.decimal else Fraction(0)
@@ -130,7 +130,7 @@ def _is_word(word: str) -> bool:
     return len(word) > 2 and not set("aeiouyAEIOUY").isdisjoint(word)
 
 
-def _read(match: re.Match[str], name: str) -> Number | None:
+def _number_from_match(match: re.Match[str], name: str) -> StatedNumber | None:
     """The value of a match of `_NUMBER`; None for a zero denominator or a runaway exponent."""
     part = {key: re.sub("[, ]", "", text or "") for key, text in match.groupdict().items()}
     sign = -1 if part["sign"] == "-" else 1
@@ -139,12 +139,14 @@ def _read(match: re.Match[str], name: str) -> Number | None:
         top, under = int(part["top"]), int(part["under"])
         if top >= under:
             return None
-        return Number(sign * (int(part["whole"]) + Fraction(top, under)), name, percent=percent)
+        return StatedNumber(
+            sign * (int(part["whole"]) + Fraction(top, under)), name, percent=percent
+        )
     if part["over"]:
         if int(part["below"]) == 0:
             return None
         ratio = Fraction(int(part["over"]), int(part["below"]))
-        return Number(sign * ratio, name, percent=percent, undivided=ratio.denominator == 1)
+        return StatedNumber(sign * ratio, name, percent=percent, divisible=ratio.denominator == 1)
     digits, _, places = part["decimal"].partition(".")
     value = Fraction(int(digits + places or 0), 10 ** len(places))
     if part["repeat"]:
@@ -152,11 +154,11 @@ def _read(match: re.Match[str], name: str) -> Number | None:
     power = part["e"] or part["power"] or part["digit"]
     if abs(int(power or 0)) > LARGEST_EXPONENT:
         return None
-    return Number(
+    return StatedNumber(
         sign * value * Fraction(10) ** int(power or 0),
         name,
         decimal="." in part["decimal"] and not part["repeat"],
         percent=percent,
         scientific=bool(power),
-        unscaled=bool(power) and not 1 <= value < 10,
+        unnormalized=bool(power) and not 1 <= value < 10,
     )

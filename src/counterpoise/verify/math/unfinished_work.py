@@ -23,9 +23,9 @@ import re
 from functools import lru_cache
 from math import isqrt
 
-from counterpoise.verify.math.latex import tidy
+from counterpoise.verify.math.latex import normalize_latex
 
-_NAMED = re.compile(r"(?:\\[a-zA-Z]+ ?)?[a-zA-Z](?:_(?:\{[^{}]*\}|\w))?=(?!.*=)")
+_ASSIGNMENT = re.compile(r"(?:\\[a-zA-Z]+ ?)?[a-zA-Z](?:_(?:\{[^{}]*\}|\w))?=(?!.*=)")
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _VARIABLE = re.compile(
@@ -57,25 +57,26 @@ def leaves_work(answer: str, gold: str) -> bool:
         >>> leaves_work("\\sqrt{12}", "2\\sqrt{3}")
         False
     """
-    if not operations(answer) & _counted(gold) <= operations(gold):
+    if not find_operations(answer) & _forbidden_operations(gold) <= find_operations(gold):
         return True
-    variables, sums = _size(gold)
+    variables, sums = _count_variables_and_sums(gold)
     return variables > 0 and (
-        _size(answer)[0] > 2 * variables or _size(answer)[1] > max(1, 2 * sums)
+        _count_variables_and_sums(answer)[0] > 2 * variables
+        or _count_variables_and_sums(answer)[1] > max(1, 2 * sums)
     )
 
 
 @lru_cache(maxsize=8192)
-def operations(latex: str) -> frozenset[str]:
+def find_operations(latex: str) -> frozenset[str]:
     r"""The kinds of unfinished work in the text; units, labels and `x =` in front left out.
 
     Example:
         >>> sorted(operations("\\frac{12}{2} + 3^2"))
         ['division', 'sum', 'surd']
     """
-    text = _bare(latex)
+    text = _strip_labels(latex)
     found = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
-    if any(_is_whole(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
+    if any(_divides_evenly(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
         found.add("division")
     if any(isqrt(int(m[1])) ** 2 == int(m[1]) for m in _ROOT.finditer(text)):
         found.add("root")
@@ -83,32 +84,32 @@ def operations(latex: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=8192)
-def _counted(gold: str) -> frozenset[str]:
+def _forbidden_operations(gold: str) -> frozenset[str]:
     """The kinds of work that an answer to `gold` may not leave undone."""
-    text = _bare(gold)
-    if _size(gold)[0]:
+    text = _strip_labels(gold)
+    if _count_variables_and_sums(gold)[0]:
         return frozenset({"reduction"})
     kinds = frozenset(_WORK) | {"division", "root"}
     return kinds - {"surd"} if _CLOSED_FORM.search(text) else kinds
 
 
 @lru_cache(maxsize=8192)
-def _size(latex: str) -> tuple[int, int]:
+def _count_variables_and_sums(latex: str) -> tuple[int, int]:
     """(variables as often as they stand there, sums)."""
-    text = _bare(latex)
-    letters = _VARIABLE.findall(_COMMAND.sub(_greek, text))
+    text = _strip_labels(latex)
+    letters = _VARIABLE.findall(_COMMAND.sub(_keep_greek_letter, text))
     return sum(letter not in "ei" for letter in letters), len(_WORK_PATTERNS["sum"].findall(text))
 
 
-def _bare(latex: str) -> str:
+def _strip_labels(latex: str) -> str:
     """Without units, labels and a name in front."""
-    return _TEXT.sub(" ", _NAMED.sub("", tidy(latex), count=1))
+    return _TEXT.sub(" ", _ASSIGNMENT.sub("", normalize_latex(latex), count=1))
 
 
-def _greek(command: re.Match[str]) -> str:
+def _keep_greek_letter(command: re.Match[str]) -> str:
     """A Greek letter stays, being a variable; any other command is no letter."""
     return command.group() if _VARIABLE.fullmatch(command.group()) else " "
 
 
-def _is_whole(top: str, bottom: str) -> bool:
+def _divides_evenly(top: str, bottom: str) -> bool:
     return int(bottom) != 0 and int(top) % int(bottom) == 0

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Self
 
 from counterpoise.types import Prompt
-from counterpoise.verify.math.boxed import boxed
-from counterpoise.verify.math.decide import decide
+from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.scores import Scores
-from counterpoise.verify.worker_pool import Pool
+from counterpoise.verify.worker_pool import WorkerPool
 
-REMEMBERED = 65_536  # verdicts kept: the responses of a group repeat each other's answers
+MAX_CACHED_VERDICTS = 65_536  # verdicts kept: the responses of a group repeat each other's answers
 MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
 
 
@@ -34,7 +34,7 @@ class MathVerifier:
     def __init__(
         self, timeout_seconds: float = 5.0, workers: int = 2, compare: str = MATH_VERIFY
     ) -> None:
-        self._pool = Pool(compare, timeout_seconds, workers)
+        self._pool = WorkerPool(compare, timeout_seconds, workers)
         self._verdicts: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
@@ -48,7 +48,7 @@ class MathVerifier:
             [1.0, 0.0]
         """
         pairs = [
-            None if (content := boxed(response)) is None else (content, answer.strip())
+            None if (content := extract_boxed(response)) is None else (content, answer.strip())
             for response, answer in zip(responses, answers, strict=True)
         ]
         verdicts: dict[tuple[str, str] | None, bool | None] = {None: False}
@@ -56,13 +56,13 @@ class MathVerifier:
             for pair in pairs:
                 if pair is not None and pair not in verdicts:
                     known = self._verdicts.get(pair)
-                    verdicts[pair] = decide(*pair) if known is None else known
+                    verdicts[pair] = decide_by_text(*pair) if known is None else known
             asked = [pair for pair, verdict in verdicts.items() if pair and verdict is None]
             outcomes = self._pool.run(asked)
             for pair, outcome in zip(asked, outcomes, strict=True):
                 verdicts[pair] = outcome == "equal"
                 if outcome in ("equal", "different"):  # a fault may be the machine's: ask again
-                    self._remember(pair, outcome == "equal")
+                    self._cache_verdict(pair, outcome == "equal")
         return Scores(
             rewards=[float(verdicts[pair] or False) for pair in pairs],
             timeouts=outcomes.count("timeout"),
@@ -79,7 +79,7 @@ class MathVerifier:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _remember(self, pair: tuple[str, str], verdict: bool) -> None:
-        while len(self._verdicts) >= REMEMBERED:
+    def _cache_verdict(self, pair: tuple[str, str], verdict: bool) -> None:
+        while len(self._verdicts) >= MAX_CACHED_VERDICTS:
             self._verdicts.pop(next(iter(self._verdicts)))
         self._verdicts[pair] = verdict

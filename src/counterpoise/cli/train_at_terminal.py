@@ -29,7 +29,7 @@ def train_natively(
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
-    with stopped_says_how_to_go_on(out):
+    with explain_interrupt(out):
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.loop import train as train_run
@@ -38,7 +38,7 @@ def train_natively(
             folder = train_run(
                 run, out, resume=resume, permissions=permissions or STRICT, watch=display
             )
-        tell(run, folder, console)
+        print_results(run, folder, console)
 
 
 def train_by_trl(
@@ -47,8 +47,8 @@ def train_by_trl(
     """The same run through TRL; of several processes the first one tells."""
     from counterpoise.terminal import TerminalConsole
 
-    console = TerminalConsole(quiet=not _first())
-    with stopped_says_how_to_go_on(out):
+    console = TerminalConsole(quiet=not _is_first_process())
+    with explain_interrupt(out):
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.hosts.trl.run import train as train_run
@@ -58,45 +58,45 @@ def train_by_trl(
                 run, out, resume=resume, permissions=permissions or STRICT, watch=display
             )
         if not console.quiet:
-            tell(run, folder, console)
+            print_results(run, folder, console)
 
 
 def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
     """The same run through verl, which does its own telling."""
     from counterpoise.hosts.verl.run import launch_verl
 
-    with stopped_says_how_to_go_on(out):
+    with explain_interrupt(out):
         launch_verl(run, out, resume=resume)
 
 
 @contextmanager
-def stopped_says_how_to_go_on(out: Path) -> Iterator[None]:
+def explain_interrupt(out: Path) -> Iterator[None]:
     """Around what trains in `out`."""
     try:
         yield
     except KeyboardInterrupt:
-        if _first():
-            echo_message(f"poise: stopped{_goes_on(out)}")
+        if _is_first_process():
+            echo_message(f"poise: stopped{_resume_hint(out)}")
         raise
 
 
-def _first() -> bool:
+def _is_first_process() -> bool:
     """Of the processes that torch's launcher started."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def _goes_on(out: Path) -> str:
+def _resume_hint(out: Path) -> str:
     from counterpoise.store.folder import is_run
 
     if not is_run(out):
         return " before anything was written"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the launcher's own words are not known here
         return f"; the same launcher goes on with train --resume --out {shlex.quote(str(out))}"
-    again = [*own_name(), "train", "--resume", "--out", str(out)]
+    again = [*command_prefix(), "train", "--resume", "--out", str(out)]
     return f"; it goes on from its last checkpoint by: {shlex.join(again)}"
 
 
-def own_name() -> list[str]:
+def command_prefix() -> list[str]:
     """How this command was called: `poise` where the shell finds it, else with its path."""
     called = Path(sys.argv[0])
     if called.name != "poise":
@@ -106,7 +106,7 @@ def own_name() -> list[str]:
     return ["poise"] if same else [str(called)]
 
 
-def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
+def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
     """What the run brought, and where it lies."""
     from rich.text import Text
 
@@ -128,7 +128,7 @@ def tell(run: RunConfig, folder: RunFolder, console: Console) -> None:
         console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
-def fresh(base: Path) -> Path:
+def find_unused_folder(base: Path) -> Path:
     """out/demo, or the first of out/demo-2, -3, ... that is free."""
     path, number = base, 1
     while path.exists() and not (path.is_dir() and not any(path.iterdir())):
