@@ -24,7 +24,7 @@ from counterpoise.verify.extra_rewards import (
     ("also", "fault"),
     [
         (["overlnog"], "verify.also: unknown reward 'overlnog'"),
-        (["overlong", "overlong=2"], "verify.also: 'overlong' is there twice"),
+        (["overlong", "overlong=2"], "verify.also: 'overlong' is listed twice"),
         (["overlong=much"], "verify.also: 'overlong=much' has no share above 0"),
         (["overlong=0"], "no share above 0"),
         (["overlong=-1"], "no share above 0"),
@@ -32,7 +32,7 @@ from counterpoise.verify.extra_rewards import (
         (["overlong="], "no share above 0"),
         (["mine.py:f="], "verify.also: 'mine.py:f=' has no share above 0: write mine.py:f=0.5"),
         (["mine.py:f:g h"], "'mine.py:f:g h' names no function"),
-        (["a/mine.py:f", "b/mine.py:f=2"], "verify.also: 'mine.py:f' is there twice"),
+        (["a/mine.py:f", "b/mine.py:f=2"], "verify.also: 'mine.py:f' is listed twice"),
     ],
 )
 def test_faults_name_the_entry(also: list[str], fault: str) -> None:

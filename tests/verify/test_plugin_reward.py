@@ -102,10 +102,10 @@ def test_a_function_gets_what_its_parameters_are_called(taken: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
-        ("", r"score() asks for no responses: call one of its parameters `responses`; others may"),
-        ("text", r"score(text) asks for no responses"),
-        ("a: str, b, c=3, *, d", "score(a, b, c, d) asks for no responses"),
-        ("prompts, tests", "score(prompts, tests) asks for no responses"),
+        ("", r"score() has no parameter for the responses: call one of them `resp"),
+        ("text", r"score(text) has no parameter for the responses"),
+        ("a: str, b, c=3, *, d", "score(a, b, c, d) has no parameter for the responses"),
+        ("prompts, tests", "score(prompts, tests) has no parameter for the responses"),
         ("responses, prompts, /", "it cannot be called as score(responses, prompts): 'responses' "),
     ],
 )
@@ -121,7 +121,7 @@ def test_problems_without_the_column_are_one_line(tmp_path: Path):
     """Those of stored rollouts; a task has been asked for the column before."""
     path = tmp_path / "mine.py"
     path.write_text("def score(responses, answers, tests):\n    return []\n")
-    with pytest.raises(PoiseError, match=r"mine\.py:score asks for 'tests', which these problems"):
+    with pytest.raises(PoiseError, match=r"mine\.py:score needs the column 'tests', which is not"):
         score_responses(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
 
 

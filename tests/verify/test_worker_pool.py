@@ -162,7 +162,7 @@ def test_the_alarm_ends_a_hung_worker_that_nobody_kills():
 
 @pytest.mark.parametrize(("timeout_seconds", "workers"), [(1.0, 0), (0.0, 1)])
 def test_a_pool_that_could_do_nothing_is_refused(timeout_seconds, workers):
-    with pytest.raises(PoiseError, match=r"verify\.workers is at least 1"):
+    with pytest.raises(PoiseError, match=r"use at least 1 worker and more than 0 seconds"):
         WorkerPool(SCRIPTED, timeout_seconds, workers)
 
 

@@ -1,8 +1,10 @@
-r"""operations(answer) must be a subset of operations(reference): no work is left for the verifier.
+r"""An answer may not leave operations undone that the reference answer has carried out.
 
-For references that are not plain numbers: `2\sqrt{3}`, `18+2\pi`, `(3, \frac{\pi}{2})`, `2k+2`.
-Math-Verify would work out any expression it is handed, so the text is looked at first. What is
-read off it is which kinds of unfinished work it holds:
+    operations(answer) must be a subset of operations(reference)
+
+This is for references that are not plain numbers: `2\sqrt{3}`, `18+2\pi`, `(3, \frac{\pi}{2})`,
+`2k+2`. Math-Verify would work out any expression, so the text is checked first. These kinds of
+unfinished work are recognized:
 
     sum         a binary + or -, \pm         product     2*3, 2(3), (..)(..), (..)^2
     division    12/2, \frac{12}{2}           root        \sqrt{36}
@@ -10,11 +12,12 @@ read off it is which kinds of unfinished work it holds:
     function    \sin, \log, \exp ...         reduction   \sum, \prod, \int, \lim, \max ...
     equation    .. = ..                      surd        any \sqrt, any power
 
-Surds are closed form: they count only where the reference has no root, power, \pi or e. So
-`\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression,
-equal up to algebra: only reductions count (`\sum_{k=1}^n k` does not answer `\frac{n(n+1)}{2}`),
-and size: more than twice the variables or twice the sums of the reference is the question, not its
-answer (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is always allowed.
+Surds are closed forms, so they count only if the reference has no root, power, \pi or e:
+`\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression
+that is equal up to algebra, so only reductions count (`\sum_{k=1}^n k` does not answer
+`\frac{n(n+1)}{2}`), and size: an answer with more than twice the variables or twice the sums of
+the reference repeats the question (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is
+always allowed.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ _ROOT = re.compile(r"\\sqrt\{?(\d+)", re.ASCII)
 
 
 def leaves_work(answer: str, gold: str) -> bool:
-    r"""Whether `answer` holds a kind of unfinished work that `gold` does not.
+    r"""Whether `answer` leaves a kind of work undone that `gold` does not.
 
     Example:
         >>> leaves_work("\\sqrt{3} + \\sqrt{3}", "2\\sqrt{3}")
@@ -68,19 +71,19 @@ def leaves_work(answer: str, gold: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def find_operations(latex: str) -> frozenset[str]:
-    r"""The kinds of unfinished work in the text; units, labels and `x =` in front left out.
+    r"""The kinds of unfinished work in the text; units, labels and a leading `x =` are ignored.
 
     Example:
-        >>> sorted(operations("\\frac{12}{2} + 3^2"))
+        >>> sorted(find_operations("\\frac{12}{2} + 3^2"))
         ['division', 'sum', 'surd']
     """
     text = _strip_labels(latex)
-    found = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
+    operations = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
     if any(_divides_evenly(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
-        found.add("division")
+        operations.add("division")
     if any(isqrt(int(m[1])) ** 2 == int(m[1]) for m in _ROOT.finditer(text)):
-        found.add("root")
-    return frozenset(found)
+        operations.add("root")
+    return frozenset(operations)
 
 
 @lru_cache(maxsize=8192)
@@ -95,19 +98,20 @@ def _forbidden_operations(gold: str) -> frozenset[str]:
 
 @lru_cache(maxsize=8192)
 def _count_variables_and_sums(latex: str) -> tuple[int, int]:
-    """(variables as often as they stand there, sums)."""
+    """(occurrences of variables, number of sums)."""
     text = _strip_labels(latex)
     letters = _VARIABLE.findall(_COMMAND.sub(_keep_greek_letter, text))
+    # e and i are constants, not variables.
     return sum(letter not in "ei" for letter in letters), len(_WORK_PATTERNS["sum"].findall(text))
 
 
 def _strip_labels(latex: str) -> str:
-    """Without units, labels and a name in front."""
+    """The text without units, labels and a leading `x =`."""
     return _TEXT.sub(" ", _ASSIGNMENT.sub("", normalize_latex(latex), count=1))
 
 
 def _keep_greek_letter(command: re.Match[str]) -> str:
-    """A Greek letter stays, being a variable; any other command is no letter."""
+    """Keep a Greek letter, which is a variable; blank any other command."""
     return command.group() if _VARIABLE.fullmatch(command.group()) else " "
 
 
