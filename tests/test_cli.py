@@ -157,8 +157,8 @@ def test_without_arguments_there_is_help(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("study", "the same command goes on"),
-        ("warmup", "unless it said 'saved', the same command with --resume goes on"),
+        ("study", "the same command continues"),
+        ("warmup", "unless it said 'saved', the same command with --resume continues"),
         ("doctor", "poise: stopped\n"),
     ],
 )
@@ -177,7 +177,7 @@ def test_after_ctrl_c(
     assert said in capfd.readouterr().err
 
 
-GOES_ON = "poise: stopped; it goes on from its last checkpoint by: "
+GOES_ON = "poise: stopped; resume it from its last checkpoint with: "
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(
     for name in ("full", "other"):
         app.command(name)(full)
     assert poise(monkeypatch, "full", str(errno.ENOSPC)) == 2
-    said = "poise: out/x.json: No space left on device; mend that or name another place\n"
+    said = "poise: out/x.json: No space left on device; correct that or choose another path\n"
     assert capfd.readouterr().err == said
     with pytest.raises(OSError, match="Invalid argument"):
         poise(monkeypatch, "full", str(errno.EINVAL))

@@ -139,7 +139,7 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
     assert f"is stored for rows {ranges(sorted(pushes.rows))} only" in seen(run, row=other, token=0)
     off = write_run(tmp_path / "run", microscope="off", rollouts=False)
     text = seen(off, token=0)
-    assert "did not store who pushed whom" in text
+    assert "did not store which tokens pushed which" in text
     assert "displacement" not in text
     assert "entropy" in text
 

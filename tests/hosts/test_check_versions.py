@@ -93,4 +93,4 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "trl  it changed" in text
     assert "pip install 'trl==1.16.*': install that version, or bring the adapter up to" in text
     assert "not installed: --engine verl; pip install 'counterpoise[verl]'" in text
-    assert "0.32.0, as the adapter knows it: sample.engine=vllm" in text
+    assert "0.32.0, supported: sample.engine=vllm" in text

@@ -1,4 +1,4 @@
-"""`poise demo`: the embedded model, trained in a few minutes."""
+"""`poise demo`: train the embedded model in a few minutes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from counterpoise.cli.app import SetOption
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for the run; default out/demo, or demo-2, ..."),
+        typer.Option("--out", "-o", help="Folder for the run. Default: out/demo, or demo-2, ..."),
     ] = None,
     sets: SetOption = None,
 ) -> None:
     """Train the embedded model with QB and RB for 40 iterations, and report what changed.
 
-    Needs no network and no GPU. The run is runs/demo.toml; every option can be overridden:
+    Needs no network and no GPU. This is `poise train demo`; every option can be overridden:
 
         poise demo --set batch.composer=shuffled --set balance.tau=0
     """

@@ -1,4 +1,4 @@
-"""`poise doctor`: what this machine can run, and a check of the whole path on a tiny run."""
+"""Check this machine: versions, devices, and a tiny run from sampling to report."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ REQUIRED_PACKAGES = (
     "math-verify",
     "altair",
 )
+# Small sizes, so that the check is quick. balance.tau=0 makes every iteration train instead of
+# waiting for a balanced batch.
 SELF_CHECK_OPTIONS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "sample.prompts=4", "sample.group_size=4",
     "batch.steps=2", "balance.tau=0", "evaluate.prompts=8", "evaluate.samples=2", "task.size=64",
@@ -41,7 +43,7 @@ SELF_CHECK_OPTIONS = [
 
 
 def examine_machine() -> bool:
-    """Print what is there; True when the self-check passed."""
+    """Print what is installed, and run the self-check; True if it passed."""
     console = TerminalConsole()
     import torch
 
@@ -63,6 +65,7 @@ def examine_machine() -> bool:
     for engine in engines:
         table.add_row(engine.name, _describe_engine(engine))
     console.print(table)
+    # Faults get lines of their own below the table: they are too long for a cell.
     for engine in engines:
         for fault in engine.faults:
             console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
@@ -76,11 +79,11 @@ def _describe_engine(engine: EngineHealth) -> Text:
         return Text(f"not installed: {engine.used_by}; {engine.remedy}", style="dim")
     if engine.faults:
         return Text.assemble(f"{engine.version} ", ("not usable", "red"))
-    return Text(f"{engine.version}, as the adapter knows it: {engine.used_by}")
+    return Text(f"{engine.version}, supported: {engine.used_by}")
 
 
 def run_self_check(console: Console) -> bool:
-    """Two iterations of the demo, a resume that must find nothing to do, and a report."""
+    """Train two iterations of the demo, resume a finished run, and write a report."""
     from counterpoise.lab.choose_page import write_report
     from counterpoise.loop import train
 
@@ -89,12 +92,13 @@ def run_self_check(console: Console) -> bool:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "check"
         folder = train(config, out)
-        before = folder.read("metrics")
+        metrics = folder.read("metrics")
+        # A finished run has nothing left to do: resuming it must not repeat an iteration.
         train(config, out, resume=True)
         checks = {
-            "two iterations ran": len(before) == 2,
-            "an update was made": any(r["steps"] for r in before),
-            "resume repeats nothing": folder.read("metrics") == before,
+            "two iterations ran": len(metrics) == 2,
+            "an update was made": any(record["steps"] for record in metrics),
+            "resume repeats nothing": folder.read("metrics") == metrics,
             "report is written": write_report(out).stat().st_size > 0,
         }
     for name, passed in checks.items():

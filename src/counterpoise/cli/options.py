@@ -1,4 +1,4 @@
-"""`poise options`: every option with its default and its reason."""
+"""`poise options`: list the options of a run with their defaults and explanations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from counterpoise.errors import PoiseError
 def options(
     like: Annotated[str, typer.Argument(help="Only options whose name contains this.")] = "",
 ) -> None:
-    """List every option of a run with its default and its reason."""
+    """List the options of a run, each with its default and what it does."""
     from rich.table import Table
 
     from counterpoise.config.load import options as all_options

@@ -1,6 +1,6 @@
-"""The live progress of a run: a bar with the time left, and the numbers of the last iteration.
+"""Live progress of a run: a bar with the remaining time, and the last iteration's numbers.
 
-On a terminal the lines are drawn in place; elsewhere (a log file, CI) every iteration is a line.
+On a terminal the lines are updated in place; elsewhere (a log file, CI) every iteration prints one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from counterpoise.terminal import one_line
 
 
 class ProgressWithNumbers(Progress):
-    """The numbers have a line of their own: beside the bar 80 columns would not hold both."""
+    """A progress bar with a line of numbers below: both do not fit into 80 columns side by side."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield from super().get_renderables()
@@ -38,6 +38,8 @@ class ProgressWithNumbers(Progress):
 
 
 class LiveDisplay(Watch):
+    """Prints the events of a run to a console."""
+
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = ProgressWithNumbers(
@@ -48,17 +50,18 @@ class LiveDisplay(Watch):
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
+            # Redrawing a bar would fill a log file with control characters.
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("train", total=None, numbers="")
-        self.numbers = ""  # of the last iteration
+        self.numbers = ""  # of the last iteration; shown again after an evaluation
 
     def say(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False, soft_wrap=True)
 
     def started(self, config: RunConfig, parameters: int, iteration: int) -> None:
         tau = config.balance.tau
-        about = Text.assemble(
+        heading = Text.assemble(
             (one_line(config.model.name), "bold"),
             f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
             f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
@@ -66,7 +69,7 @@ class LiveDisplay(Watch):
             (one_line(shown(config.batch.composer)), "bold"),
             f", reward balance tau={tau:g}" if tau else "",
         )
-        self.console.print(about, soft_wrap=True)
+        self.console.print(heading, soft_wrap=True)
         self.progress.update(self.task, total=config.loop.iterations, completed=iteration)
         self.total = config.loop.iterations
         self.progress.start()
@@ -79,20 +82,20 @@ class LiveDisplay(Watch):
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def judging(self, problems: int, samples: int) -> None:
-        """In the place of the numbers, until it is done; a log has a line when it is."""
-        told = f"judging {problems:,} held-out problems x {samples}"
-        self.progress.update(self.task, numbers=told)
+        """Replace the numbers until the evaluation ends; a log only gets a line at its end."""
+        activity = f"evaluating {problems:,} held-out problems x {samples}"
+        self.progress.update(self.task, numbers=activity)
 
     def evaluated(self, iteration: int, success: Success, setting: Setting) -> None:
         self.progress.update(self.task, numbers=self.numbers)
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
-        told = Text.assemble(
+        message = Text.assemble(
             f"held-out success after {iteration} iterations: ",
             (str(success), "bold"),
             f" ({success.prompts} problems x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",
         )
-        self.console.print(told, soft_wrap=True)
+        self.console.print(message, soft_wrap=True)
 
     def finished(self, path: Path) -> None:
         self.progress.stop()
@@ -105,20 +108,21 @@ class LiveDisplay(Watch):
 
 
 def summarize_iteration(record: dict[str, Any]) -> str:
-    """One line of numbers: success, speed, how the batch was balanced, what the update did."""
+    """One line of numbers: success, speed, composition of the batch, effect of the update."""
     if record["batch_rows"]:
         balance = (
             f"batch {record['batch_rows']}, {100 * (record['positive_share'] or 0):.0f} % positive"
         )
     else:
         waiting = record["buffer_positive"] + record["buffer_negative"]
+        # Reward balancing keeps rows back until it has enough of both signs for a batch.
         balance = f"waiting, {waiting} in the buffer"
     speed = f"{record['tokens_per_second']:,.0f} tok/s"
     return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_monitor_numbers(record)}"
 
 
 def _monitor_numbers(record: dict[str, Any]) -> str:
-    """What the monitor saw: tokens moved against their advantage, and how much cancelled."""
+    """The monitor's shares of tokens moved against their advantage, and of cancelled gradient."""
     if record["flipped"] is None or record["cancellation"] is None:
         return ""
     return (

@@ -1,6 +1,6 @@
-"""`poise look`: one rollout in the terminal, every token coloured by what the update did to it.
+"""Read what `poise look` shows of one rollout: its tokens, and the quantity that colours them.
 
-Here it is found, and what is not there is refused; `token_view_text.py` draws it.
+Requests for data that the run did not store are refused here; `token_view_text.py` draws the rest.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from counterpoise.store.folder import is_planned
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenView:
-    """One rollout, and what it is coloured by."""
+    """One rollout, and the quantity that its tokens are coloured by."""
 
     plan: dict[str, Any]  # of the iteration
     trace: IterationTrace
     row: int
-    token: int | None  # position of the token that is looked at
+    token: int | None  # position of the selected token
     quantity: TokenQuantity
     pushes: StoredPushes | None
     vocabulary: Vocabulary
@@ -55,11 +55,12 @@ class TokenView:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """Of the quantity, for the row's tokens: [T]"""
+        """The quantity for the tokens of the row: [T]"""
         return quantity_values(self.quantity, self.columns)
 
     @property
     def full_colour(self) -> float:
+        """The size of a value that gets the strongest colour, over all rows of the iteration."""
         return full_colour_size(quantity_values(self.quantity, self.trace.columns))
 
 
@@ -70,9 +71,10 @@ def read_token_view(
     by: str | None = None,
     token: int | None = None,
 ) -> TokenView:
-    """By default the first row of the last iteration; with `token`, what is known of that one."""
+    """Read the first row of the last stored iteration, unless `step` or `row` say otherwise."""
     planned = is_planned(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
+    # An imported run was recorded by an adapter, whose option has another name than ours.
     iteration = _choose_iteration(
         run, step, "monitor_every=1" if planned else "--set store.tokens=true"
     )
@@ -97,16 +99,19 @@ def read_token_view(
 
 
 def _choose_iteration(run: RunData, step: int | None, remedy: str) -> int:
+    # Tokens and plans are stored by different options, so one may lack what the other has.
     planned = {plan["iteration"] for plan in run.plans}
-    stored = [i for i in stored_iterations(run.path) if i in planned]
-    if not stored and stored_iterations(run.path):
-        raise PoiseError(f"{run.path} kept no rows of its plans: train with store.report=true")
-    if not stored:
+    stored_with_plan = [i for i in stored_iterations(run.path) if i in planned]
+    if not stored_with_plan and stored_iterations(run.path):
+        raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
+    if not stored_with_plan:
         raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
     if step is None:
-        return stored[-1]
-    if step not in stored:
-        raise PoiseError(f"{run.path} has no tokens of iteration {step}, only of {ranges(stored)}")
+        return stored_with_plan[-1]
+    if step not in stored_with_plan:
+        raise PoiseError(
+            f"{run.path} has no tokens of iteration {step}, only of {ranges(stored_with_plan)}"
+        )
     return step
 
 
@@ -122,6 +127,8 @@ def _choose_row(trace: IterationTrace, row: int | None) -> int:
 
 
 def _choose_quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+    # The monitor may have been off in this iteration: then only what the update itself computes
+    # is stored, and entropy takes the place of the displacement.
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if by is None:
         return choices.get("displacement") or choices["entropy"]

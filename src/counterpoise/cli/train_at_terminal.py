@@ -1,5 +1,7 @@
-"""A training run at the terminal: live progress, then held-out success before and after. Stopped by
-Ctrl-C or SIGTERM it says by which command it goes on."""
+"""Train at the terminal: live progress, then held-out success before and after training.
+
+After Ctrl-C or SIGTERM it prints the command that resumes the run.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
 def train_natively(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
-    """The native engine, watched."""
+    """Train with the native engine."""
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
     with explain_interrupt(out):
+        # Importing torch takes seconds; the status line shows that something is happening.
         with console.status("loading") if console.is_terminal else nullcontext():
             from counterpoise.cli.progress_display import LiveDisplay
             from counterpoise.loop import train as train_run
@@ -44,7 +47,7 @@ def train_natively(
 def train_by_trl(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
-    """The same run through TRL; of several processes the first one tells."""
+    """Train with TRL. Of several processes only the first one prints."""
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(quiet=not _is_first_process())
@@ -62,7 +65,7 @@ def train_by_trl(
 
 
 def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
-    """The same run through verl, which does its own telling."""
+    """Train with verl, which prints its own progress."""
     from counterpoise.hosts.verl.run import launch_verl
 
     with explain_interrupt(out):
@@ -71,7 +74,7 @@ def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
 
 @contextmanager
 def explain_interrupt(out: Path) -> Iterator[None]:
-    """Around what trains in `out`."""
+    """Print how to resume the run in `out` if the block is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
@@ -81,7 +84,7 @@ def explain_interrupt(out: Path) -> Iterator[None]:
 
 
 def _is_first_process() -> bool:
-    """Of the processes that torch's launcher started."""
+    """Whether this is the first of the processes that torch's launcher started."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -90,46 +93,53 @@ def _resume_hint(out: Path) -> str:
 
     if not is_run(out):
         return " before anything was written"
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the launcher's own words are not known here
-        return f"; the same launcher goes on with train --resume --out {shlex.quote(str(out))}"
-    again = [*command_prefix(), "train", "--resume", "--out", str(out)]
-    return f"; it goes on from its last checkpoint by: {shlex.join(again)}"
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # how the launcher was called is not known here
+        return f"; the same launcher resumes it with train --resume --out {shlex.quote(str(out))}"
+    command = [*command_prefix(), "train", "--resume", "--out", str(out)]
+    return f"; resume it from its last checkpoint with: {shlex.join(command)}"
 
 
 def command_prefix() -> list[str]:
-    """How this command was called: `poise` where the shell finds it, else with its path."""
-    called = Path(sys.argv[0])
-    if called.name != "poise":
+    """How to call this command again: `poise` if the shell finds this one, else its path."""
+    program = Path(sys.argv[0])
+    if program.name != "poise":
         return [sys.executable, "-m", "counterpoise.cli"]
-    found = shutil.which("poise")
-    same = found is not None and called.exists() and Path(found).samefile(called)
-    return ["poise"] if same else [str(called)]
+    # `poise` on the PATH may belong to another environment than the one that runs now.
+    on_path = shutil.which("poise")
+    is_same = on_path is not None and program.exists() and Path(on_path).samefile(program)
+    return ["poise"] if is_same else [str(program)]
 
 
 def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
-    """What the run brought, and where it lies."""
+    """Print held-out success before and after, and the paths of the run and its report."""
     from rich.text import Text
 
     from counterpoise.config.evaluation_settings import by_setting
     from counterpoise.lab.choose_page import write_report
     from counterpoise.run.heldout import Success
 
-    for setting, judged in by_setting(folder.read("evaluations")).items():
-        first, last = (Success.of(record) for record in (judged[0], judged[-1]))
-        at = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
-        told = Text.assemble(f"held-out success{at} {first} -> ", (str(last), "bold"))
-        console.print(told, highlight=False, soft_wrap=True)
+    for setting, evaluations in by_setting(folder.read("evaluations")).items():
+        success_before, success_after = (
+            Success.of(record) for record in (evaluations[0], evaluations[-1])
+        )
+        setting_name = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
+        line = Text.assemble(
+            f"held-out success{setting_name} {success_before} -> ", (str(success_after), "bold")
+        )
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(f"run    {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if run.store.report:
         try:
-            said = f"report {write_report(folder.path)}"
-        except ModuleNotFoundError as fault:  # a machine that only trains may lack what draws
-            said = f"no report: {fault.name} is missing here; `poise report` where it is"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+            report_line = f"report {write_report(folder.path)}"
+        except ModuleNotFoundError as fault:  # a machine that only trains may lack chart packages
+            report_line = (
+                f"no report: {fault.name} is not installed; run `poise report` where it is"
+            )
+        console.print(report_line, highlight=False, markup=False, soft_wrap=True)
 
 
 def find_unused_folder(base: Path) -> Path:
-    """out/demo, or the first of out/demo-2, -3, ... that is free."""
+    """`base`, or the first of base-2, base-3, ... that does not exist or is empty."""
     path, number = base, 1
     while path.exists() and not (path.is_dir() and not any(path.iterdir())):
         number += 1
