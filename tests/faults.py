@@ -220,7 +220,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("own: no columns", REWARD + "mine.py:with_tests", "have no columns, and .* needs 'test'"),
     ("own: no columns, dry", REWARD_DRY + "mine.py:with_tests", "have no columns, and a reward"),
     ("own: column", SMALL_RUN + TESTS + "with_tests", r"'test': did you mean 'tests'\? \(choices"),
-    ("own: column, dry", DRY_RUN + TESTS + "with_tests", "problem, tests.*, and a reward function needs it"),
+    ("own: column, dry", DRY_RUN + TESTS + "with_tests", "problem, tests.*, and a reward function"),
     ("own: column, held out", SMALL_RUN + HELD + "tests", "/good.jsonl: unknown column 'tests'"),
     ("own: column, eval", EVAL + "with_tests", "/tests.jsonl: unknown column 'test': did you mean"),
     ("own: also, no file", ALSO + "none.py:f=0.5\"]", "verify.also: .*/none.py cannot be read: No"),
