@@ -362,7 +362,13 @@ FAULTS: list[tuple[str, str, str]] = [
     ("warmup: on a file", "warmup {w}/small.toml --out {w}/a_file", "not an empty folder"),
     ("warmup: no solutions", JSONL.replace("train", "warmup") + "good.jsonl", "worked solution"),
     ("warmup: config", "warmup {w}/none.toml --out {o}", "no such file, and unknown preset"),
-    ("options: none", "options nonsense", "no option contains 'nonsense'"),
+    ("options: none", "options zzzzzz", "no option is like 'zzzzzz'"),
+    ("flag: lr", "train demo --lr 1 --out {o}", r"--lr; did you mean --set update\.lr=\.\.\.\?"),
+    ("flag: beta", "train demo --beta=0 --out {o}", r"--set credit\.rule=\.\.\.\? There is no KL"),
+    ("flag: seed", "demo --seed 1 --out {o}", r"did you mean --set loop\.seed=\.\.\.\?"),
+    ("flag: misspelled", "train demo --rsume --out {o}", "Possible options: --resume"),
+    ("flag: folder", "train demo --output_dir {o}", "did you mean --out?"),
+    ("set: section", "train demo --set loop.learning_rate=1 --out {o}", "did you mean 'update.lr'"),
 ]  # fmt: skip
 
 # Faults that are not met as they should be. Whoever mends one strikes it out here.

@@ -449,3 +449,7 @@ def test_options_are_listed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     some = answer(monkeypatch, capfd, "options", "balance")
     assert "balance.tau" in some
     assert "loop.seed" not in some
+    kl = answer(monkeypatch, capfd, "options", "kl")
+    assert kl.splitlines()[1].startswith("credit.rule ")
+    assert "no KL penalty against a reference model" in kl
+    assert "update.micro_tokens" in answer(monkeypatch, capfd, "options", "batch", "size")

@@ -66,6 +66,13 @@ MACHINE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
+# What TRL and verl have as options of a run is a flag of `poise train`.
+FLAGS_OF_OTHER_TRAINERS = {
+    "output_dir": "--out",
+    "default_local_dir": "--out",
+    "resume_from_checkpoint": "--resume",
+    "resume_mode": "--resume",
+}
 UsageError: Any = typer.BadParameter.__bases__[0]  # typer does not export the class itself
 
 
@@ -88,12 +95,38 @@ def main() -> None:
         if not message:  # called without any arguments: the help has been printed
             sys.exit(2)
         command_path = fault.ctx.command_path if fault.ctx else "poise"
-        exit_with_error(f"{message[:1].lower()}{message[1:]} (see {command_path} --help)")
+        message = f"{message[:1].lower()}{message[1:]}"
+        if type(fault).__name__ == "NoSuchOption":
+            message = suggest_set(message, fault)
+        exit_with_error(f"{message} (see {command_path} --help)")
     if code == 130:  # interrupted: typer's exit code, or that of a command which has reported it
         command = sys.argv[1] if len(sys.argv) > 1 else ""
         if command not in REPORT_INTERRUPTS_THEMSELVES:
             echo_message(f"poise: stopped{RESUME_HINTS.get(command, '')}")
     sys.exit(code)
+
+
+def suggest_set(message: str, fault: Any) -> str:
+    """The message for an unknown flag; `--lr` of a command with --set suggests --set update.lr."""
+    from counterpoise.config.load import options as all_options
+    from counterpoise.config.search_options import find_remark, suggest_option
+
+    flag = fault.option_name
+    flags = {name for parameter in fault.ctx.command.params for name in parameter.opts}
+    renamed = FLAGS_OF_OTHER_TRAINERS.get(flag.lstrip("-").replace("-", "_"))
+    if renamed in flags:
+        return f"no such option: {flag}; did you mean {renamed}?"
+    # A misspelled flag (--rsume) is not an option of a run, so similar spellings do not count when
+    # the parser has found similar flags.
+    suggestion = (
+        suggest_option(flag, all_options(), exact=bool(fault.possibilities))
+        if "--set" in flags
+        else None
+    )
+    if suggestion is None:
+        return message
+    remark = find_remark(flag)
+    return f"no such option: {flag}; did you mean --set {suggestion}=...?{remark and f' {remark}'}"
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
