@@ -361,6 +361,42 @@ def test_dry_runs_of_presets(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("engine", ["native", "trl"])
+def test_a_dry_run_refuses_a_missing_model_folder(
+    engine: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "empty").mkdir(parents=True)
+    for name, message in {
+        "missing": "no model 'missing': no such folder",
+        "./missing": "no model './missing': no such folder",
+        "out/missing": "no model 'out/missing': out has no such folder",
+        "out/empty": "out/empty holds no model: config.json is missing",
+    }.items():
+        words = ("train", "demo", "--dry-run", "--engine", engine, "--set", f"model.name={name}")
+        assert poise(monkeypatch, *words) == 2
+        printed = capfd.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(f"poise: {message}")
+        assert printed.err.count("\n") == 1
+
+
+def test_the_run_that_train_names_works_in_an_empty_folder(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert poise(monkeypatch, "train") == 2
+    message = capfd.readouterr().err
+    named = re.search(r"poise (train \w+ --out \S+)", message)
+    assert named, message
+    answer(monkeypatch, capfd, *named[1].split(), "--dry-run")
+    assert poise(monkeypatch, "train", "--help") == 0
+    examples = re.findall(r"poise train ([\w.-]+) ", capfd.readouterr().out)
+    assert len(examples) >= 4
+    for preset in set(examples) - {"--resume"}:
+        load_config(preset)  # found without the files of a clone
+
+
 OF_THE_TASK = {
     "no data path", "data is a folder", "no records", "bad JSON", "missing field", "empty problem",
     "duplicate id", "not UTF-8 data", "all held out", "few records", "no hub path",

@@ -28,7 +28,7 @@ AcceptMissingLogs = Annotated[
 
 def train(
     config: Annotated[
-        str | None, typer.Argument(help="A TOML file, or the name of a preset.")
+        str | None, typer.Argument(help="A TOML file, or the name of a preset, such as demo.")
     ] = None,
     out: OutOption = None,
     sets: SetOption = None,
@@ -51,8 +51,8 @@ def train(
 ) -> None:
     """Train a policy: sample, verify, credit, balance, compose, update.
 
-    - `poise train runs/demo.toml --out out/first`
-    - `poise train runs/demo.toml --out out/shuffled --set batch.composer=shuffled`
+    - `poise train demo --out out/first`
+    - `poise train demo --out out/shuffled --set batch.composer=shuffled`
     - `poise train --resume --out out/first`
     - `poise train qwen3-1.7b-base --dry-run`
     - `poise train qwen3-1.7b-base --engine verl --print`
@@ -107,7 +107,9 @@ def _resolve_run(
             raise PoiseError("--resume needs --out: the folder of the run to continue")
         return config_to_resume(out, new_run, sets)
     if new_run is None:
-        raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
+        raise PoiseError(
+            "name a run, as in: poise train demo --out out/demo (a preset) or poise train FILE.toml"
+        )
     return new_run
 
 
@@ -129,9 +131,13 @@ def _resume_permissions(
 
 def _print_dry_run(run: RunConfig, engine: str = "native") -> None:
     """Print what the run would do and need, after trying its data and plugins."""
+    from counterpoise.model.load import check_model_source
     from counterpoise.run.estimate import describe_run
     from counterpoise.run.try_plugins import rehearse
 
+    # verl's machines may have folders that this one lacks; `scratch` is for presets of a warm-up.
+    if engine != "verl" and run.model.name != "scratch":
+        check_model_source(run.model.name, check_parent=True)
     echo("\n".join([describe_run(run), *rehearse(run, engine)]))
 
 
