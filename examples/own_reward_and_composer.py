@@ -15,7 +15,7 @@ import re
 from itertools import pairwise
 
 from counterpoise.types import Row
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 
 
 def nearness(responses: list[str], answers: list[str]) -> list[float]:
@@ -24,7 +24,7 @@ def nearness(responses: list[str], answers: list[str]) -> list[float]:
     Only right answers are above 0, which is what the success rate counts. Wrong answers differ in
     reward, so a group without a right one still has signal.
     """
-    return [_nearness(boxed(r), float(a)) for r, a in zip(responses, answers, strict=True)]
+    return [_nearness(extract_boxed(r), float(a)) for r, a in zip(responses, answers, strict=True)]
 
 
 def _nearness(box: str | None, answer: float) -> float:

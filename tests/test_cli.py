@@ -19,7 +19,7 @@ import transformers
 from faults import FAULTS, FILES, KNOWN, MODELS, SMALL
 
 from counterpoise.cli import app, main
-from counterpoise.cli.running import fresh, own_name
+from counterpoise.cli.train_at_terminal import command_prefix, find_unused_folder
 from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, list_options, load_config
 from counterpoise.store.folder import RunFolder
@@ -157,8 +157,8 @@ def test_without_arguments_there_is_help(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("study", "the same command goes on"),
-        ("warmup", "unless it said 'saved', the same command with --resume goes on"),
+        ("study", "the same command continues"),
+        ("warmup", "unless it said 'saved', the same command with --resume continues"),
         ("doctor", "poise: stopped\n"),
     ],
 )
@@ -177,7 +177,7 @@ def test_after_ctrl_c(
     assert said in capfd.readouterr().err
 
 
-GOES_ON = "poise: stopped; it goes on from its last checkpoint by: "
+GOES_ON = "poise: stopped; resume it from its last checkpoint with: "
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_command_that_goes_on_is_called_as_this_one_was(
         "/x/counterpoise/cli/__main__.py": [sys.executable, "-m", "counterpoise.cli"],
     }.items():
         monkeypatch.setattr(sys, "argv", [called])
-        assert own_name() == words
+        assert command_prefix() == words
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(
@@ -238,7 +238,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(
     for name in ("full", "other"):
         app.command(name)(full)
     assert poise(monkeypatch, "full", str(errno.ENOSPC)) == 2
-    said = "poise: out/x.json: No space left on device; mend that or name another place\n"
+    said = "poise: out/x.json: No space left on device; correct that or choose another path\n"
     assert capfd.readouterr().err == said
     with pytest.raises(OSError, match="Invalid argument"):
         poise(monkeypatch, "full", str(errno.EINVAL))
@@ -246,19 +246,19 @@ def test_a_disk_that_cannot_be_written_is_one_line(
 
 def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:
     base = tmp_path / "demo"
-    assert fresh(base) == base
+    assert find_unused_folder(base) == base
     base.mkdir()
-    assert fresh(base) == base  # empty is free
+    assert find_unused_folder(base) == base  # empty is free
     (base / "config.toml").write_text("")
-    assert fresh(base) == tmp_path / "demo-2"
+    assert find_unused_folder(base) == tmp_path / "demo-2"
     (tmp_path / "demo-2").mkdir()
     (tmp_path / "demo-2" / "x").write_text("")
-    assert fresh(base) == tmp_path / "demo-3"
+    assert find_unused_folder(base) == tmp_path / "demo-3"
 
 
 def test_a_demo_beside_a_file_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
-    assert fresh(tmp_path / "demo") == tmp_path / "demo-2"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-2"
 
 
 # -- help ---------------------------------------------------------------------------------------
@@ -361,6 +361,42 @@ def test_dry_runs_of_presets(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("engine", ["native", "trl"])
+def test_a_dry_run_refuses_a_missing_model_folder(
+    engine: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "empty").mkdir(parents=True)
+    for name, message in {
+        "missing": "no model 'missing': no such folder",
+        "./missing": "no model './missing': no such folder",
+        "out/missing": "no model 'out/missing': out has no such folder",
+        "out/empty": "out/empty holds no model: config.json is missing",
+    }.items():
+        words = ("train", "demo", "--dry-run", "--engine", engine, "--set", f"model.name={name}")
+        assert poise(monkeypatch, *words) == 2
+        printed = capfd.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(f"poise: {message}")
+        assert printed.err.count("\n") == 1
+
+
+def test_the_run_that_train_names_works_in_an_empty_folder(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert poise(monkeypatch, "train") == 2
+    message = capfd.readouterr().err
+    named = re.search(r"poise (train \w+ --out \S+)", message)
+    assert named, message
+    answer(monkeypatch, capfd, *named[1].split(), "--dry-run")
+    assert poise(monkeypatch, "train", "--help") == 0
+    examples = re.findall(r"poise train ([\w.-]+) ", capfd.readouterr().out)
+    assert len(examples) >= 4
+    for preset in set(examples) - {"--resume"}:
+        load_config(preset)  # found without the files of a clone
+
+
 OF_THE_TASK = {
     "no data path", "data is a folder", "no records", "bad JSON", "missing field", "empty problem",
     "duplicate id", "not UTF-8 data", "all held out", "few records", "no hub path",
@@ -449,3 +485,7 @@ def test_options_are_listed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     some = answer(monkeypatch, capfd, "options", "balance")
     assert "balance.tau" in some
     assert "loop.seed" not in some
+    kl = answer(monkeypatch, capfd, "options", "kl")
+    assert kl.splitlines()[1].startswith("credit.rule ")
+    assert "no KL penalty against a reference model" in kl
+    assert "update.micro_tokens" in answer(monkeypatch, capfd, "options", "batch", "size")

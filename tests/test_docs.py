@@ -125,13 +125,14 @@ def check_names(command: str, given: dict[str, Any]) -> None:
 @PAGES
 def test_scripts_take_what_they_are_given(page: Path) -> None:
     text = text_of(page)
-    for script, words in re.findall(r"python ((?:benchmarks|examples)/\w+\.py)([^\n`#]*)", text):
-        source = text_of(ROOT / script) + text_of(SOURCE / "cli" / "bench.py")
+    for script, words in re.findall(r"python (examples/\w+\.py)([^\n`#]*)", text):
         for flag in re.findall(r"--[a-z-]+", words):
-            assert f'"{flag}"' in source, f"{script} {flag}"
-    for module in re.findall(r"python\s+-m\s+(counterpoise[\w.]*)", text):
+            assert f'"{flag}"' in text_of(ROOT / script), f"{script} {flag}"
+    for module, words in re.findall(r"python\s+-m\s+(counterpoise[\w.]*)([^\n`#]*)", text):
         path = SOURCE.joinpath(*module.split(".")[1:])
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+        for flag in re.findall(r"--[a-z-]+", words) if path.with_suffix(".py").exists() else ():
+            assert f'"{flag}"' in text_of(path.with_suffix(".py")), f"{module} {flag}"
 
 
 @PAGES

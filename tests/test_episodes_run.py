@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_resume import CHILD, outcome, same
 
-from counterpoise.cli.token_view import find
+from counterpoise.cli.token_view import read_token_view
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
@@ -94,7 +94,7 @@ def test_traces_hold_the_policys_tokens_alone(finished: Path) -> None:
     assert said <= shown.token_ids
     if told:
         assert (
-            find(finished, plan["iteration"], int(told[0]), None, None)
+            read_token_view(finished, plan["iteration"], int(told[0]), None, None)
             .texts[told[0]]
             .environment_tokens
         )

@@ -193,5 +193,5 @@ def test_an_argument_that_is_not_utf8_is_refused_before_anything_is_written(
     ):
         assert poise(monkeypatch, *arguments) == 2
         told = capfd.readouterr().err
-        assert re.fullmatch(r"poise: '.*\\udcff.*' is not UTF-8: name it otherwise\n", told)
+        assert re.fullmatch(r"poise: '.*\\udcff.*' is not UTF-8: choose another name\n", told)
     assert not list(world.parent.glob("o*"))

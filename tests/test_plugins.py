@@ -26,8 +26,8 @@ from counterpoise.task.load import load_problems
 from counterpoise.task.word_problems import load
 from counterpoise.types import Prompt, Response, Row
 from counterpoise.variants import ADVANTAGES, COMPOSERS, VERIFIERS
-from counterpoise.verify.math.boxed import boxed
-from counterpoise.verify.scores import verified
+from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.scores import score_responses
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_reward_and_composer.py"
 SCORE = "def score(responses, answers):\n    return [{} for _ in responses]\n"
@@ -365,7 +365,7 @@ def test_rewards_get_the_columns_and_the_problem(asking: tuple[Path, Path]) -> N
     gold = {r["id"]: r["facts"]["gold"] for r in lines(folder / "data.jsonl")}
     rollouts = [r for file in sorted(out.glob("rollouts/*")) for r in lines(file)]
     for r in rollouts:
-        right = boxed(r["response"]) == gold[r["prompt_id"]]
+        right = extract_boxed(r["response"]) == gold[r["prompt_id"]]
         assert r["reward"] == (0.5 if right else -0.5)
         assert set(r["further"]) == {"mine.py:length", "equations"}
         assert r["further"]["mine.py:length"] == len(r["response"]) / len(r["prompt"])
@@ -437,5 +437,5 @@ def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, 
 def test_the_example_counts_the_numbers_of_the_problem(asking: tuple[Path, Path]) -> None:
     prompt = Prompt("1", "Ana has 3 pens and 12 books.", "15")
     verifier = VERIFIERS.load(f"{EXAMPLE}:numbers_used")()
-    rewards = verified(verifier, ["3 + 12 = 15", "3 pens", "123"], [prompt] * 3).rewards
+    rewards = score_responses(verifier, ["3 + 12 = 15", "3 pens", "123"], [prompt] * 3).rewards
     assert rewards == [1.0, 0.5, 0.0]

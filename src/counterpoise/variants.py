@@ -46,7 +46,7 @@ VERIFIERS = Registry(
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
     },
-    plugin_loader="counterpoise.verify.plugin_reward:verifier",
+    plugin_loader="counterpoise.verify.plugin_reward:bind_verifier",
 )
 
 # reward(prompt, response, config) -> float, beside the verifier's
@@ -56,7 +56,7 @@ EXTRA_REWARDS = Registry(
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
     },
-    plugin_loader="counterpoise.verify.plugin_reward:verifier",
+    plugin_loader="counterpoise.verify.plugin_reward:bind_verifier",
 )
 
 # -- credit --------------------------------------------------------------------------------------

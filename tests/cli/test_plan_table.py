@@ -27,4 +27,4 @@ def test_a_line_a_step_from_one_and_what_the_last_column_is():
         ("1", "2", "-2.00"),
         ("2", "2", "-2.00"),
     ]
-    assert "cross-advantage: sum of A_i A_j" in file.getvalue()
+    assert "cross-advantage: the sum of A_i A_j" in file.getvalue()

@@ -53,8 +53,8 @@ def test_the_bar_says_when_it_is_judging() -> None:
             step()
             *_, numbers = display.progress.get_renderables()
             seen.append(str(numbers))
-    judging = "judging 128 held-out problems x 8"
-    assert seen == [judging, "", NUMBERS, "judging 1,280 held-out problems x 8", NUMBERS]
+    judging = "evaluating 128 held-out problems x 8"
+    assert seen == [judging, "", NUMBERS, "evaluating 1,280 held-out problems x 8", NUMBERS]
 
 
 def test_a_log_has_one_line_for_an_iteration_however_long() -> None:

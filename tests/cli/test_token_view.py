@@ -12,8 +12,8 @@ import pytest
 from report.synthetic import PIECES, without_pull, write_run
 from rich.console import Console
 
-from counterpoise.cli.token_view import find
-from counterpoise.cli.token_view_text import RAMPS, show
+from counterpoise.cli.token_view import read_token_view
+from counterpoise.cli.token_view_text import RAMPS, print_token_view
 from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
@@ -30,7 +30,7 @@ def seen(run: Path, *, colour: Any = None, width: int = 100, **asked: Any) -> st
     console = Console(
         file=file, width=width, force_terminal=colour is not None, color_system=colour
     )
-    show(find(run, **asked), console)
+    print_token_view(read_token_view(run, **asked), console)
     return file.getvalue()
 
 
@@ -141,7 +141,7 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
     )
     off = write_run(tmp_path / "run", microscope="off", rollouts=False)
     text = seen(off, token=0)
-    assert "did not store who pushed whom" in text
+    assert "did not store which tokens pushed which" in text
     assert "displacement" not in text
     assert "entropy" in text
 

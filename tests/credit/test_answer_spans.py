@@ -10,7 +10,7 @@ from counterpoise.config import ModelConfig
 from counterpoise.credit.answer_spans import AnswerSpan, locate_answer, locate_answers
 from counterpoise.model.load import load_policy
 from counterpoise.model.pieces import split_into_pieces
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,13 @@ def test_the_embedded_tokenizer() -> None:
     tokens = [np.append(t, policy.end_tokens[0]).astype(np.int32) for t in tokens]
     for text, ids, pieces in zip(texts, tokens, split_into_pieces(policy, tokens), strict=True):
         where = locate_answer(pieces)
-        if boxed(text) is None:
+        if extract_boxed(text) is None:
             assert where is None
             continue
         assert where is not None
-        assert policy.decode(ids[where.content_start : where.content_end]).strip() == boxed(text)
+        assert policy.decode(ids[where.content_start : where.content_end]).strip() == extract_boxed(
+            text
+        )
         assert "\\boxed" not in policy.decode(ids[where.content_end :])
         assert "}" in policy.decode(ids[where.content_end : where.box_end])
         whole = policy.decode(ids[where.box_start : where.box_end]).strip()

@@ -86,11 +86,11 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(machine_check, "probe_engines", lambda: result)
     monkeypatch.setattr(machine_check, "TerminalConsole", lambda: out)
-    monkeypatch.setattr(machine_check, "self_check", lambda console: True)
-    assert machine_check.examine()
+    monkeypatch.setattr(machine_check, "run_self_check", lambda console: True)
+    assert machine_check.examine_machine()
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "1.17.0 not usable" in text
     assert "trl  it changed" in text
     assert "pip install 'trl==1.16.*': install that version, or bring the adapter up to" in text
     assert "not installed: --engine verl; pip install 'counterpoise[verl]'" in text
-    assert "0.32.0, as the adapter knows it: sample.engine=vllm" in text
+    assert "0.32.0, supported: sample.engine=vllm" in text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report.synthetic import Page, write_run
 
-from counterpoise.cli.token_view import find
+from counterpoise.cli.token_view import read_token_view
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.report.charts.vega import javascript_bundle
@@ -112,7 +112,7 @@ def test_a_run_that_kept_no_rows_of_its_plans(tmp_path: Path):
     assert {"mosaic", "tokens", "plans"}.isdisjoint(page.sections)
     assert {"learning", "buffer", "rollouts"} <= set(page.sections)
     with pytest.raises(PoiseError, match=r"store\.report=true"):
-        find(run)
+        read_token_view(run)
 
 
 def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path: Path):
@@ -129,11 +129,11 @@ def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path
     assert "A run of TRL 1.16.0. One iteration is one generation of rollouts." in text
     waiting = "Until then rollouts wait, at most 3 iterations"
     assert f"at least 40 % of each sign of the advantage. {waiting}" in text
-    assert find(run).quantity.name == "displacement"
+    assert read_token_view(run).quantity.name == "displacement"
     for file in (run / "tokens").iterdir():
         file.unlink()
     with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
-        find(run)
+        read_token_view(run)
     (run / "imported.json").write_text(json.dumps({**known, "options": {"balance": {"tao": 1}}}))
     with pytest.raises(PoiseError, match=r"is damaged: .*'tao'"):
         write_report(run)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, load_config, to_toml
@@ -66,11 +67,12 @@ def test_counts_in_plain_words() -> None:
     assert "updates: at most 40 (an update waits for a balanced batch)" in waiting
 
 
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
 KEPT = 2 * 2048 + 2 * 6144 + (2 * 16 + 2 * 8) * 128  # by a layer on a GPU, numbers a token
 
 
 def test_memory_by_the_formula() -> None:
-    text = describe_run(load_config("qwen3-1.7b-base"))
+    text = describe_run(load_config("qwen3-1.7b-base"), GPU)
     shape = KNOWN_SHAPES["Qwen/Qwen3-1.7B-Base"]
     training = 20 * shape.parameters  # bfloat16 with float32 masters
     live = 9216 * 28 * KEPT * 2
@@ -80,15 +82,45 @@ def test_memory_by_the_formula() -> None:
     assert told == pytest.approx([x / 1e9 for x in expected], abs=0.006)
 
 
+def test_a_cpu_computes_in_float32_and_autograd_keeps_more() -> None:
+    text = describe_run(load_config("qwen3-1.7b-base"), CPU)
+    assert "M parameters, 32 bits on cpu" in text
+    training = 16 * KNOWN_SHAPES["Qwen/Qwen3-1.7B-Base"].parameters
+    live = 9216 * 28 * (10 * 2048 + 3 * 6144) * 4
+    amounts = (
+        f"training {training / 1e9:.2f} GB, activations {live / 1e9:.2f} GB, libraries 0.45 GB"
+    )
+    assert amounts in text
+    half = describe_run(load_config("qwen3-1.7b-base", ["model.dtype=bfloat16"]), CPU)
+    assert "16 bits on cpu" in half
+    assert f"training {20 / 16 * training / 1e9:.2f} GB" in half
+
+
+def test_the_device_is_that_of_the_run() -> None:
+    text = describe_run(load_config("demo", ["model.device=cpu"]))
+    assert "1.3 M parameters, 32 bits on cpu" in text
+    assert "16 bits on cuda" in describe_run(load_config("demo"), GPU)
+
+
+def test_a_pass_holds_no_more_tokens_than_a_step() -> None:
+    sets = ["sample.prompts=2", "sample.group_size=2", "batch.steps=2", "balance.tau=0"]
+    text = describe_run(load_config("demo", sets), CPU)
+    shape = find_shape("embedded")
+    assert shape is not None
+    tokens = 2 * (1024 + 112)
+    live = tokens * shape.layers * (10 * shape.hidden + 3 * shape.intermediate) * 4
+    assert f"activations {live / 1e9:.2f} GB" in text
+
+
 def test_a_copy_of_the_first_weights_is_counted() -> None:
     parameters = KNOWN_SHAPES["Qwen/Qwen3-1.7B-Base"].parameters
     for sets, size in (([], 22), (["credit.rule_settings=['alpha=0']"], 20)):
-        text = describe_run(load_config("qwen3-1.7b-base", ["credit.rule=sdpg", *sets]))
+        text = describe_run(load_config("qwen3-1.7b-base", ["credit.rule=sdpg", *sets]), GPU)
         assert f"training {size * parameters / 1e9:.2f} GB" in text
 
 
 def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
-    text = describe_run(load_config("qwen3-1.7b-base", ["update.checkpointing=true"]))
+    text = describe_run(load_config("qwen3-1.7b-base", ["update.checkpointing=true"]), GPU)
     live = 9216 * (28 * 2048 + KEPT) * 2
     assert f"activations {live / 1e9:.2f} GB" in text
 

@@ -124,7 +124,7 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     first, last = said.split("poise: ")[1:]
     assert first.startswith("finishing the iteration")
     again = f"{sys.executable} -m counterpoise.cli train --resume --out {tmp_path / 'run'}"
-    assert last == f"stopped; it goes on from its last checkpoint by: {again}\n"
+    assert last == f"stopped; resume it from its last checkpoint with: {again}\n"
 
     folder = RunFolder.open(tmp_path / "run")
     behind = len(folder.read("metrics"))

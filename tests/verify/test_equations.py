@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from counterpoise.task.word_problems import make_problem
-from counterpoise.verify.equations import EQUATION, share_true
+from counterpoise.verify.equations import EQUATION, share_of_true_equations
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from counterpoise.verify.equations import EQUATION, share_true
     ],
 )
 def test_shares_by_hand(text: str, share: float) -> None:
-    assert share_true(text) == share
+    assert share_of_true_equations(text) == share
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_chain_is_cut_where_it_begins() -> None:
 
 def test_the_worked_solutions_of_the_embedded_task_are_all_true() -> None:
     found = [make_problem("train", i) for i in range(200)]
-    assert all(share_true(prompt.solution) == 1.0 for prompt in found)
+    assert all(share_of_true_equations(prompt.solution) == 1.0 for prompt in found)
     careless = [make_problem("train", i, slips=0.5) for i in range(200)]
-    shares = [share_true(prompt.solution) for prompt in careless]
+    shares = [share_of_true_equations(prompt.solution) for prompt in careless]
     assert 0.5 < sum(shares) / len(shares) < 0.95

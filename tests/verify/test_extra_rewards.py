@@ -12,14 +12,19 @@ from counterpoise.config import RunConfig, SampleConfig, VerifyConfig
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
-from counterpoise.verify.extra_rewards import columns_of, further, own_rewards, shares_of
+from counterpoise.verify.extra_rewards import (
+    extra_reward_shares,
+    plugin_rewards,
+    reward_columns,
+    score_extra_rewards,
+)
 
 
 @pytest.mark.parametrize(
     ("also", "fault"),
     [
         (["overlnog"], "verify.also: unknown reward 'overlnog'"),
-        (["overlong", "overlong=2"], "verify.also: 'overlong' is there twice"),
+        (["overlong", "overlong=2"], "verify.also: 'overlong' is listed twice"),
         (["overlong=much"], "verify.also: 'overlong=much' has no share above 0"),
         (["overlong=0"], "no share above 0"),
         (["overlong=-1"], "no share above 0"),
@@ -27,12 +32,12 @@ from counterpoise.verify.extra_rewards import columns_of, further, own_rewards, 
         (["overlong="], "no share above 0"),
         (["mine.py:f="], "verify.also: 'mine.py:f=' has no share above 0: write mine.py:f=0.5"),
         (["mine.py:f:g h"], "'mine.py:f:g h' names no function"),
-        (["a/mine.py:f", "b/mine.py:f=2"], "verify.also: 'mine.py:f' is there twice"),
+        (["a/mine.py:f", "b/mine.py:f=2"], "verify.also: 'mine.py:f' is listed twice"),
     ],
 )
 def test_faults_name_the_entry(also: list[str], fault: str) -> None:
     with pytest.raises(PoiseError, match=fault):
-        shares_of(also)
+        extra_reward_shares(also)
 
 
 def response(length: int, text: str) -> Response:
@@ -46,11 +51,11 @@ def test_every_response_has_every_reward() -> None:
     )
     prompts = [Prompt("a", "?", "1"), Prompt("b", "?", "2")]
     responses = [[response(8, "1 + 1 = 2"), response(2, "1 + 1 = 3")], [response(10, "")]]
-    assert further(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config) == [
         [{"equations": 1.0, "overlong": -0.5}, {"equations": 0.0, "overlong": 0.0}],
         [{"equations": 0.0, "overlong": -1.0}],
     ]
-    assert further(prompts, responses, RunConfig()) == [[{}, {}], [{}]]
+    assert score_extra_rewards(prompts, responses, RunConfig()) == [[{}, {}], [{}]]
 
 
 def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
@@ -65,16 +70,20 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
     verify = config_from_tables({"verify": {"also": also, "overlong_tokens": 4}}).verify
     pin = plugins.parse_plugin_name(verify.also[0]).digest
     assert verify.also == [f"{path}:brief@{pin}=0.5", "overlong", f"{path}:marks@{pin}=2"]
-    assert shares_of(verify.also) == {"mine.py:brief": 0.5, "overlong": 1.0, "mine.py:marks": 2.0}
-    assert own_rewards(verify) == [f"{path}:brief@{pin}", f"{path}:marks@{pin}"]
-    assert columns_of(verify) == ("marks",)
+    assert extra_reward_shares(verify.also) == {
+        "mine.py:brief": 0.5,
+        "overlong": 1.0,
+        "mine.py:marks": 2.0,
+    }
+    assert plugin_rewards(verify) == [f"{path}:brief@{pin}", f"{path}:marks@{pin}"]
+    assert reward_columns(verify) == ("marks",)
     config = RunConfig(sample=SampleConfig(max_new_tokens=10), verify=verify)
     prompts = [
         Prompt("a", "ab", "1", columns={"marks": 7}),
         Prompt("b", "ba", "2", columns={"marks": 9}),
     ]
     responses = [[response(8, "abc"), response(2, "")], [response(10, "ba")]]
-    assert further(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config) == [
         [
             {"mine.py:brief": -3.0, "overlong": -0.5, "mine.py:marks": 7.0},
             {"mine.py:brief": 0.0, "overlong": 0.0, "mine.py:marks": 0.0},

@@ -15,8 +15,8 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS, VERIFIERS
-from counterpoise.verify.plugin_reward import Wanted, rewards_of, wanted
-from counterpoise.verify.scores import verified
+from counterpoise.verify.plugin_reward import RewardArguments, check_rewards, reward_arguments
+from counterpoise.verify.scores import score_responses
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "your-data-and-reward.md"
 BLOCKS = re.findall(
@@ -57,10 +57,12 @@ def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_function_of_the_page_that_asks_for_a_column(tmp_path: Path):
     (tmp_path / "passes_tests.py").write_text(source("passes_tests.py"), encoding="utf-8")
     name = f"{tmp_path}/passes_tests.py:score"
-    assert wanted(name) == Wanted((), {"completions": "responses", "tests": "tests"})
+    assert reward_arguments(name) == RewardArguments(
+        (), {"completions": "responses", "tests": "tests"}
+    )
     tests = [{"expected": "4"}, {"expected": "5"}]
     prompt = Prompt("1", "?", "4", columns={"tests": tests})
-    rewards = verified(VERIFIERS.load(name)(), ["4", "4, 5", ""], [prompt] * 3).rewards
+    rewards = score_responses(VERIFIERS.load(name)(), ["4", "4, 5", ""], [prompt] * 3).rewards
     assert rewards == [0.5, 1.0, 0.0]
 
 
@@ -94,16 +96,16 @@ def test_a_function_gets_what_its_parameters_are_called(taken: str, tmp_path: Pa
     )
     prompt = Prompt("1", "P", "A", columns={"tests": [0.5]})
     verifier = VERIFIERS.load(f"{path}:score")(5.0, 2)
-    assert verified(verifier, R, [prompt] * 2).rewards == [1.0, 2.0]
+    assert score_responses(verifier, R, [prompt] * 2).rewards == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
-        ("", r"score() asks for no responses: call one of its parameters `responses`; others may"),
-        ("text", r"score(text) asks for no responses"),
-        ("a: str, b, c=3, *, d", "score(a, b, c, d) asks for no responses"),
-        ("prompts, tests", "score(prompts, tests) asks for no responses"),
+        ("", r"score() has no parameter for the responses: call one of them `resp"),
+        ("text", r"score(text) has no parameter for the responses"),
+        ("a: str, b, c=3, *, d", "score(a, b, c, d) has no parameter for the responses"),
+        ("prompts, tests", "score(prompts, tests) has no parameter for the responses"),
         ("responses, prompts, /", "it cannot be called as score(responses, prompts): 'responses' "),
     ],
 )
@@ -119,8 +121,8 @@ def test_problems_without_the_column_are_one_line(tmp_path: Path):
     """Those of stored rollouts; a task has been asked for the column before."""
     path = tmp_path / "mine.py"
     path.write_text("def score(responses, answers, tests):\n    return []\n")
-    with pytest.raises(PoiseError, match=r"mine\.py:score asks for 'tests', which these problems"):
-        verified(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
+    with pytest.raises(PoiseError, match=r"mine\.py:score needs the column 'tests', which is not"):
+        score_responses(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
 
 
 def test_the_line_of_the_table_names_what_the_file_defines():
@@ -142,7 +144,7 @@ def test_the_line_of_the_table_names_what_the_file_defines():
     ids=["list", "tuple", "array", "tensor"],
 )
 def test_what_a_function_may_return(returned: Any):
-    rewards = rewards_of(returned, 3, "mine.py:score")
+    rewards = check_rewards(returned, 3, "mine.py:score")
     assert rewards == [0.5, -2.0, 1.0]
     assert {type(reward) for reward in rewards} == {float}
 
@@ -178,6 +180,6 @@ def test_what_a_function_may_return(returned: Any):
 )
 def test_what_it_may_not(returned: Any, said: str):
     with pytest.raises(PoiseError) as fault:
-        rewards_of(returned, 3, "mine.py:score")
+        check_rewards(returned, 3, "mine.py:score")
     assert str(fault.value).startswith(said)
     assert "\n" not in str(fault.value)

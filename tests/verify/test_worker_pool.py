@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.verify.worker_pool import Pool
+from counterpoise.verify.worker_pool import WorkerPool
 
 SCRIPTED = "scripted_compare:compare"
 
@@ -18,7 +18,7 @@ SCRIPTED = "scripted_compare:compare"
 @pytest.fixture
 def pool(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)  # the worker searches its owner's path
-    pool = Pool(SCRIPTED, timeout_seconds=1.5, workers=2)
+    pool = WorkerPool(SCRIPTED, timeout_seconds=1.5, workers=2)
     yield pool
     pool.close()
 
@@ -93,7 +93,7 @@ def test_close_leaves_no_process_and_the_pool_can_be_used_again(pool):
 
 
 def test_a_forgotten_pool_ends_its_workers(pool):
-    other = Pool(SCRIPTED, timeout_seconds=1.5, workers=1)
+    other = WorkerPool(SCRIPTED, timeout_seconds=1.5, workers=1)
     other.run([("a", "a")])
     (pid,) = pids(other)
     del other
@@ -125,8 +125,8 @@ def test_the_worker_is_light(pool):
 def test_workers_end_when_their_owner_is_killed():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from counterpoise.verify.worker_pool import Pool\n"
-        "pool = Pool('scripted_compare:compare', 1.5, 1)\n"
+        "from counterpoise.verify.worker_pool import WorkerPool\n"
+        "pool = WorkerPool('scripted_compare:compare', 1.5, 1)\n"
         "pool.run([('a', 'a')])\n"
         "print(pool._workers[0].process.pid, flush=True)\n"
         "input()\n"
@@ -162,11 +162,11 @@ def test_the_alarm_ends_a_hung_worker_that_nobody_kills():
 
 @pytest.mark.parametrize(("timeout_seconds", "workers"), [(1.0, 0), (0.0, 1)])
 def test_a_pool_that_could_do_nothing_is_refused(timeout_seconds, workers):
-    with pytest.raises(PoiseError, match=r"verify\.workers is at least 1"):
-        Pool(SCRIPTED, timeout_seconds, workers)
+    with pytest.raises(PoiseError, match=r"use at least 1 worker and more than 0 seconds"):
+        WorkerPool(SCRIPTED, timeout_seconds, workers)
 
 
 @pytest.mark.parametrize("compare", ["no_such_module:compare", "os:no_such_function"])
 def test_a_worker_that_cannot_start_is_an_error_with_the_remedy(compare):
     with pytest.raises(PoiseError, match=r"cannot start.*python -m counterpoise\.verify\.worker"):
-        Pool(compare, timeout_seconds=1.5, workers=1).run([("a", "a")])
+        WorkerPool(compare, timeout_seconds=1.5, workers=1).run([("a", "a")])

@@ -1,6 +1,6 @@
-"""The `poise` command: a file for each subcommand, listed here in the order of --help.
+"""The `poise` command: one file per subcommand, registered here in the order of --help.
 
-Heavy imports wait until a command needs them, so --help is instant.
+Commands import torch and the other heavy packages when they run, so --help is instant.
 """
 
 from __future__ import annotations
@@ -55,57 +55,94 @@ app.command()(bench.bench)
 app.command()(doctor.doctor)
 
 
-# After Ctrl-C or SIGTERM; those in SAID know more, such as the folder, and say it themselves.
-SAID = {"demo", "eval", "experiment", "train"}
-GOES_ON = {
-    "study": "; the same command goes on",
-    "warmup": "; unless it said 'saved', the same command with --resume goes on",
+# These commands print their own message after Ctrl-C or SIGTERM, because it names the run folder.
+REPORT_INTERRUPTS_THEMSELVES = {"demo", "eval", "experiment", "train"}
+RESUME_HINTS = {
+    "study": "; the same command continues",
+    "warmup": "; unless it said 'saved', the same command with --resume continues",
 }
-# Faults of a disk or of a path that was named: not ours, wherever they come up.
-OF_THE_MACHINE = {
+# Errors of a disk or of a path that the user named. They can come up anywhere and are not bugs.
+MACHINE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
-UsageError: Any = typer.BadParameter.__bases__[0]  # typer exports only what is made of it
+# What TRL and verl have as options of a run is a flag of `poise train`.
+FLAGS_OF_OTHER_TRAINERS = {
+    "output_dir": "--out",
+    "default_local_dir": "--out",
+    "resume_from_checkpoint": "--resume",
+    "resume_mode": "--resume",
+}
+UsageError: Any = typer.BadParameter.__bases__[0]  # typer does not export the class itself
 
 
 def main() -> None:
-    """Run the command; a fault of the user's is one line and exit code 2."""
-    replace_unencodable()
+    """Run the command. A mistake of the user becomes one line on stderr and exit code 2."""
+    replace_unencodable()  # before the first output, which may be an error message
     check_arguments(sys.argv[1:])
     try:
+        # Without standalone mode typer raises its errors instead of printing a box of ten lines.
         with sigterm_as_interrupt():
             code = app(prog_name="poise", standalone_mode=False)
     except PoiseError as fault:
-        leave(str(fault))
+        exit_with_error(str(fault))
     except OSError as fault:
-        if fault.errno not in OF_THE_MACHINE or fault.filename is None:
+        if fault.errno not in MACHINE_ERRORS or fault.filename is None:
             raise
-        leave(f"{fault.filename}: {fault.strerror}; mend that or name another place")
+        exit_with_error(f"{fault.filename}: {fault.strerror}; correct that or choose another path")
     except UsageError as fault:
-        said = fault.format_message().rstrip(".")
-        if not said:  # no arguments at all: the help has been printed
+        message = fault.format_message().rstrip(".")
+        if not message:  # called without any arguments: the help has been printed
             sys.exit(2)
-        where = fault.ctx.command_path if fault.ctx else "poise"
-        leave(f"{said[:1].lower()}{said[1:]} (see {where} --help)")
-    if code == 130:  # typer's answer to Ctrl-C, or a command's own, which has said so
+        command_path = fault.ctx.command_path if fault.ctx else "poise"
+        message = f"{message[:1].lower()}{message[1:]}"
+        if type(fault).__name__ == "NoSuchOption":
+            message = suggest_set(message, fault)
+        exit_with_error(f"{message} (see {command_path} --help)")
+    if code == 130:  # interrupted: typer's exit code, or that of a command which has reported it
         command = sys.argv[1] if len(sys.argv) > 1 else ""
-        if command not in SAID:
-            echo_message(f"poise: stopped{GOES_ON.get(command, '')}")
+        if command not in REPORT_INTERRUPTS_THEMSELVES:
+            echo_message(f"poise: stopped{RESUME_HINTS.get(command, '')}")
     sys.exit(code)
 
 
+def suggest_set(message: str, fault: Any) -> str:
+    """The message for an unknown flag; `--lr` of a command with --set suggests --set update.lr."""
+    from counterpoise.config.load import list_options
+    from counterpoise.config.search_options import find_remark, suggest_option
+
+    flag = fault.option_name
+    flags = {name for parameter in fault.ctx.command.params for name in parameter.opts}
+    renamed = FLAGS_OF_OTHER_TRAINERS.get(flag.lstrip("-").replace("-", "_"))
+    if renamed in flags:
+        return f"no such option: {flag}; did you mean {renamed}?"
+    # A misspelled flag (--rsume) is not an option of a run, so similar spellings do not count when
+    # the parser has found similar flags.
+    suggestion = (
+        suggest_option(flag, list_options(), exact=bool(fault.possibilities))
+        if "--set" in flags
+        else None
+    )
+    if suggestion is None:
+        return message
+    remark = find_remark(flag)
+    return f"no such option: {flag}; did you mean --set {suggestion}=...?{remark and f' {remark}'}"
+
+
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are not UTF-8 before anything is done: config.toml cannot hold them, nor
-    can safetensors write a model to such a path, which would come out only after the training."""
+    """Refuse arguments that are not UTF-8.
+
+    config.toml cannot hold them and safetensors cannot write a model to such a path, which would
+    otherwise only show when training has finished.
+    """
     for argument in arguments:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            leave(f"'{argument}' is not UTF-8: name it otherwise")
+            exit_with_error(f"'{argument}' is not UTF-8: choose another name")
 
 
-def leave(fault: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    echo_message(f"poise: {fault}")
+def exit_with_error(message: str) -> NoReturn:
+    """Print one line and exit with code 2."""
+    echo_message(f"poise: {message}")
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The `poise` application, and what several commands take."""
+"""The `poise` application, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="markdown",
-    help="""Critic-free RL in which the batch is an object.
+    help="""Critic-free RL of language models (the GRPO family) with named batching rules.
 
 **poise demo** trains the embedded model in a few minutes on two CPU cores.
-**poise train** runs a TOML file. **poise plan** shows which rollouts would share an update.
-**poise report** turns a run folder into one HTML page. **poise study** reproduces the paper.""",
+**poise train** trains a model as a TOML file describes. **poise plan** shows which rollouts
+would share an optimizer step. **poise report** turns a run folder into one HTML page.
+**poise study** reproduces the figures of the paper.""",
 )
 
-Set = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -32,11 +33,11 @@ Set = Annotated[
         help="Override an option: section.option=value. Repeatable; see `poise options`.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the run.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         echo(f"counterpoise {__version__}")
         raise typer.Exit
 
@@ -44,7 +45,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def poise(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""`poise bench`: how fast, how large and how exact on this machine."""
+"""`poise bench`: measure speed, memory and numerical agreement on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 def bench(
     parts: Annotated[
-        str, typer.Option("--parts", help="Of peer, sampler, update, agreement, monitor, growth.")
+        str,
+        typer.Option("--parts", help="Any of peer, sampler, update, agreement, monitor, growth."),
     ] = "peer,sampler,update,agreement,monitor",
     model: Annotated[
         str,
@@ -20,43 +21,53 @@ def bench(
     ] = "",
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", min=0, help="What has not begun by then is skipped."),
+        typer.Option("--minutes", min=0, help="Skip what has not started after this many minutes."),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--json", help="Every repeat, the versions, and the tables.")
+        Path, typer.Option("--json", help="File for every repeat, the versions and the tables.")
     ] = Path("out/bench.json"),
     profile: Annotated[
-        str, typer.Option("--profile", help="List the kernels of this part instead.")
+        str,
+        typer.Option(
+            "--profile", help="Instead of measuring, list the kernels of this part by time."
+        ),
     ] = "",
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="An option of the update: update.micro_tokens=16384."),
     ] = None,
     growth: Annotated[
-        str, typer.Option("--growth", help="Of rollouts, length, size; or points: length=2048.")
+        str,
+        typer.Option(
+            "--growth", help="Only these axes (rollouts, length, size) or points (length=2048)."
+        ),
     ] = "",
 ) -> None:
-    """Measure this machine: how fast, how large and how exact, against peers and floors.
+    """Measure speed, memory and numerical agreement on this machine, against peers and bounds.
 
-    - **peer** a whole GRPO iteration, ours and TRL's where `trl==1.16.0` is installed
-    - **sampler** against transformers' generate, and against bytes over the copy rate
-    - **update** against a padded one, and against FLOP over the matrix rate
-    - **agreement** of sampler and trainer, and of the gradient with float32
-    - **monitor** what the microscope adds to an iteration
-    - **growth** with rollouts, response length and model size
+    - **peer**: a whole GRPO iteration, ours and (where `trl==1.16.0` is installed) TRL's
+    - **sampler**: against `generate` of transformers, and against the memory bandwidth
+    - **update**: against an update with padding, and against the matrix throughput
+    - **agreement**: of the log-probabilities of sampler and trainer, and of the gradient with
+      float32
+    - **monitor**: the time that the online monitor adds to an iteration
+    - **growth**: time and memory against rollouts, response length and model size
 
-    Sizes are those of the machine: the embedded model on a CPU (a few minutes on two cores), 64 x 8
-    rollouts of SmolLM2-135M's shape and the update of Qwen3-1.7B's on a GPU (about four minutes on
-    an H200, growth another four). On a GPU each bar of docs/results/speed.md is a pass or a miss.
+    Sizes suit the machine. On a CPU it is the embedded model (a few minutes on two cores). On a
+    GPU it is 64 x 8 rollouts of the shape of SmolLM2-135M and the update of Qwen3-1.7B (about four
+    minutes on an H200, and four more for growth), and each bar of docs/results/speed.md is reported
+    as met or missed.
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts growth --minutes 5`
     - `poise bench --parts growth --growth length=2048,size`
     - `poise bench --model smollm2 --parts agreement`
+    - `poise bench --profile sampler`
     """
     from counterpoise.lab.speed.run import BenchOptions, run
     from counterpoise.lab.speed.tables import make_console
 
+    # Sizes and rates are chosen when the device is known, in run().
     points = [text.strip() for text in growth.split(",") if text.strip()]
     run(
         BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points),

@@ -1,4 +1,4 @@
-"""`poise contamination`: training prompts that are in a benchmark."""
+"""`poise contamination`: find training prompts that are benchmark problems."""
 
 from __future__ import annotations
 
@@ -16,27 +16,35 @@ if TYPE_CHECKING:
 
 
 def contamination(
-    train: Annotated[Path, typer.Option("--train", "-t", help="JSON lines with a problem each.")],
+    train: Annotated[
+        Path,
+        typer.Option("--train", "-t", help="The training file: JSON Lines with one problem each."),
+    ],
     evals: Annotated[
         list[str],
-        typer.Option("--eval", "-e", help="Benchmarks, JSON lines too: one or more files."),
+        typer.Option("--eval", "-e", help="Benchmark files, JSON Lines too: one or more."),
     ],
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    # An option takes one value, so the files that a shell expands after the first end up here.
+    more_evals: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     clean: Annotated[
         Path | None,
         typer.Option("--write-clean", help="Write the training file without the copies."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The pairs side by side: an HTML file."),
+        typer.Option("--out", "-o", help="HTML file that shows the pairs side by side."),
     ] = None,
     field: Annotated[
-        str, typer.Option("--problem-field", help="Of the training file: a problem's text.")
+        str,
+        typer.Option(
+            "--problem-field", help="Field of the training file with the text of a problem."
+        ),
     ] = "problem",
     eval_field: Annotated[
-        str, typer.Option("--eval-field", help="Of the benchmarks: a problem's text.")
+        str,
+        typer.Option("--eval-field", help="Field of the benchmarks with the text of a problem."),
     ] = "problem",
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, with texts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the texts.")] = False,
 ) -> None:
     """Find training prompts that are benchmark problems: copied, reworded or translated.
 
@@ -50,33 +58,35 @@ def contamination(
     from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
     items = read_items(train, field)
-    files = [Path(name) for name in [*evals, *(more or [])]]
-    found = find_overlap(items, read_benchmarks(files, eval_field))
-    said = []
+    files = [Path(name) for name in [*evals, *(more_evals or [])]]
+    overlap = find_overlap(items, read_benchmarks(files, eval_field))
+    written_files = []
     if clean is not None:
-        kept = write_clean(items, found.train_copies(), clean)
-        said.append(f"clean  {clean}: {kept:,} of {len(items):,} prompts")
+        num_clean = write_clean(items, overlap.train_copies(), clean)
+        written_files.append(f"clean  {clean}: {num_clean:,} of {len(items):,} prompts")
     if out is not None:
         from counterpoise.report.pages.contamination import write_contamination_page
 
-        said.append(f"page   {write_contamination_page(overlap_to_data(found), train.stem, out)}")
+        page = write_contamination_page(overlap_to_data(overlap), train.stem, out)
+        written_files.append(f"page   {page}")
+    # Files are written with --json too; only the printed summary differs.
     if as_json:
-        echo(json.dumps(overlap_to_data(found)))
+        echo(json.dumps(overlap_to_data(overlap)))
         return
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
-    console.print(_table(found))
+    console.print(_overlap_table(overlap))
     console.print(
-        f"{len(found.train_copies()):,} of {found.train:,} training prompts are copies "
-        f"({found.seconds:.1f} s)",
+        f"{len(overlap.train_copies()):,} of {overlap.train:,} training prompts are copies "
+        f"({overlap.seconds:.1f} s)",
         highlight=False,
     )
-    for line in said:
+    for line in written_files:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(found: OverlapReport) -> Table:
+def _overlap_table(overlap: OverlapReport) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -87,8 +97,8 @@ def _table(found: OverlapReport) -> Table:
     table.add_column("benchmark", overflow="fold")
     for name in ("problems", "copied", *KINDS):
         table.add_column(name, justify="right", style="dim" if name == "related" else "")
-    for name, size in found.benchmarks.items():
-        counts = [str(count or "-") for count in found.counts_by_kind(name).values()]
-        copied = Text(str(found.count_copied(name)), style="bold")
+    for name, size in overlap.benchmarks.items():
+        counts = [str(count or "-") for count in overlap.counts_by_kind(name).values()]
+        copied = Text(str(overlap.count_copied(name)), style="bold")
         table.add_row(Text(one_line(name)), f"{size:,}", copied, *counts)
     return table

@@ -1,4 +1,4 @@
-"""`poise credit`: what a weighting of tokens makes of a run's rollouts."""
+"""`poise credit`: show how token weights distribute credit over a run's rollouts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Names = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help=f"Token weights: {', '.join(TOKEN_WEIGHTS)}. Several by commas, each with settings of "
-        "its own as NAME:setting=value; docs/reference/credit-methods.md says what they are.",
+        help=f"Token weights: {', '.join(TOKEN_WEIGHTS)}. Several with commas between them, each "
+        "with its own settings as NAME:setting=value (docs/reference/credit-methods.md).",
     ),
 ]
 
@@ -25,28 +25,28 @@ def credit(
     run: Annotated[Path, typer.Argument(help="A run folder, or an imported one.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--settings", help="Of the weights, as share=0.3. Repeatable."),
+        typer.Option("--settings", help="A setting of the weights, such as share=0.3. Repeatable."),
     ] = None,
     iteration: Annotated[
         int | None,
         typer.Option(
-            "--iteration", "-i", help="Default: the last whose weights the run still has."
+            "--iteration", "-i", help="Default: the last one whose model weights are stored."
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="Who reads the rollouts, in place of the run's own weights."
+            "--model", "-m", help="Model that scores the rollouts. Default: the run's own."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The HTML file; default RUN/credit.html.")
+        Path | None, typer.Option("--out", "-o", help="The HTML file. Default: RUN/credit.html.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Machine-readable, with the weight of every token.")
+        bool, typer.Option("--json", help="Print JSON, with the weight of every token.")
     ] = False,
 ) -> None:
-    """Show what token weights make of a run's rollouts: numbers here, every token on a page.
+    """Show how token weights distribute credit: a summary here, every token on an HTML page.
 
     - `poise credit cancellation out/demo`
     - `poise credit high_entropy out/demo --settings share=0.3 --iteration 31`
@@ -58,25 +58,28 @@ def credit(
 
     from counterpoise.terminal import TerminalConsole
 
+    # Progress goes to stderr, so that the JSON on stdout can be piped.
     errors = TerminalConsole(stderr=True)
     with errors.status("loading") as status:
         from counterpoise.lab.credit_view.result import compare_weightings
 
-        def tell(doing: str) -> None:
-            status.update(Text(one_line(doing)))
+        def show_progress(activity: str) -> None:
+            status.update(Text(one_line(activity)))
 
-        found = compare_weightings(names, run, tuple(settings or ()), iteration, model, tell)
-    # The numbers before the page: a page that cannot be written costs none of them.
+        comparison = compare_weightings(
+            names, run, tuple(settings or ()), iteration, model, show_progress
+        )
+    # Print the numbers before writing the page: if the page cannot be written, they are not lost.
     console = TerminalConsole(quiet=as_json)
     if as_json:
-        echo(json.dumps(found.to_json()))
+        echo(json.dumps(comparison.to_json()))
     else:
         from counterpoise.lab.credit_view.table import credit_table
 
-        console.print(credit_table(found), highlight=False)
+        console.print(credit_table(comparison), highlight=False)
     if out or not as_json:
         with errors.status("writing the page"):
             from counterpoise.lab.credit_view.page import write_credit_page
 
-            page = write_credit_page(found, out)
+            page = write_credit_page(comparison, out)
         console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

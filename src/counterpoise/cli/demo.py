@@ -1,4 +1,4 @@
-"""`poise demo`: the embedded model, trained in a few minutes."""
+"""`poise demo`: train the embedded model in a few minutes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Set
+from counterpoise.cli.app import SetOption
 
 
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for the run; default out/demo, or demo-2, ..."),
+        typer.Option("--out", "-o", help="Folder for the run. Default: out/demo, or demo-2, ..."),
     ] = None,
-    sets: Set = None,
+    sets: SetOption = None,
 ) -> None:
     """Train the embedded model with QB and RB for 40 iterations, and report what changed.
 
-    Needs no network and no GPU. The run is runs/demo.toml; every option can be overridden:
+    Needs no network and no GPU. This is `poise train demo`; every option can be overridden:
 
         poise demo --set batch.composer=shuffled --set balance.tau=0
     """
-    from counterpoise.cli.running import fresh, train_natively
+    from counterpoise.cli.train_at_terminal import find_unused_folder, train_natively
     from counterpoise.config.load import load_config
 
-    train_natively(load_config("demo", sets or []), out or fresh(Path("out/demo")), resume=False)
+    train_natively(
+        load_config("demo", sets or []), out or find_unused_folder(Path("out/demo")), resume=False
+    )

@@ -1,4 +1,4 @@
-"""`poise doctor`: what this machine can run."""
+"""`poise doctor`: check what this machine can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def doctor() -> None:
-    """Say what this machine can run, and check the whole path on a tiny run."""
-    from counterpoise.cli.machine_check import examine
+    """Show what this machine can run, and check a tiny run from sampling to report."""
+    from counterpoise.cli.machine_check import examine_machine
 
-    raise typer.Exit(0 if examine() else 1)
+    raise typer.Exit(0 if examine_machine() else 1)

@@ -1,4 +1,4 @@
-"""`poise eval`: models on benchmarks, with intervals."""
+"""`poise eval`: evaluate models on benchmarks, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,58 +15,69 @@ from counterpoise.terminal import echo, echo_message
 if TYPE_CHECKING:
     from counterpoise.lab.evaluate.plan import EvaluationOptions
 
-BENCH = ",".join(PAPER)
+PAPER_BENCHMARKS = ",".join(PAPER)
 
 Models = Annotated[
     list[str],
-    typer.Argument(help="'embedded', 'smollm2', a folder, a run, or a hub id; several."),
+    typer.Argument(help="'embedded', 'smollm2', a model folder, a run, or a hub id; one or more."),
 ]
 Bench = Annotated[
     str,
-    typer.Option("--bench", "-b", help="By commas; see above.", show_default="the paper's six"),
+    typer.Option(
+        "--bench",
+        "-b",
+        help="Names with commas between them; see above.",
+        show_default="the paper's six",
+    ),
 ]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="A folder of JSON lines; without it, the hub.")
+    Path | None, typer.Option("--data", help="A folder of JSON Lines files; without it, the hub.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 Temperature = Annotated[
-    str, typer.Option("--temperature", "-t", help="0.6; with --sweep a list, 1.0,0.6.")
+    str, typer.Option("--temperature", "-t", help="Default 0.6; with --sweep a list: 1.0,0.6.")
 ]
-TopP = Annotated[str, typer.Option("--top-p", help="0.95; with --sweep a list, 0.7,0.95.")]
+TopP = Annotated[str, typer.Option("--top-p", help="Default 0.95; with --sweep a list: 0.7,0.95.")]
 Sweep = Annotated[
-    bool, typer.Option("--sweep", help="Every temperature with every top-p: Table 4.")
+    bool,
+    typer.Option("--sweep", help="Evaluate every temperature with every top-p, as in Table 4."),
 ]
 Samples = Annotated[
-    str, typer.Option("--samples", "-n", help="For all, or some: 8 or aime24=8,math500=4.")
+    str,
+    typer.Option(
+        "--samples", "-n", help="Responses per problem, for all or some: 8 or aime24=8,math500=4."
+    ),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Only the first problems of each.")
+    int | None, typer.Option("--limit", min=1, help="Only the first problems of each benchmark.")
 ]
 Template = Annotated[
     str | None,
     typer.Option(
-        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as it was trained)."
+        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (the one of its training)."
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", min=1, help="Of a response; default 8192 where it fits."),
+    typer.Option(
+        "--max-tokens", min=1, help="Per response. Default: 8192, or what the model allows."
+    ),
 ]
 Fields = Annotated[
-    str, typer.Option("--fields", help="What a file calls them: problem=question,answer=gold.")
+    str, typer.Option("--fields", help="Field names of the files: problem=question,answer=gold.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of every draw.")]
-Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Responses drawn together.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the sampler.")]
+Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Responses sampled together.")]
 Sampler = Annotated[str, typer.Option("--sampler", help="native or vllm.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
 Verifier = Annotated[str, typer.Option("--verifier", help="math, exact or FILE.py:FUNCTION.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The numbers to stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def evaluate(
     models: Models,
-    bench: Bench = BENCH,
+    bench: Bench = PAPER_BENCHMARKS,
     data: Data = None,
     out: Out = Path("out/eval"),
     temperature: Temperature = "",
@@ -85,12 +96,12 @@ def evaluate(
     verifier: Verifier = "math",
     as_json: AsJson = False,
 ) -> None:
-    """Judge models on benchmarks: avg@k, pass@k, maj@k, each with a 95 % interval.
+    """Evaluate models on benchmarks: avg@k, pass@k, maj@k, each with a 95 % interval.
 
-    aime24, aime25, amc23, amc83 are asked 32 times (avg@32), olympiadbench, minerva, math500, gsm8k
-    and math once (pass@1), at temperature 0.6 and top-p 0.95. Any other NAME is NAME.jsonl of
-    --data. Results are written problem by problem: the same command goes on where it was stopped,
-    and a further model or benchmark is added to the folder.
+    Problems of aime24, aime25, amc23 and amc83 get 32 responses each (avg@32), those of
+    olympiadbench, minerva, math500, gsm8k and math one (pass@1), at temperature 0.6 and top-p 0.95.
+    Any other NAME is NAME.jsonl of --data. Results are written problem by problem: the same
+    command continues where it stopped, and further models or benchmarks are added to the folder.
 
     - `poise eval out/before out/after --data data --out out/eval`
     - `poise eval embedded --bench gsm8k --data data --limit 100`
@@ -100,28 +111,43 @@ def evaluate(
     from counterpoise.lab.evaluate.sweep import parse_settings
 
     options = EvaluationOptions(
-        models, out, [name for name in bench.split(",") if name], data,
+        models=models,
+        out=out,
+        benchmarks=[name for name in bench.split(",") if name],
+        data=data,
         settings=parse_settings(temperature, top_p, sweep=sweep),
-        samples={name: whole(value) for name, value in pairs("--samples", samples).items()},
-        template=template, max_new_tokens=max_tokens, limit=limit, fields=pairs("--fields", fields),
-        seed=seed, rows=rows, sampler=sampler, device=device, dtype=dtype, verifier=verifier,
+        samples={
+            name: parse_sample_count(count)
+            for name, count in parse_pairs("--samples", samples).items()
+        },
+        template=template,
+        max_new_tokens=max_tokens,
+        limit=limit,
+        fields=parse_pairs("--fields", fields),
+        seed=seed,
+        rows=rows,
+        sampler=sampler,
+        device=device,
+        dtype=dtype,
+        verifier=verifier,
+        # At least two: while one comparison hangs until its time limit, the other continues.
         verify_workers=max(2, min(8, os.cpu_count() or 2)),
-    )  # fmt: skip
-    judge(options, as_json=as_json)
+    )
+    run_evaluation(options, as_json=as_json)
 
 
-def judge(options: EvaluationOptions, *, as_json: bool) -> None:
-    """Watched at the terminal; then the numbers, and where the page lies."""
-
+def run_evaluation(options: EvaluationOptions, *, as_json: bool) -> None:
+    """Evaluate with live progress, then print the numbers and the path of the page."""
     from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
     from counterpoise.lab.evaluate.run import evaluate as run
     from counterpoise.terminal import TerminalConsole
 
+    # With --json everything but the JSON goes to stderr, so that stdout can be piped.
     console = TerminalConsole(stderr=as_json)
     try:
         summary = run(options, LiveEvaluationProgress(console))
     except KeyboardInterrupt:
-        echo_message("poise: stopped; the same command goes on")
+        echo_message("poise: stopped; the same command continues")
         raise typer.Exit(130) from None
     if as_json:
         import json
@@ -135,22 +161,23 @@ def judge(options: EvaluationOptions, *, as_json: bool) -> None:
     console.print(f"report {write_evaluation_page(options.out)}", highlight=False, markup=False)
 
 
-def pairs(option: str, text: str) -> dict[str, str]:
-    """
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """Parse NAME=VALUE pairs; a bare VALUE, for everything not named, gets the name "".
+
     Example:
-        >>> pairs("--samples", "aime24=8,4")
+        >>> parse_pairs("--samples", "aime24=8,4")
         {'aime24': '8', '': '4'}
     """
-    found: dict[str, str] = {}
-    for part in text.split(",") if text else []:
-        name, _, value = part.rpartition("=")
-        if not value or name in found:
-            raise PoiseError(f"{option} {text}: write NAME=VALUE, a comma between them")
-        found[name] = value
-    return found
+    pairs: dict[str, str] = {}
+    for pair in text.split(",") if text else []:
+        name, _, value = pair.rpartition("=")
+        if not value or name in pairs:
+            raise PoiseError(f"{option} {text}: write NAME=VALUE pairs with commas between them")
+        pairs[name] = value
+    return pairs
 
 
-def whole(value: str) -> int:
+def parse_sample_count(value: str) -> int:
     if not value.isdigit() or not int(value):
-        raise PoiseError(f"--samples: '{value}' is no number of samples")
+        raise PoiseError(f"--samples: '{value}' is not a positive whole number")
     return int(value)

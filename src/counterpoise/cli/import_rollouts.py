@@ -1,4 +1,4 @@
-"""`poise import`: rollouts that other trainers wrote."""
+"""`poise import`: convert rollouts that other trainers have logged."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from counterpoise.terminal import echo
 
 
 def import_rollouts(
-    path: Annotated[Path, typer.Argument(help="What the other trainer wrote: a folder or a file.")],
+    path: Annotated[Path, typer.Argument(help="The folder or file that the other trainer wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the rollouts.")],
     source: Annotated[
-        str | None, typer.Option("--from", help="trl, verl or prime-rl; seen by default.")
+        str | None,
+        typer.Option("--from", help="trl, verl or prime-rl. Default: recognized by the files."),
     ] = None,
     tokenizer: Annotated[
-        str, typer.Option("--tokenizer", help="Of the model that was trained: a folder or hub id.")
+        str,
+        typer.Option("--tokenizer", help="Tokenizer of the trained model: a folder or a hub id."),
     ] = "",
     reward: Annotated[
-        str, typer.Option("--reward", help="TRL: the reward's columns, as correct,form=0.2.")
+        str,
+        typer.Option(
+            "--reward",
+            help="TRL only: the reward columns and their weights, such as correct,form=0.2.",
+        ),
     ] = "",
 ) -> None:
-    """Bring in rollouts that TRL, verl or prime-rl wrote, for `poise plan` and `poise report`.
+    """Convert rollouts logged by TRL, verl or prime-rl, for `poise plan` and `poise report`.
 
-    TRL and verl write texts only, so --tokenizer is needed to count tokens; for prime-rl it adds
-    the texts.
+    TRL and verl log only texts, so --tokenizer is needed to count tokens. prime-rl logs only
+    tokens; there --tokenizer adds the texts.
 
     - `poise import trl_output --out out/theirs --tokenizer Qwen/Qwen3-0.6B`
     - `poise plan out/theirs/rollouts/step_00010.jsonl --composer shuffled`

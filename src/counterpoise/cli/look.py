@@ -1,4 +1,4 @@
-"""`poise look`: one rollout's tokens in the terminal."""
+"""`poise look`: show the tokens of one rollout in the terminal."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ def look(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     step: Annotated[
         int | None,
-        typer.Option("--iteration", "-i", "--step", help="Default: the last that was stored."),
+        typer.Option("--iteration", "-i", "--step", help="Default: the last stored iteration."),
     ] = None,
     row: Annotated[
         int | None,
-        typer.Option("--row", help="Rollout of the batch, counted from 0; default the first."),
+        typer.Option(
+            "--row", help="Index of the rollout in the batch, from 0. Default: the first."
+        ),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            "--by", help="Colour: displacement (default), push, own, others, entropy, logprob, ..."
+            "--by",
+            help="The quantity to colour by: displacement (default), push, own, others, entropy, "
+            "logprob, ...",
         ),
     ] = None,
     token: Annotated[
         int | None,
         typer.Option(
-            "--token", help="Its place in the rollout, from 0: the tokens that pushed it."
+            "--token",
+            help="Position of a token, from 0: also list the tokens that pushed it.",
         ),
     ] = None,
 ) -> None:
@@ -37,12 +42,11 @@ def look(
 
     - `poise look out/demo`
     - `poise look out/demo --iteration 12 --row 3 --by entropy`
-    - `poise look out/demo --row 0 --token 13`: who pushed it
+    - `poise look out/demo --row 0 --token 13`: the tokens that pushed token 13
     """
-
-    from counterpoise.cli.token_view import find
-    from counterpoise.cli.token_view_text import show
+    from counterpoise.cli.token_view import read_token_view
+    from counterpoise.cli.token_view_text import print_token_view
     from counterpoise.terminal import TerminalConsole
 
     with explain_damage(run):
-        show(find(run, step, row, by, token), TerminalConsole())
+        print_token_view(read_token_view(run, step, row, by, token), TerminalConsole())

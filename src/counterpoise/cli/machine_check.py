@@ -1,4 +1,4 @@
-"""`poise doctor`: what this machine can run, and a check of the whole path on a tiny run."""
+"""Check this machine: versions, devices, and a tiny run from sampling to report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from counterpoise.config.load import load_config
 from counterpoise.hosts.check_versions import ADAPTER_REMEDY, EngineHealth, probe_engines
 from counterpoise.terminal import TerminalConsole
 
-OPTIONAL = {
+OPTIONAL_PACKAGES = {
     "datasets": "hub datasets (task.name=hub)",
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
     "gguf": "reading SmolLM2 (model.name=smollm2)",
@@ -25,15 +25,25 @@ OPTIONAL = {
     "tensorboard": "runs in TensorBoard (track.to)",
     "wandb": "runs in Weights & Biases (track.to)",
 }
-REQUIRED = ("torch", "transformers", "safetensors", "numpy", "pyarrow", "math-verify", "altair")
-CHECK = [
+REQUIRED_PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "math-verify",
+    "altair",
+)
+# Small sizes, so that the check is quick. balance.tau=0 makes every iteration train instead of
+# waiting for a balanced batch.
+SELF_CHECK_OPTIONS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "sample.prompts=4", "sample.group_size=4",
     "batch.steps=2", "balance.tau=0", "evaluate.prompts=8", "evaluate.samples=2", "task.size=64",
 ]  # fmt: skip
 
 
-def examine() -> bool:
-    """Print what is there; True when the self-check passed."""
+def examine_machine() -> bool:
+    """Print what is installed, and run the self-check; True if it passed."""
     console = TerminalConsole()
     import torch
 
@@ -47,46 +57,48 @@ def examine() -> bool:
         table.add_row("device", f"{card.name}, {card.total_memory / 1e9:.0f} GB, bfloat16")
     else:
         table.add_row("device", f"CPU, {torch.get_num_threads()} threads, float32")
-    for name in REQUIRED:
+    for name in REQUIRED_PACKAGES:
         table.add_row(name, importlib.metadata.version(name))
-    for name, use in OPTIONAL.items():
-        table.add_row(name, _version(name) or Text(f"not installed: {use}", style="dim"))
+    for name, use in OPTIONAL_PACKAGES.items():
+        table.add_row(name, _installed_version(name) or Text(f"not installed: {use}", style="dim"))
     engines = probe_engines()
     for engine in engines:
-        table.add_row(engine.name, _engine(engine))
+        table.add_row(engine.name, _describe_engine(engine))
     console.print(table)
+    # Faults get lines of their own below the table: they are too long for a cell.
     for engine in engines:
         for fault in engine.faults:
             console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
         if engine.faults:
             console.print(f"      {engine.remedy}: {ADAPTER_REMEDY}", highlight=False, markup=False)
-    return self_check(console)
+    return run_self_check(console)
 
 
-def _engine(engine: EngineHealth) -> Text:
+def _describe_engine(engine: EngineHealth) -> Text:
     if engine.version is None:
         return Text(f"not installed: {engine.used_by}; {engine.remedy}", style="dim")
     if engine.faults:
         return Text.assemble(f"{engine.version} ", ("not usable", "red"))
-    return Text(f"{engine.version}, as the adapter knows it: {engine.used_by}")
+    return Text(f"{engine.version}, supported: {engine.used_by}")
 
 
-def self_check(console: Console) -> bool:
-    """Two iterations of the demo, a resume that must find nothing to do, and a report."""
+def run_self_check(console: Console) -> bool:
+    """Train two iterations of the demo, resume a finished run, and write a report."""
     from counterpoise.lab.choose_page import write_report
     from counterpoise.loop import train
 
-    config = load_config("demo", CHECK)
+    config = load_config("demo", SELF_CHECK_OPTIONS)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "check"
         folder = train(config, out)
-        before = folder.read("metrics")
+        metrics = folder.read("metrics")
+        # A finished run has nothing left to do: resuming it must not repeat an iteration.
         train(config, out, resume=True)
         checks = {
-            "two iterations ran": len(before) == 2,
-            "an update was made": any(r["steps"] for r in before),
-            "resume repeats nothing": folder.read("metrics") == before,
+            "two iterations ran": len(metrics) == 2,
+            "an update was made": any(record["steps"] for record in metrics),
+            "resume repeats nothing": folder.read("metrics") == metrics,
             "report is written": write_report(out).stat().st_size > 0,
         }
     for name, passed in checks.items():
@@ -100,7 +112,7 @@ def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
-def _version(name: str) -> str:
+def _installed_version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

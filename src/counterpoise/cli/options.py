@@ -1,4 +1,4 @@
-"""`poise options`: every option with its default and its reason."""
+"""`poise options`: list or search the options of a run, with defaults and explanations."""
 
 from __future__ import annotations
 
@@ -10,20 +10,38 @@ from counterpoise.errors import PoiseError
 
 
 def options(
-    like: Annotated[str, typer.Argument(help="Only options whose name contains this.")] = "",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]",
+            help="Only options that this word may mean: part of a name, TRL's or verl's name for "
+            "it, or a word of an explanation.",
+        ),
+    ] = None,
 ) -> None:
-    """List every option of a run with its default and its reason."""
+    """List the options of a run, each with its default and what it does; best matches first.
+
+    - `poise options update`: a section
+    - `poise options learning_rate`: what TRL calls update.lr
+    - `poise options reward`: everything about rewards
+    """
     from rich.table import Table
+    from rich.text import Text
 
     from counterpoise.config.load import list_options as all_options
+    from counterpoise.config.search_options import find_remark, search_options
     from counterpoise.terminal import TerminalConsole
 
+    query = " ".join(words or [])
+    matches = search_options(query, all_options()) if query else all_options()
+    if not matches:
+        raise PoiseError(f"no option is like '{query}'; `poise options` lists them all")
     table = Table(
         "option", "default", "what it does", box=None, header_style="bold", pad_edge=False
     )
-    for name, default, doc in all_options():
-        if like in name:
-            table.add_row(name, default, doc)
-    if not table.row_count:
-        raise PoiseError(f"no option contains '{like}'; `poise options` lists them all")
-    TerminalConsole().print(table)
+    for name, default, explanation in matches:
+        table.add_row(name, default, explanation)
+    console = TerminalConsole()
+    console.print(table)
+    if remark := find_remark(query):
+        console.print(Text(f"\n{remark}"), highlight=False)

@@ -1,4 +1,4 @@
-"""`poise plan`: which rollouts would share an optimizer step."""
+"""`poise plan`: show which rollouts would share an optimizer step."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ def plan(
     rollouts: Annotated[
         Path,
         typer.Argument(
-            help="JSON lines with prompt_id, reward, and response_tokens or num_tokens."
+            help="A JSON Lines file with prompt_id, reward, and response_tokens or num_tokens."
         ),
     ],
     composer: Annotated[
-        str, typer.Option("--composer", "-c", help="Which rows share a step; see batch.composer.")
+        str,
+        typer.Option(
+            "--composer",
+            "-c",
+            help="The rule that decides which rows share a step; see batch.composer.",
+        ),
     ] = "grouped",
-    steps: Annotated[int, typer.Option("--steps", "-k", help="Optimizer steps.")] = 4,
+    steps: Annotated[int, typer.Option("--steps", "-k", help="Number of optimizer steps.")] = 4,
     credit: Annotated[
-        str, typer.Option("--credit", help="Rewards -> advantages; see credit.name.")
+        str, typer.Option("--credit", help="How rewards become advantages; see credit.name.")
     ] = "grpo",
-    seed: Annotated[int, typer.Option("--seed", help="Of the composer.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the composer.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show which rollouts would share an optimizer step: a dry run on any rollout file.
+    """Show which rollouts would share an optimizer step, without training.
 
     - `poise plan out/demo/rollouts/step_00001.jsonl --composer shuffled --steps 4`
     """
@@ -40,6 +45,7 @@ def plan(
         echo(json.dumps(planned))
         return
 
+    # rich takes a noticeable time to import, and JSON does not need it.
     from counterpoise.cli.plan_table import plan_table
     from counterpoise.terminal import TerminalConsole
 

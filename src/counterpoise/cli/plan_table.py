@@ -1,4 +1,4 @@
-"""A plan as a table in the terminal: one line a step, then what the numbers say."""
+"""A plan as a table in the terminal: one line per step, then a summary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from counterpoise.terminal import one_line
 
 
 def plan_table(planned: dict[str, Any]) -> Group:
-    """Render what `batch/plan_rollouts.plan_file` returns."""
-    d = planned["describe"]
+    """Render the result of `batch/plan_file.plan_file`."""
+    totals = planned["describe"]
     table = Table(
         "step", "rows", "tokens", "positive", "cross-advantage", box=None, header_style="bold"
     )
@@ -22,29 +22,32 @@ def plan_table(planned: dict[str, Any]) -> Group:
         column.justify = "right"
     for step, (rows, tokens, share, cross) in enumerate(
         zip(
-            d["rows_per_step"],
-            d["tokens_per_step"],
-            d["positive_share_per_step"],
-            d["cross_advantage_sum"],
+            totals["rows_per_step"],
+            totals["tokens_per_step"],
+            totals["positive_share_per_step"],
+            totals["cross_advantage_sum"],
             strict=True,
         ),
-        start=1,  # as in the report and in `poise look`
+        start=1,  # numbered as in the report and in `poise look`
     ):
-        table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _share(share), f"{cross:+.2f}")
+        table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _percent(share), f"{cross:+.2f}")
     lines = [
-        f"{one_line(display_name(planned['rule']))}: {d['rows']:,} rows of {d['groups']:,} groups, "
-        f"{d['rows_without_signal']:,} without signal",
-        f"groups split across steps   {d['split_groups']:,} ({_share(d['split_share'])})",
-        f"largest |sum of advantages| {d['max_abs_group_advantage_sum']:.3f}   (whole groups: 0)",
-        f"token imbalance             {d['token_imbalance']:.4f}  (heaviest step over mean)",
-        f"positive rows with signal   {_share(d['positive_share'])}",
-        f"shared token types          {_share(d['shared_token_share'])}",
+        f"{one_line(display_name(planned['rule']))}: {totals['rows']:,} rows of "
+        f"{totals['groups']:,} groups, "
+        f"{totals['rows_without_signal']:,} without signal",
+        f"groups split across steps   {totals['split_groups']:,} "
+        f"({_percent(totals['split_share'])})",
+        f"largest |sum of advantages| {totals['max_abs_group_advantage_sum']:.3f}   "
+        "(whole groups: 0)",
+        f"token imbalance             {totals['token_imbalance']:.4f}  (heaviest step over mean)",
+        f"positive rows with signal   {_percent(totals['positive_share'])}",
+        f"shared token types          {_percent(totals['shared_token_share'])}",
         "",
-        "cross-advantage: sum of A_i A_j, i and j two rows of a group in the step; the lower, the "
-        "more of what they share cancels (eq. 14)",
+        "cross-advantage: the sum of A_i A_j over pairs of rows of the same group in the step; the "
+        "lower it is, the more of their common gradient cancels (eq. 14)",
     ]
     return Group(Text(lines[0], style="bold"), Text(), table, Text(), Text("\n".join(lines[1:])))
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"

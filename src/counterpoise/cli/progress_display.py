@@ -1,6 +1,6 @@
-"""The live progress of a run: a bar with the time left, and the numbers of the last iteration.
+"""Live progress of a run: a bar with the remaining time, and the last iteration's numbers.
 
-On a terminal the lines are drawn in place; elsewhere (a log file, CI) every iteration is a line.
+On a terminal the lines are updated in place; elsewhere (a log file, CI) every iteration prints one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from counterpoise.run.observer import RunObserver
 from counterpoise.terminal import one_line
 
 
-class BarAndNumbers(Progress):
-    """The numbers have a line of their own: beside the bar 80 columns would not hold both."""
+class ProgressWithNumbers(Progress):
+    """A progress bar with a line of numbers below: both do not fit into 80 columns side by side."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield from super().get_renderables()
@@ -38,9 +38,11 @@ class BarAndNumbers(Progress):
 
 
 class LiveDisplay(RunObserver):
+    """Prints the events of a run to a console."""
+
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = BarAndNumbers(
+        self.progress = ProgressWithNumbers(
             TextColumn("iteration"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
@@ -48,17 +50,18 @@ class LiveDisplay(RunObserver):
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
+            # Redrawing a bar would fill a log file with control characters.
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("train", total=None, numbers="")
-        self.numbers = ""  # of the last iteration
+        self.numbers = ""  # of the last iteration; shown again after an evaluation
 
     def notify(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False, soft_wrap=True)
 
     def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None:
         tau = config.balance.tau
-        about = Text.assemble(
+        heading = Text.assemble(
             (one_line(config.model.name), "bold"),
             f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
             f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
@@ -66,35 +69,35 @@ class LiveDisplay(RunObserver):
             (one_line(display_name(config.batch.composer)), "bold"),
             f", reward balance tau={tau:g}" if tau else "",
         )
-        self.console.print(about, soft_wrap=True)
+        self.console.print(heading, soft_wrap=True)
         self.progress.update(self.task, total=config.loop.iterations, completed=iteration)
         self.total = config.loop.iterations
         self.progress.start()
 
     def on_iteration(self, record: dict[str, Any]) -> None:
-        self.numbers = numbers = summary(record)
+        self.numbers = numbers = summarize_iteration(record)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def on_evaluation_start(self, problems: int, samples: int) -> None:
-        """In the place of the numbers, until it is done; a log has a line when it is."""
-        told = f"judging {problems:,} held-out problems x {samples}"
-        self.progress.update(self.task, numbers=told)
+        """Replace the numbers until the evaluation ends; a log only gets a line at its end."""
+        activity = f"evaluating {problems:,} held-out problems x {samples}"
+        self.progress.update(self.task, numbers=activity)
 
     def on_evaluation(
         self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
     ) -> None:
         self.progress.update(self.task, numbers=self.numbers)
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
-        told = Text.assemble(
+        message = Text.assemble(
             f"held-out success after {iteration} iterations: ",
             (str(success), "bold"),
             f" ({success.prompts} problems x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",
         )
-        self.console.print(told, soft_wrap=True)
+        self.console.print(message, soft_wrap=True)
 
     def on_finish(self, path: Path) -> None:
         self.progress.stop()
@@ -106,21 +109,22 @@ class LiveDisplay(RunObserver):
         self.progress.stop()
 
 
-def summary(record: dict[str, Any]) -> str:
-    """One line of numbers: success, speed, how the batch was balanced, what the update did."""
+def summarize_iteration(record: dict[str, Any]) -> str:
+    """One line of numbers: success, speed, composition of the batch, effect of the update."""
     if record["batch_rows"]:
         balance = (
             f"batch {record['batch_rows']}, {100 * (record['positive_share'] or 0):.0f} % positive"
         )
     else:
         waiting = record["buffer_positive"] + record["buffer_negative"]
+        # Reward balancing keeps rows back until it has enough of both signs for a batch.
         balance = f"waiting, {waiting} in the buffer"
     speed = f"{record['tokens_per_second']:,.0f} tok/s"
-    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_seen(record)}"
+    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_monitor_numbers(record)}"
 
 
-def _seen(record: dict[str, Any]) -> str:
-    """What the monitor saw: tokens moved against their advantage, and how much cancelled."""
+def _monitor_numbers(record: dict[str, Any]) -> str:
+    """The monitor's shares of tokens moved against their advantage, and of cancelled gradient."""
     if record["flipped"] is None or record["cancellation"] is None:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""`poise report`: a run folder as one HTML page, or several runs on one."""
+"""`poise report`: write a run, or a comparison of several runs, as one HTML page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(
         typer.Argument(
             metavar="FOLDER",
             help="A run, an imported run, an evaluation, or a folder of studies; or two to six "
-            "runs, which are compared.",
+            "runs to compare.",
         ),
     ],
     out: Annotated[
@@ -24,15 +24,15 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="The HTML file; default FOLDER/report.html, and comparison.html in the folder of "
-            "the first run for several.",
+            help="The HTML file. Default: FOLDER/report.html; for several runs, comparison.html in "
+            "the folder of the first.",
         ),
     ] = None,
 ) -> None:
     """Turn a run, an evaluation or studies into one self-contained HTML page that opens offline.
 
-    Several runs become one page: final numbers side by side, the options that differ, and the
-    curves of one laid over those of the others. Runs are not averaged: that is `poise experiment`.
+    Several runs become one page with their final numbers side by side, the options that differ,
+    and their curves in common charts. To average runs over seeds, use `poise experiment`.
 
     - `poise report out/demo`
     - `poise report out/studies --out studies.html`

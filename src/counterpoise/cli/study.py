@@ -1,4 +1,4 @@
-"""`poise study`: a figure or table of the paper."""
+"""`poise study`: reproduce a figure or table of the paper."""
 
 from __future__ import annotations
 
@@ -7,45 +7,47 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Set
+from counterpoise.cli.app import SetOption
 
 
 def study(
     name: Annotated[
-        str, typer.Argument(help="Studies by name, with commas, or 'all'. Without: the list.")
+        str, typer.Argument(help="Names with commas between them, or 'all'. Without: list them.")
     ] = "",
     model: Annotated[
         str, typer.Option("--model", "-m", help="'embedded', 'smollm2', a folder, or a hub id.")
     ] = "embedded",
     budget: Annotated[
-        str, typer.Option("--budget", "-b", help="'quick' (CPU) or 'full' (a GPU).")
+        str, typer.Option("--budget", "-b", help="'quick' (for a CPU) or 'full' (for a GPU).")
     ] = "quick",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
         "out/studies"
     ),
     again: Annotated[
-        bool, typer.Option("--again", help="Measure again what was measured before.")
+        bool, typer.Option("--again", help="Repeat measurements that are already there.")
     ] = False,
     rollouts: Annotated[
         Path | None,
-        typer.Option("--rollouts", help="A run's, or imported ones, in place of drawing some."),
+        typer.Option(
+            "--rollouts", help="Use stored rollouts of a run or an import instead of sampling."
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", min=0, help="Stop after so long; the same command goes on."),
+        typer.Option("--minutes", min=0, help="Stop after this long; the same command continues."),
     ] = None,
     sizes: Annotated[
         list[str] | None,
-        typer.Option("--size", help="Another size than the budget's: batches=4. Repeatable."),
+        typer.Option("--size", help="Override a size of the budget: batches=4. Repeatable."),
     ] = None,
-    sets: Set = None,
+    sets: SetOption = None,
 ) -> None:
-    """Reproduce a figure or table of the paper: numbers, verdict, table, figure.
+    """Reproduce a figure or table of the paper, with a verdict on its claim.
 
     Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
-    studies of the folder. What was measured before is only judged and drawn again, so an
-    interrupted `poise study all` goes on where it stopped. A study that fails does not take the
-    others with it. --set changes the run that studies draw and train with (runs/demo.toml).
+    studies of the folder. Existing measurements are not repeated, only judged and drawn again, so
+    an interrupted `poise study all` continues where it stopped. If a study fails, the others still
+    run. --set changes the run that the studies sample and train with (the preset `demo`).
 
     `poise study replication` measures nothing: in a checkout of the repository it writes the tables
     and the plot of docs/results/replication.md from docs/data/claims.csv.

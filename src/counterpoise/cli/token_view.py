@@ -1,6 +1,6 @@
-"""`poise look`: one rollout in the terminal, every token coloured by what the update did to it.
+"""Read what `poise look` shows of one rollout: its tokens, and the quantity that colours them.
 
-Here it is found, and what is not there is refused; `token_view_text.py` draws it.
+Requests for data that the run did not store are refused here; `token_view_text.py` draws the rest.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from counterpoise.store.folder import has_plans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
-    """One rollout, and what it is coloured by."""
+class TokenView:
+    """One rollout, and the quantity that its tokens are coloured by."""
 
     plan: dict[str, Any]  # of the iteration
     trace: IterationTrace
     row: int
-    token: int | None  # position of the token that is looked at
+    token: int | None  # position of the selected token
     quantity: TokenQuantity
     pushes: StoredPushes | None
     vocabulary: Vocabulary
@@ -55,62 +55,68 @@ class Sight:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """Of the quantity, for the row's tokens: [T]"""
+        """The quantity for the tokens of the row: [T]"""
         return quantity_values(self.quantity, self.columns)
 
     @property
-    def full(self) -> float:
+    def full_colour(self) -> float:
+        """The size of a value that gets the strongest colour, over all rows of the iteration."""
         return full_colour_size(quantity_values(self.quantity, self.trace.columns))
 
 
-def find(
+def read_token_view(
     path: Path,
     step: int | None = None,
     row: int | None = None,
     by: str | None = None,
     token: int | None = None,
-) -> Sight:
-    """By default the first row of the last iteration; with `token`, what is known of that one."""
+) -> TokenView:
+    """Read the first row of the last stored iteration, unless `step` or `row` say otherwise."""
     planned = has_plans(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
-    iteration = _iteration(run, step, "monitor_every=1" if planned else "--set store.tokens=true")
+    # An imported run was recorded by an adapter, whose option has another name than ours.
+    iteration = _choose_iteration(
+        run, step, "monitor_every=1" if planned else "--set store.tokens=true"
+    )
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
-    row = _row(trace, row)
+    row = _choose_row(trace, row)
     length = len(trace.row_columns(row)["token"])
     if token is not None and not 0 <= token < length:
         raise PoiseError(
             f"row {row} of iteration {iteration} has tokens 0 to {length - 1}, not {token}"
         )
-    return Sight(
+    return TokenView(
         plan=plan,
         trace=trace,
         row=row,
         token=token,
-        quantity=_quantity(trace, by),
+        quantity=_choose_quantity(trace, by),
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
         texts=run.texts_of_plan(plan),
     )
 
 
-def _iteration(run: RunData, step: int | None, remedy: str) -> int:
+def _choose_iteration(run: RunData, step: int | None, remedy: str) -> int:
+    # Tokens and plans are stored by different options, so one may lack what the other has.
     planned = {plan["iteration"] for plan in run.plans}
-    stored = [i for i in stored_iterations(run.path) if i in planned]
-    if not stored and stored_iterations(run.path):
-        raise PoiseError(f"{run.path} kept no rows of its plans: train with store.report=true")
-    if not stored:
+    stored_with_plan = [i for i in stored_iterations(run.path) if i in planned]
+    if not stored_with_plan and stored_iterations(run.path):
+        raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
+    if not stored_with_plan:
         raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
     if step is None:
-        return stored[-1]
-    if step not in stored:
+        return stored_with_plan[-1]
+    if step not in stored_with_plan:
         raise PoiseError(
-            f"{run.path} has no tokens of iteration {step}, only of {format_ranges(stored)}"
+            f"{run.path} has no tokens of iteration {step}, "
+            f"only of {format_ranges(stored_with_plan)}"
         )
     return step
 
 
-def _row(trace: IterationTrace, row: int | None) -> int:
+def _choose_row(trace: IterationTrace, row: int | None) -> int:
     if row is None:
         return min(trace.row_spans)
     if row not in trace.row_spans:
@@ -121,7 +127,9 @@ def _row(trace: IterationTrace, row: int | None) -> int:
     return row
 
 
-def _quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+def _choose_quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+    # The monitor may have been off in this iteration: then only what the update itself computes
+    # is stored, and entropy takes the place of the displacement.
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if by is None:
         return choices.get("displacement") or choices["entropy"]

@@ -1,10 +1,10 @@
-"""One rollout as text: the strip of tokens, its scale, the strongest movers or who pushed one.
+"""Print one rollout: its coloured tokens, the scale, and the strongest tokens or one in detail.
 
-The same numbers, names and scale as the page's token view. Without colour, or with only sixteen,
-a mark stands before a token instead: ▲ ▼ from half the scale on, △ ▽ from a fifth.
+Numbers, names and scale are those of the report's token view. A terminal with no colours, or with
+only sixteen, gets a mark before a token instead: ▲ ▼ from half of the scale on, △ ▽ from a fifth.
 
-Model output is foreign text: it has gone through `visible`, so it cannot move the cursor or ring
-the bell, and it goes into `Text`, where brackets are no markup.
+Model output is untrusted text. It has gone through `visible`, so it cannot move the cursor or ring
+the bell, and it is put into `Text`, which does not interpret brackets as markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from counterpoise.cli.token_view import Sight
+from counterpoise.cli.token_view import TokenView
 from counterpoise.errors import format_ranges
 from counterpoise.report.charts.quantities import (
     RELATIONS,
@@ -31,10 +31,13 @@ from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import tokens_without_gradient
 
-FAINT, STRONG = 0.2, 0.5  # parts of the scale from which a token is marked
-LONGEST, BESIDE = 24, 12  # characters of a token in the strip, and beside another
-MOVERS, CONTEXT = 10, 6
-# weak and strong; white text is readable on all of them, on dark and on light terminals
+FAINT_SHARE, STRONG_SHARE = 0.2, 0.5  # shares of the scale from which a token is marked
+STRIP_CHARACTERS, CONTEXT_CHARACTERS = (
+    24,
+    12,
+)  # longest token in the strip, and in a context
+NUM_STRONGEST, NUM_NEIGHBOURS = 10, 6
+# (weakest, strongest) background. White text is readable on all, on dark and light terminals.
 RAMPS = {
     "up": ((0x5F, 0x6F, 0x80), (0x14, 0x5F, 0xC0)),
     "down": ((0x80, 0x6E, 0x5E), (0xB4, 0x4D, 0x08)),
@@ -44,213 +47,240 @@ INK = {"up": "#3b82d6", "down": "#c8621a"}  # for text without a background
 MARKS = {"up": "△▲", "down": "▽▼", "size": "△▲"}
 
 
-def show(seen: Sight, console: Console) -> None:
+def print_token_view(view: TokenView, console: Console) -> None:
+    """Print all sections, with an empty line between them."""
     coloured = console.color_system in ("256", "truecolor") and not console.no_color
     styled = console.color_system is not None
-    parts: list[RenderableType] = [_about(seen), _strip(seen, coloured, styled)]
-    parts.append(_legend(seen, coloured))
-    if seen.token is None:
-        parts.append(_movers(seen))
+    sections: list[RenderableType] = [
+        _heading(view),
+        _token_strip(view, coloured, styled),
+        _legend(view, coloured),
+    ]
+    if view.token is None:
+        sections.append(_strongest_tokens(view))
     else:
-        parts += [_token(seen, seen.token), _pushers(seen, seen.token, styled)]
-    for number, part in enumerate(parts):
+        sections += [_token_details(view, view.token), _pushing_tokens(view, view.token, styled)]
+    for number, section in enumerate(sections):
         if number:
             console.print()
-        console.print(part, highlight=False)
+        console.print(section, highlight=False)
 
 
-def _about(seen: Sight) -> Text:
-    row, plan, found = seen.row, seen.plan, seen.texts[seen.row]
+def _heading(view: TokenView) -> Text:
+    """Where the rollout stands in the run, its reward and advantage, and its prompt."""
+    row, plan, rollout = view.row, view.plan, view.texts[view.row]
     step = next(s for s, rows in enumerate(plan["steps"]) if row in rows)
-    reward = f"{_outcome(found)} reward {found.reward:g}  " if found else ""
+    reward = f"{_outcome_mark(rollout)} reward {rollout.reward:g}  " if rollout else ""
     advantage = plan["advantage"][row]
-    about = Text.assemble(
+    heading = Text.assemble(
         (f"iteration {plan['iteration']}  row {row}  step {step + 1}  ", "dim"),
         (f"{reward}advantage {advantage:+.3f}", f"bold {INK['down' if advantage < 0 else 'up']}"),
-        (f"  {len(seen.values)} tokens", "dim"),
+        (f"  {len(view.values)} tokens", "dim"),
     )
-    return about.append(f"\n\n{found.prompt}", style="italic") if found else about
+    return heading.append(f"\n\n{rollout.prompt}", style="italic") if rollout else heading
 
 
-def _strip(seen: Sight, coloured: bool, styled: bool) -> Text:
+def _token_strip(view: TokenView, coloured: bool, styled: bool) -> Text:
+    """The tokens of the rollout, coloured or marked by the quantity."""
     strip = Text()
-    values, found = seen.values, seen.texts[seen.row]
-    said = (
-        dict(found.environment_tokens) if found else {}
-    )  # an environment's words: read, not trained
-    for place, (value, share) in enumerate(
-        zip(values.tolist(), colour_strength(values, seen.full).tolist(), strict=True)
+    values, rollout = view.values, view.texts[view.row]
+    # Tokens that an environment wrote between those of the policy: shown, but never trained on.
+    environment_tokens = dict(rollout.environment_tokens) if rollout else {}
+    for position, (value, share) in enumerate(
+        zip(values.tolist(), colour_strength(values, view.full_colour).tolist(), strict=True)
     ):
-        if place in said:
-            words = "".join(_text(seen, token) for token in said[place])
+        if position in environment_tokens:
+            words = "".join(_token_text(view, token) for token in environment_tokens[position])
             strip.append(words if styled else f"[{words}]", style="dim italic")
-        token = int(seen.columns["token"][place])
-        text, style = _text(seen, token), ""
-        kind = _kind(seen, value)
-        if coloured and share >= FAINT / 2:
-            style = f"#ffffff on {_mixed(kind, share)}"
-        if not coloured and share >= FAINT:
-            strip.append(MARKS[kind][share >= STRONG])
-        if place == seen.token:
-            text, style = _pointed(text, styled), f"{style} bold underline"
+        token = int(view.columns["token"][position])
+        text, style = _token_text(view, token), ""
+        kind = _direction(view, value)
+        if coloured and share >= FAINT_SHARE / 2:
+            style = f"#ffffff on {_blend_colours(kind, share)}"
+        if not coloured and share >= FAINT_SHARE:
+            strip.append(MARKS[kind][share >= STRONG_SHARE])
+        if position == view.token:
+            text, style = _point_at(text, styled), f"{style} bold underline"
         strip.append(text, style=style)
-        if "\n" in seen.vocabulary[token]:
+        if "\n" in view.vocabulary[token]:
             strip.append("\n")
     return strip
 
 
-def _legend(seen: Sight, coloured: bool) -> Text:
-    """The scale as a bar, or the marks with what they stand for."""
-    quantity, full = seen.quantity, seen.full
+def _legend(view: TokenView, coloured: bool) -> Text:
+    """The scale as a bar of colours, or the marks and the values they stand for."""
+    quantity, full = view.quantity, view.full_colour
     legend = Text(f"{quantity.title}  ")
     if coloured:
         legend.append(f"{-full:.3g} " if quantity.signed else "0 ")
-        for place in range(-4 if quantity.signed else 0, 5):
-            colour = _mixed(_kind(seen, place), abs(place) / 4)
-            legend.append("  ", style=f"on {colour}" if place else "")
+        for level in range(-4 if quantity.signed else 0, 5):
+            colour = _blend_colours(_direction(view, level), abs(level) / 4)
+            legend.append("  ", style=f"on {colour}" if level else "")
         legend.append(f" {full:+.3g}" if quantity.signed else f" {full:.3g}")
     else:
         for kind in ("down", "up") if quantity.signed else ("size",):
             sign = {"up": "+", "down": "-", "size": ""}[kind]
-            weak, strong = (f"{sign}{share**2 * full:.2g}" for share in (FAINT, STRONG))
+            # colour_strength is the square root of the value's share, so a share is squared back.
+            weak, strong = (f"{sign}{share**2 * full:.2g}" for share in (FAINT_SHARE, STRONG_SHARE))
             legend.append(f"{MARKS[kind][0]} {weak}  {MARKS[kind][1]} {strong}  ")
     return legend.append(f"\n{quantity.meaning}", style="dim")
 
 
-def _movers(seen: Sight) -> Table:
+def _strongest_tokens(view: TokenView) -> Table:
     """The tokens with the largest values of the quantity, in either direction."""
-    entropy = next(q for q in available_quantities(seen.columns) if q.name == "entropy")
-    shown = list(dict.fromkeys((seen.quantity, entropy)))
-    table = _table("token", "text", *(q.title for q in shown), "probability")
-    strongest = np.argsort(-np.abs(np.nan_to_num(seen.values)), kind="stable")[:MOVERS]
-    for place in strongest.tolist():
+    entropy = next(q for q in available_quantities(view.columns) if q.name == "entropy")
+    quantities = list(dict.fromkeys((view.quantity, entropy)))
+    table = _plain_table("token", "text", *(q.title for q in quantities), "probability")
+    strongest = np.argsort(-np.abs(np.nan_to_num(view.values)), kind="stable")[:NUM_STRONGEST]
+    for position in strongest.tolist():
         table.add_row(
-            str(place),
-            Text(_text(seen, int(seen.columns["token"][place]), alone=True)),
-            *(_number(quantity_values(q, seen.columns)[place], q.signed) for q in shown),
-            _percent(seen.columns["logprob"][place]),
+            str(position),
+            Text(_token_text(view, int(view.columns["token"][position]), alone=True)),
+            *(
+                _format_value(quantity_values(q, view.columns)[position], q.signed)
+                for q in quantities
+            ),
+            _format_probability(view.columns["logprob"][position]),
         )
     return table
 
 
-def _token(seen: Sight, place: int) -> RenderableType:
-    """Every number there is of one token; its pushes as a table of who and from where."""
-    known = {
-        q.name: float(quantity_values(q, seen.columns)[place])
-        for q in available_quantities(seen.columns)
+def _token_details(view: TokenView, position: int) -> RenderableType:
+    """All stored numbers of one token, and a table of its pushes by origin."""
+    values = {
+        quantity.name: float(quantity_values(quantity, view.columns)[position])
+        for quantity in available_quantities(view.columns)
     }
-    token = int(seen.columns["token"][place])
-    told = Text.assemble((f"token {place}  ", "dim"), (_text(seen, token, 200, alone=True), "bold"))
-    told.append(f"  id {token}\n", style="dim")
-    told.append(f"probability {_percent(known['logprob'])}")
-    if math.isfinite(known.get("displacement", math.nan)):
-        told.append(f" -> {_percent(min(0.0, known['logprob'] + known['displacement']))}")
-        told.append("  displacement ").append(_number(known["displacement"], signed=True))
-    told.append(f"  entropy {known['entropy']:.3g}  advantage {known['advantage']:+.3g}")
-    if "value" in known:
-        told.append(f"  value {known['value']:+.3g}")
-    if tokens_without_gradient(seen.columns)[place]:
-        told.append("\nno gradient of its own: clipped, or left out by a rule")
-    if "push" not in known:
-        return told
-    table = _table("pushes from", "+ rollouts", "- rollouts", right=True)
-    for same, query in product(RELATIONS, RELATIONS):
-        parts = (known[f"{same}_token_{query}_query_{sign}"] for sign in SIGNS)
-        prompts = "same prompt" if query == "same" else "other prompts"
-        table.add_row(f"{same} token, {prompts}", *map(_push, parts))
-    table.add_row("own", _push(known["own"]))
-    table.add_row(Text("all pushes", style="bold"), _push(known["push"]))
+    token = int(view.columns["token"][position])
+    details = Text.assemble(
+        (f"token {position}  ", "dim"), (_token_text(view, token, 200, alone=True), "bold")
+    )
+    details.append(f"  id {token}\n", style="dim")
+    details.append(f"probability {_format_probability(values['logprob'])}")
+    if math.isfinite(values.get("displacement", math.nan)):
+        # The displacement is a prediction to first order, which may exceed probability 1.
+        logprob_after = min(0.0, values["logprob"] + values["displacement"])
+        details.append(f" -> {_format_probability(logprob_after)}")
+        details.append("  displacement ").append(_format_value(values["displacement"], signed=True))
+    details.append(f"  entropy {values['entropy']:.3g}  advantage {values['advantage']:+.3g}")
+    if "value" in values:
+        details.append(f"  value {values['value']:+.3g}")
+    if tokens_without_gradient(view.columns)[position]:
+        details.append("\nno gradient of its own: clipped, or left out by a rule")
+    if "push" not in values:
+        return details
+    table = _plain_table("pushes from", "+ rollouts", "- rollouts", right=True)
+    for token_relation, query_relation in product(RELATIONS, RELATIONS):
+        pushes = (values[f"{token_relation}_token_{query_relation}_query_{sign}"] for sign in SIGNS)
+        prompts = "same prompt" if query_relation == "same" else "other prompts"
+        table.add_row(f"{token_relation} token, {prompts}", *map(_format_push, pushes))
+    table.add_row("own", _format_push(values["own"]))
+    table.add_row(Text("all pushes", style="bold"), _format_push(values["push"]))
     unit = Text("Through the output layer, to first order and per unit of learning rate.", "dim")
-    return Group(told, Text(), table, unit)
+    return Group(details, Text(), table, unit)
 
 
-def _pushers(seen: Sight, place: int, styled: bool) -> RenderableType:
-    if seen.pushes is None:
-        return Text("This run did not store who pushed whom.", style="dim")
-    if seen.row not in seen.pushes.rows:
-        rows = format_ranges(sorted(seen.pushes.rows))
-        return Text(f"Who pushed whom is stored for rows {rows} only.", style="dim")
-    found = sorted(seen.pushes.on_token(seen.row, place), key=lambda push: -push[2])
-    group, mine = seen.plan["group"], seen.columns["token"][place]
-    table = _table("push", "by", "row:token", "advantage", "prompt", "token")
-    contexts = _contexts(seen, [(row, position) for row, position, _ in found], styled)
-    for (row, position, push), context in zip(found, contexts, strict=True):
+def _pushing_tokens(view: TokenView, position: int, styled: bool) -> RenderableType:
+    """The tokens that pushed the token at `position`, from the largest upward push down."""
+    if view.pushes is None:
+        return Text("This run did not store which tokens pushed which.", style="dim")
+    if view.row not in view.pushes.rows:
+        rows = format_ranges(sorted(view.pushes.rows))
+        return Text(f"Which tokens pushed which is stored for rows {rows} only.", style="dim")
+    pushes = sorted(view.pushes.on_token(view.row, position), key=lambda push: -push[2])
+    group_of_row, pushed_token = view.plan["group"], view.columns["token"][position]
+    table = _plain_table("push", "by", "row:token", "advantage", "prompt", "token")
+    contexts = _tokens_in_context(view, [(row, source) for row, source, _ in pushes], styled)
+    for (row, source, push), context in zip(pushes, contexts, strict=True):
+        same_prompt = group_of_row[row] == group_of_row[view.row]
+        same_token = view.trace.row_columns(row)["token"][source] == pushed_token
         table.add_row(
-            _push(push),
+            _format_push(push),
             context,
-            f"{row}:{position}",
-            f"{_outcome(seen.texts[row])} {seen.plan['advantage'][row]:+.2f}".strip(),
-            "same" if group[row] == group[seen.row] else "other",
-            "same" if seen.trace.row_columns(row)["token"][position] == mine else "other",
+            f"{row}:{source}",
+            f"{_outcome_mark(view.texts[row])} {view.plan['advantage'][row]:+.2f}".strip(),
+            "same" if same_prompt else "other",
+            "same" if same_token else "other",
         )
     return table
 
 
-def _contexts(seen: Sight, places: list[tuple[int, int]], styled: bool) -> list[Text]:
-    """Tokens between their neighbours, one below the other."""
-    around = []
-    for row, position in places:
-        ids = seen.trace.row_columns(row)["token"].tolist()
-        before = ids[max(0, position - CONTEXT) : position]
-        after = ids[position + 1 : position + 1 + CONTEXT]
-        words = ["".join(_text(seen, id, BESIDE) for id in side) for side in (before, after)]
-        around.append((words[0], _pointed(_text(seen, ids[position], BESIDE), styled), words[1]))
-    width = max((cell_len(before) for before, _, _ in around), default=0)
-    made = []
-    for before, token, after in around:
-        text = Text(" " * (width - cell_len(before)), no_wrap=True, overflow="ellipsis")
-        made.append(text.append(before, "dim").append(token, "reverse").append(after, "dim"))
-    return made
+def _tokens_in_context(
+    view: TokenView, row_positions: list[tuple[int, int]], styled: bool
+) -> list[Text]:
+    """Tokens between their neighbours, aligned so that the tokens stand below one another."""
+    contexts = []
+    for row, position in row_positions:
+        texts = [
+            _token_text(view, token, CONTEXT_CHARACTERS)
+            for token in view.trace.row_columns(row)["token"].tolist()
+        ]
+        preceding = "".join(texts[max(0, position - NUM_NEIGHBOURS) : position])
+        following = "".join(texts[position + 1 : position + 1 + NUM_NEIGHBOURS])
+        contexts.append((preceding, _point_at(texts[position], styled), following))
+    # cell_len, not len: an East Asian character takes two cells.
+    width = max((cell_len(preceding) for preceding, _, _ in contexts), default=0)
+    lines = []
+    for preceding, token, following in contexts:
+        line = Text(" " * (width - cell_len(preceding)), no_wrap=True, overflow="ellipsis")
+        lines.append(
+            line.append(preceding, "dim").append(token, "reverse").append(following, "dim")
+        )
+    return lines
 
 
-# -- small things -------------------------------------------------------------------------------
+# -- texts, numbers and colours -------------------------------------------------------------------
 
 
-def _text(seen: Sight, token: int, longest: int = LONGEST, *, alone: bool = False) -> str:
-    shown = show_blanks(seen.vocabulary[token], alone=alone)
-    return shown[:longest] + "…" if len(shown) > longest else shown
+def _token_text(
+    view: TokenView, token: int, max_characters: int = STRIP_CHARACTERS, *, alone: bool = False
+) -> str:
+    text = show_blanks(view.vocabulary[token], alone=alone)
+    return text[:max_characters] + "…" if len(text) > max_characters else text
 
 
-def _pointed(text: str, styled: bool) -> str:
-    """Where nothing can be underlined or reversed, brackets point at a token."""
+def _point_at(text: str, styled: bool) -> str:
+    """The text, in brackets if the terminal can neither underline nor reverse it."""
     return text if styled else f"‹{text}›"
 
 
-def _kind(seen: Sight, value: float) -> str:
-    return "size" if not seen.quantity.signed else "down" if value < 0 else "up"
+def _direction(view: TokenView, value: float) -> str:
+    """The colour ramp of a value; quantities without a sign have one of their own."""
+    return "size" if not view.quantity.signed else "down" if value < 0 else "up"
 
 
-def _table(*names: str, right: bool = False) -> Table:
+def _plain_table(*names: str, right: bool = False) -> Table:
     table = Table(*names, box=None, header_style="bold", pad_edge=False)
     for column in table.columns[1:] if right else ():
         column.justify = "right"
     return table
 
 
-def _number(value: float, signed: bool) -> Text:
+def _format_value(value: float, signed: bool) -> Text:
     if not signed:
         return Text(f"{value:.3g}")
     if value == 0:
         return Text("0")
-    kind = "down" if value < 0 else "up"
-    return Text(f"{MARKS[kind][1]} {value:+.3g}", style=INK[kind])
+    direction = "down" if value < 0 else "up"
+    return Text(f"{MARKS[direction][1]} {value:+.3g}", style=INK[direction])
 
 
-def _push(value: float) -> Text:
-    """In one notation, so that a column can be compared; exactly nothing is 0."""
+def _format_push(value: float) -> Text:
+    """Always in exponent notation, so that a column can be compared; an exact zero is "0"."""
     text = "nan" if math.isnan(value) else f"{value:+.2e}" if value else "0"
     return Text(text, style=INK["down" if value < 0 else "up"])
 
 
-def _percent(logprob: float) -> str:
+def _format_probability(logprob: float) -> str:
     return f"{100 * np.exp(logprob):.1f} %"
 
 
-def _outcome(text: RolloutText | None) -> str:
-    return "" if text is None else "✓" if text.reward > 0 else "✗"
+def _outcome_mark(rollout: RolloutText | None) -> str:
+    return "" if rollout is None else "✓" if rollout.reward > 0 else "✗"
 
 
-def _mixed(kind: str, share: float) -> str:
-    weak, strong = RAMPS[kind]
-    mixed = (round(a + share * (b - a)) for a, b in zip(weak, strong, strict=True))
-    return "#" + "".join(f"{part:02x}" for part in mixed)
+def _blend_colours(direction: str, share: float) -> str:
+    """The colour at `share` of the way from the weakest to the strongest, as #rrggbb."""
+    weakest, strongest = RAMPS[direction]
+    channels = (round(a + share * (b - a)) for a, b in zip(weakest, strongest, strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in channels)

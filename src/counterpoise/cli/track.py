@@ -1,4 +1,4 @@
-"""`poise track`: a run folder in TensorBoard or Weights & Biases."""
+"""`poise track`: send a run folder to TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from counterpoise.terminal import echo
 
 def track(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run that has ended or goes on, or an import.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder, finished or still training, or an imported one."
+        ),
     ],
     to: Annotated[list[str], typer.Option("--to", help="tensorboard or wandb. Repeatable.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="For the tracker's files, in place of the run's folder."),
+        typer.Option(
+            "--out", "-o", help="Folder for the tracker's files. Default: the run folder."
+        ),
     ] = None,
 ) -> None:
     """Send the numbers of a run to TensorBoard or Weights & Biases.
 
-    A run that is to be there while it is trained says so itself: `--set 'track.to=[wandb]'`.
+    To send them while the run trains, start it with `--set 'track.to=[wandb]'` instead.
 
     - `poise track out/demo --to tensorboard`, then `tensorboard --logdir out`
     - `poise track out/theirs --to wandb`

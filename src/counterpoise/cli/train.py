@@ -1,4 +1,4 @@
-"""`poise train`: run a file, and say at the end what it brought."""
+"""`poise train`: train a model as a TOML file or a preset describes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.app import Out, Set
+from counterpoise.cli.app import OutOption, SetOption
 from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo
 
@@ -16,66 +16,80 @@ if TYPE_CHECKING:
     from counterpoise.store.resume import ResumePermissions
 
 FromStart = Annotated[
-    bool, typer.Option("--from-start", help="With --resume: discard the run, start it again.")
+    bool, typer.Option("--from-start", help="With --resume: discard the run and start it again.")
 ]
 AcceptMissingLogs = Annotated[
     bool,
-    typer.Option("--accept-missing-logs", help="With --resume: go on although past logs are lost."),
+    typer.Option(
+        "--accept-missing-logs", help="With --resume: continue although earlier logs are lost."
+    ),
 ]
 
 
 def train(
     config: Annotated[
-        str | None, typer.Argument(help="A TOML file, or a preset of runs/ by name.")
+        str | None, typer.Argument(help="A TOML file, or the name of a preset, such as demo.")
     ] = None,
-    out: Out = None,
-    sets: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: OutOption = None,
+    sets: SetOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     from_start: FromStart = False,
     accept_missing_logs: AcceptMissingLogs = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved run and its needs; read its data.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check options and data, print the run and its memory; do not train."
+        ),
     ] = False,
     engine: Annotated[
-        str | None, typer.Option("--engine", "-e", help="native (default), trl or verl.")
+        str | None,
+        typer.Option("--engine", "-e", help="The trainer: native (default), trl or verl."),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--print", help="Print what the engine would be given, and stop.")
+        bool, typer.Option("--print", help="Print the configuration of another engine, and stop.")
     ] = False,
 ) -> None:
     """Train a policy: sample, verify, credit, balance, compose, update.
 
-    - `poise train runs/demo.toml --out out/first`
-    - `poise train runs/demo.toml --out out/shuffled --set batch.composer=shuffled`
+    - `poise train demo --out out/first`
+    - `poise train demo --out out/shuffled --set batch.composer=shuffled`
     - `poise train --resume --out out/first`
     - `poise train qwen3-1.7b-base --dry-run`
     - `poise train qwen3-1.7b-base --engine verl --print`
 
-    Another engine than the native one trains the same run, or stops and names the options that it
-    cannot honour.
+    Another engine trains the same run, or stops and names the options that it cannot honour.
     """
     from counterpoise.hosts.choose_engine import choose_engine
     from counterpoise.run.trackers.tracker import check_installed
     from counterpoise.run.try_plugins import check_plugins_load
 
-    chosen = choose_engine(engine, out, resume=resume)
-    permissions = _permissions(chosen, from_start, accept_missing_logs, resume=resume)
+    engine_name = choose_engine(engine, out, resume=resume)
+    permissions = _resume_permissions(engine_name, from_start, accept_missing_logs, resume=resume)
     run = _resolve_run(config, out, sets or [], resume=resume)
+    # Import the user's own functions now: a mistake in them should not wait for the model to load.
     check_plugins_load(run)
-    if chosen != "native":
-        _train_by(
-            chosen, run, out, resume=resume, permissions=permissions, show=show, dry_run=dry_run
+    if engine_name != "native":
+        _train_with_engine(
+            engine_name,
+            run,
+            out,
+            resume=resume,
+            permissions=permissions,
+            show=show,
+            dry_run=dry_run,
         )
         return
     if show:
-        raise PoiseError("--print shows what another engine is given: add --engine verl")
+        raise PoiseError(
+            "--print shows the configuration of another engine: add --engine trl or --engine verl"
+        )
     if dry_run:
         check_installed(run.track.to)
-        _describe(run)
+        _print_dry_run(run)
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    from counterpoise.cli.running import train_natively
+    from counterpoise.cli.train_at_terminal import train_natively
 
     train_natively(run, out, resume=resume, permissions=permissions)
 
@@ -83,43 +97,51 @@ def train(
 def _resolve_run(
     config: str | None, out: Path | None, sets: list[str], *, resume: bool
 ) -> RunConfig:
-    """Every option of the run: those of the file, or of the folder that is resumed."""
+    """All options of the run: from the file, or from the folder that is resumed."""
     from counterpoise.config.load import load_config
     from counterpoise.store.resume import load_config_to_resume
 
-    given = load_config(config, sets) if config else None
+    new_run = load_config(config, sets) if config else None
     if resume:
         if out is None:
-            raise PoiseError("--resume needs --out: the folder of the run to go on with")
-        return load_config_to_resume(out, given, sets)
-    if given is None:
-        raise PoiseError("name a run: poise train runs/demo.toml --out DIR")
-    return given
+            raise PoiseError("--resume needs --out: the folder of the run to continue")
+        return load_config_to_resume(out, new_run, sets)
+    if new_run is None:
+        raise PoiseError(
+            "name a run, as in: poise train demo --out out/demo (a preset) or poise train FILE.toml"
+        )
+    return new_run
 
 
-def _permissions(
+def _resume_permissions(
     engine: str, from_start: bool, accept_missing_logs: bool, *, resume: bool
 ) -> ResumePermissions:
-    """What the flags beside --resume allow it to lose."""
+    """What --resume may discard, according to the other flags."""
     from counterpoise.store.resume import ResumePermissions
 
+    # Each flag permits a loss, so it must not be ignored silently where it has no meaning.
     flags = {"--from-start": from_start, "--accept-missing-logs": accept_missing_logs}
-    for flag in (name for name, given in flags.items() if given):
+    for flag in (name for name, is_set in flags.items() if is_set):
         if not resume:
-            raise PoiseError(f"{flag} says how a run is resumed: add --resume")
+            raise PoiseError(f"{flag} only applies to a resumed run: add --resume")
         if engine == "verl":
-            raise PoiseError(f"{flag}: verl resumes by its own rules; leave it out")
+            raise PoiseError(f"{flag}: verl resumes in its own way; leave the flag out")
     return ResumePermissions(from_start=from_start, missing_logs=accept_missing_logs)
 
 
-def _describe(run: RunConfig, engine: str = "native") -> None:
+def _print_dry_run(run: RunConfig, engine: str = "native") -> None:
+    """Print what the run would do and need, after trying its data and plugins."""
+    from counterpoise.model.load import check_model_source
     from counterpoise.run.estimate import describe_run
     from counterpoise.run.try_plugins import try_plugins
 
+    # verl's machines may have folders that this one lacks; `scratch` is for presets of a warm-up.
+    if engine != "verl" and run.model.name != "scratch":
+        check_model_source(run.model.name, check_parent=True)
     echo("\n".join([describe_run(run), *try_plugins(run, engine)]))
 
 
-def _train_by(
+def _train_with_engine(
     engine: str,
     run: RunConfig,
     out: Path | None,
@@ -129,26 +151,28 @@ def _train_by(
     show: bool,
     dry_run: bool,
 ) -> None:
-    """Through TRL or verl; what they cannot honour has stopped the run before it is shown."""
+    """Train with TRL or verl, or print what they would be given."""
     from counterpoise.hosts.trl import run_options
     from counterpoise.hosts.verl import command
 
-    shown = (
+    # This raises an error for options that the engine cannot honour, so it comes first.
+    engine_arguments = (
         run_options.format_arguments(run) if engine == "trl" else command.format_command(run, out)
     )
+    # The printed command reads files of the run folder, so they have to exist before it is used.
     if engine == "verl" and show and out and not dry_run and not resume:
         from counterpoise.hosts.verl.run import prepare_folder
 
         prepare_folder(run, out)
     if dry_run:
-        _describe(run, engine)
+        _print_dry_run(run, engine)
     if show:
-        echo(shown)
+        echo(engine_arguments)
     if show or dry_run:
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    from counterpoise.cli.running import train_by_trl, train_by_verl
+    from counterpoise.cli.train_at_terminal import train_by_trl, train_by_verl
 
     if engine == "trl":
         train_by_trl(run, out, resume=resume, permissions=permissions)

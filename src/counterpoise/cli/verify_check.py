@@ -1,4 +1,4 @@
-"""`poise verify-check`: how often the verifier is wrong on the references of benchmarks."""
+"""`poise verify-check`: measure how often the verifier is wrong on reference answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from counterpoise.terminal import echo, echo_message, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLUMNS = {
+# Kind of case -> title of its column, short enough for a table of 80 columns.
+COLUMN_TITLES = {
     "itself": "itself", "forms": "forms", "algebra": "algebra", "shuffled": "shuffled",
     "near misses": "misses", "parts": "parts", "echoes": "echoes", "asked": "asked",
     "unboxed": "unboxed",
@@ -22,28 +23,34 @@ COLUMNS = {
 
 def verify_check(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="JSON lines with id, problem and answer.")
+        list[Path] | None, typer.Argument(help="JSON Lines files with id, problem and answer.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="A folder: the benchmarks it holds, by name.")
+        Path | None,
+        typer.Option(
+            "--data", help="A folder of benchmark files; those with known names are used."
+        ),
     ] = None,
     items: Annotated[
-        int, typer.Option("--items", min=0, help="Problems of each that forms are made of; 0: all.")
+        int,
+        typer.Option(
+            "--items", min=0, help="Problems of each benchmark that are rewritten; 0: all."
+        ),
     ] = 200,
     pairs: Annotated[
-        int, typer.Option("--pairs", min=0, help="Shuffled pairs of each benchmark.")
+        int, typer.Option("--pairs", min=0, help="Pairs of different answers of each benchmark.")
     ] = 1000,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds for one answer.")
+        float, typer.Option("--timeout", min=0.1, help="Seconds allowed for one comparison.")
     ] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure false rejects and false accepts of the math verifier on reference answers.
 
-    Every reference must verify against itself and in other forms; other references, near misses,
-    parts, echoes of the question and answers in no box must not.
+    Every reference answer must be accepted as it is and in other forms. Other references, near
+    misses, parts of an answer, echoes of the question and answers without a box must be rejected.
 
-    - `poise verify-check --data benchmarks/`
+    - `poise verify-check --data data/`
     - `poise verify-check mine.jsonl --items 0`
     """
     import json
@@ -51,32 +58,36 @@ def verify_check(
     from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
     from counterpoise.task.jsonl import FieldNames, read_problems
 
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     fields = FieldNames(remedy="name it '{role}'")
-    read_files = {path: read_problems(str(path), fields) for path in _paths(files or [], data)}
-    for path, problems in read_files.items():
+    # Read all files before auditing any: a mistake in the last must not cost an hour of work.
+    problems_by_file = {
+        path: read_problems(str(path), fields) for path in _reference_files(files or [], data)
+    }
+    for path, problems in problems_by_file.items():
         if not as_json:
             echo_message(f"{path.stem}: {len(problems):,} references")
-        found[path.stem] = {
+        results[path.stem] = {
             "references": len(problems),
             **tallies_to_data(audit_verifier(problems, items, pairs, timeout)),
         }
     if as_json:
-        echo(json.dumps(found))
+        echo(json.dumps(results))
         return
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
-    console.print(_table(found))
-    console.print("wrong verdicts of all; `itself`, `forms`, `algebra` must score 1, the rest 0")
-    for name, one in found.items():
-        for kind, tally in one["kinds"].items():
+    console.print(_audit_table(results))
+    console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
+    for name, result in results.items():
+        for kind, tally in result["kinds"].items():
             for case in tally["wrong_cases"][:5]:
-                shown = f"  {name} {kind}: {case['response'][-90:]!r} for {case['gold'][:60]!r}"
-                console.print(shown, highlight=False, markup=False, soft_wrap=True)
+                # The end of a response holds its answer.
+                line = f"  {name} {kind}: {case['response'][-90:]!r} for {case['gold'][:60]!r}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _paths(files: list[Path], data: Path | None) -> list[Path]:
+def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
     if files and data:
         raise PoiseError("name files or --data, not both")
     if data is None:
@@ -86,30 +97,32 @@ def _paths(files: list[Path], data: Path | None) -> list[Path]:
     from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
 
     if not data.is_dir():
-        raise PoiseError(f"{data}: no such folder; --data holds benchmarks as .jsonl files")
-    known = [data / benchmark.file for benchmark in BENCHMARKS.values()]
-    there = [path for path in known if path.is_file()]
-    if not there:
-        wanted = ", ".join(path.name for path in known)
-        raise PoiseError(f"{data} holds none of {wanted}; name other files without --data")
-    return there
+        raise PoiseError(f"{data}: no such folder; --data is a folder of .jsonl files")
+    candidates = [data / benchmark.file for benchmark in BENCHMARKS.values()]
+    existing = [path for path in candidates if path.is_file()]
+    if not existing:
+        names = ", ".join(path.name for path in candidates)
+        raise PoiseError(f"{data} holds none of {names}; name other files without --data")
+    return existing
 
 
-def _table(found: dict[str, dict[str, Any]]) -> Table:
+def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")
-    for name in (*COLUMNS.values(), "ms", "slowest"):
+    for name in (*COLUMN_TITLES.values(), "ms", "slowest"):
         table.add_column(name, justify="right", overflow="fold")
-    for name, one in found.items():
+    for name, result in results.items():
         row = []
-        for kind in COLUMNS:
-            tally = one["kinds"][kind]
+        for kind in COLUMN_TITLES:
+            tally = result["kinds"][kind]
             share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
             row.append(Text(share, style="bold" if tally["wrong"] else ""))
-        mean = 1000 * one["seconds"] / one["verified"]
-        table.add_row(Text(one_line(name)), *row, f"{mean:.2f}", f"{one['slowest_seconds']:.2f} s")
+        milliseconds = 1000 * result["seconds"] / result["verified"]
+        table.add_row(
+            Text(one_line(name)), *row, f"{milliseconds:.2f}", f"{result['slowest_seconds']:.2f} s"
+        )
     return table

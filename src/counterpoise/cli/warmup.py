@@ -1,4 +1,4 @@
-"""`poise warmup`: supervised training, so that RL has something to improve."""
+"""`poise warmup`: supervised training on worked solutions, before RL."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import Set
+from counterpoise.cli.app import SetOption
 
 
 def warmup(
-    config: Annotated[str, typer.Argument(help="A TOML file, or a preset of runs/ by name.")],
+    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a preset.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
-    sets: Set = None,
+    sets: SetOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a warm-up that was stopped.")
+        bool, typer.Option("--resume", help="Continue a warm-up that was stopped.")
     ] = False,
 ) -> None:
-    """Supervised training on worked solutions, so that RL has something to improve.
+    """Train a model on worked solutions (supervised), so that RL has something to improve.
 
-    Takes [model], [task] and [warmup]; model.name=scratch starts from nothing. The embedded model
-    was made by:  poise warmup embedded --out DIR
+    Uses the sections [model], [task] and [warmup] of the file; model.name=scratch starts from
+    random weights. The embedded model was made by:  poise warmup embedded --out DIR
 
-    While it goes on, DIR.unfinished holds its checkpoints; the same command with --resume goes on
-    from the last one, to the same model.
+    While it runs, DIR.unfinished holds its checkpoints. The same command with --resume continues
+    from the last one and ends with the same model.
     """
     from counterpoise.config.load import load_config
     from counterpoise.lab.warmup.run import run_warmup

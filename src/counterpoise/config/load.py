@@ -10,12 +10,13 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from counterpoise.config import RunConfig
 from counterpoise.config.check_options import check_config
+from counterpoise.config.search_options import SYNONYMS, find_remark, suggest_option
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 
@@ -74,7 +75,8 @@ def config_from_tables(
         if name == "experiment":  # arms, rates and seeds: lab/experiments/experiment_file.py
             continue
         if name not in sections:
-            raise PoiseError(f"{where}: {unknown_name('section', name, sections)}")
+            keys = list(table) if isinstance(table, Mapping) else [name]
+            raise PoiseError(f"{where}: {_unknown_section(name, keys, sections)}")
         if not isinstance(table, Mapping):
             raise PoiseError(f"{where}: [{name}] must be a section of options")
         merged[name] = dict(table)
@@ -95,13 +97,11 @@ def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, An
     name, equals, raw = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not equals or not dot or not key:
-        candidates = [
-            full for full, _, _ in list_options() if not dot and full.endswith(f".{section}")
-        ]
-        like = f"{candidates[0]}={raw or 'VALUE'}" if candidates else "update.lr=1e-4"
+        suggestion = None if dot else suggest_option(section, list_options())
+        like = f"{suggestion}={raw or 'VALUE'}" if suggestion else "update.lr=1e-4"
         raise PoiseError(f"--set {text}: write section.option=value, for example {like}")
     if section not in sections:
-        raise PoiseError(f"--set {text}: {unknown_name('section', section, sections)}")
+        raise PoiseError(f"--set {text}: {_unknown_section(section, [key], sections)}")
     try:
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
@@ -121,7 +121,7 @@ def read_section(
     for key, value in table.items():
         source = given.get(f"{name}.{key}", where)
         if key not in known_options:
-            raise PoiseError(f"{source}: in [{name}]: {unknown_name('option', key, known_options)}")
+            raise PoiseError(f"{source}: in [{name}]: {_unknown_option(name, key, known_options)}")
         meta = known_options[key].metadata
         values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, source)
         if PLUGIN_CHOICE in meta["choices"]:
@@ -129,6 +129,25 @@ def read_section(
             folder = Path(where).parent if source == where else Path()
             values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, source)
     return kind(**values)
+
+
+def _unknown_option(section: str, key: str, known: Iterable[str]) -> PoiseError:
+    """The error for an unknown option: with one of another section, if that is what it means."""
+    suggestion = suggest_option(f"{section}.{key}", list_options())
+    # A name that is only misspelled belongs to its own section, whose choices are listed.
+    if suggestion is None or (suggestion.startswith(f"{section}.") and key not in SYNONYMS):
+        return unknown_name("option", key, known)
+    remark = find_remark(key) or f"(`poise options {key}` lists what is like it)"
+    return PoiseError(f"unknown option '{key}': did you mean '{suggestion}'? {remark}")
+
+
+def _unknown_section(name: str, keys: Sequence[str], sections: Iterable[str]) -> PoiseError:
+    """The error for an unknown section: with the option that its first key means elsewhere."""
+    fault = unknown_name("section", name, sections)
+    suggestion = suggest_option(keys[0], list_options()) if keys else None
+    if suggestion is None or "did you mean" in str(fault):
+        return fault
+    return PoiseError(f"unknown section '{name}': did you mean '{suggestion}'?")
 
 
 def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:

@@ -27,7 +27,7 @@ from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.transfer import to_device
-from counterpoise.verify.math.boxed import boxes
+from counterpoise.verify.math.boxed import find_boxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def span_indices(
 def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSpan | None:
     """The answer of a response that is given as the texts of its tokens."""
     text = "".join(pieces)
-    candidates = boxes(text)
+    candidates = find_boxes(text)
     if not candidates:
         return None
     box = min(candidates) if first_box else max(candidates)

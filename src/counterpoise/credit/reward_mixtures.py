@@ -12,7 +12,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 from counterpoise.variants import ADVANTAGES, MIXTURES
-from counterpoise.verify.extra_rewards import shares_of
+from counterpoise.verify.extra_rewards import extra_reward_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RewardMixture:
 
 def configured_mixture(config: RunConfig) -> RewardMixture:
     """The mixture that a run's options describe."""
-    return RewardMixture(config.credit.mixture, shares_of(config.verify.also))
+    return RewardMixture(config.credit.mixture, extra_reward_shares(config.verify.also))
 
 
 def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:

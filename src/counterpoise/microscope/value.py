@@ -41,7 +41,7 @@ from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.continuations import ContinuationStart, sample_continuations
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 BranchKind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
 Rewards = NDArray[np.float64]  # [M]
@@ -212,7 +212,7 @@ def _sample_and_verify(
             policy.decode(np.concatenate((prefix, response.tokens))) for response in responses
         ]
         problems += [content.problem] * len(responses)
-    rewards = iter(verified(verifier, texts, problems).rewards)
+    rewards = iter(score_responses(verifier, texts, problems).rewards)
     return [[next(rewards) for _ in start.seeds] for start in starts]
 
 

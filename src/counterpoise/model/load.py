@@ -83,13 +83,7 @@ def load_policy(config: ModelConfig) -> Policy:
         return _random_policy(config, device, dtype)
     # Checks come before loading: their messages are clearer than those of the libraries.
     source = find_model_folder(config.name)
-    if not Path(source).exists() and not HUB_ID.fullmatch(source):
-        raise PoiseError(
-            f"no model '{config.name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
-            "hub id like Qwen/Qwen3-0.6B"
-        )
-    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
-        raise PoiseError(f"{source} holds no model: config.json is missing")
+    check_model_source(source)
     silence_libraries()
     try:
         check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
@@ -109,6 +103,26 @@ def load_policy(config: ModelConfig) -> Policy:
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
     return wrap_model(config.name, model.to(device), tokenizer, config.template)
+
+
+def check_model_source(name: str, *, check_parent: bool = False) -> None:
+    """Raise an error if `name` is a folder that is missing or holds no model; loads nothing.
+
+    `check_parent` also refuses OWNER/NAME if there is a folder OWNER here without NAME.
+    """
+    if name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX):
+        return
+    path = Path(name)
+    if not path.exists() and not HUB_ID.fullmatch(name):
+        raise PoiseError(
+            f"no model '{name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
+            "hub id like Qwen/Qwen3-0.6B"
+        )
+    # `out/warm` looks like a hub id, but a folder `out` on this machine shows that it is a path.
+    if check_parent and not path.exists() and path.parent.is_dir():
+        raise PoiseError(f"no model '{name}': {path.parent} has no such folder; check model.name")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise PoiseError(f"{name} holds no model: config.json is missing")
 
 
 def find_model_folder(name: str) -> str:

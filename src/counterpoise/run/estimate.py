@@ -1,12 +1,16 @@
 """Estimate what a run will do and need before it starts: `poise train X --dry-run`.
 
+    device      the one that the run would use on this machine; `model.dtype=auto` is float32 on a
+                CPU and bfloat16 on a GPU
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
                 bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
                 where a rule reads the first weights
+    libraries   resident memory of Python, torch and transformers; on a CPU they share the memory
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
-    activations micro_tokens * layers * what a layer keeps for the backward pass: by autograd about
-                10 hidden + 3 intermediate; on a GPU (`model/layer.py`) 2 hidden + 2 intermediate
-                + (2 heads + 2 key/value heads) * head size; with checkpointing only its input, and
+    activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
+                layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
+                a GPU (`model/layer.py`) 2 hidden + 2 intermediate + (2 heads + 2 key/value heads)
+                * head size; with checkpointing only its input, and
                 one layer as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
@@ -29,7 +33,11 @@ from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
 from counterpoise.task.load import check_enough_prompts, load_problems
 
+if TYPE_CHECKING:
+    import torch
+
 GB = 1e9
+LIBRARIES = 0.45 * GB  # measured: the process before its first iteration, embedded model
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,11 @@ def _load_model_config(name: str) -> Any:
     return config
 
 
-def describe_run(config: RunConfig) -> str:
-    """The resolved configuration, followed by counts, memory and problems as comments."""
+def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
+    """The resolved configuration, followed by counts, memory and problems as comments.
+
+    `device` is the one that the run would use on this machine, unless another is given.
+    """
     s, n = config.sample, config.loop.iterations
     rollouts = s.prompts * s.group_size
     tokens = rollouts * s.max_new_tokens * _max_turns(config)
@@ -122,7 +133,7 @@ def describe_run(config: RunConfig) -> str:
         f"in all         {rollout_counts}, updates: {updates}",
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
         f"{n * max_rounds * tokens:,} in all",
-        *describe_memory(config),
+        *describe_memory(config, device),
         *describe_problems(config),
     ]
     lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in summary)]
@@ -133,12 +144,15 @@ def _max_turns(config: RunConfig) -> int:
     return config.task.turns if config.task.environment != "none" else 1
 
 
-def describe_memory(config: RunConfig) -> list[str]:
-    """Lines about the model's size and its memory."""
+def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
+    """Lines about the model's size and its memory on the device, in lines."""
     shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
-    is_float32 = config.model.dtype == "float32" or config.model.name == "embedded"
+    from counterpoise.model.load import choose_device, choose_dtype
+
+    device = device or choose_device(config.model.device)
+    is_float32 = choose_dtype(config.model.dtype, device).itemsize == 4
     width = 4 if is_float32 else 2
     training = (16 if is_float32 else 20) * shape.parameters
     if config.credit.rule != "off":
@@ -146,15 +160,18 @@ def describe_memory(config: RunConfig) -> list[str]:
 
         training += width * shape.parameters * reads_initial_weights(config.credit)
     per_layer = 10 * shape.hidden + 3 * shape.intermediate
-    if not is_float32:
+    if device.type == "cuda":  # the fused layer keeps less than autograd would
         heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
         per_layer = 2 * shape.hidden + 2 * shape.intermediate + heads
     activations_per_token = shape.layers * per_layer  # numbers a token
     if config.update.checkpointing:
         activations_per_token = shape.layers * shape.hidden + per_layer
-    activations = config.update.micro_tokens * activations_per_token * width
     # An environment may repeat the problem in every turn.
     length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
+    rows_of_step = -(-config.sample.prompts * config.sample.group_size // config.batch.steps)
+    activations = (
+        min(config.update.micro_tokens, rows_of_step * length) * activations_per_token * width
+    )
     row_bytes = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
     sampler_lines = [
         f"               keys and values {row_bytes / GB:.3f} GB a row of full length; the sampler",
@@ -167,8 +184,9 @@ def describe_memory(config: RunConfig) -> list[str]:
         0, config.sample.max_new_tokens, shape.positions
     )  # the length of prompts is unknown
     return [
-        f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits",
-        f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB",
+        f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits on {device}",
+        f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB"
+        + (f", libraries {LIBRARIES / GB:.2f} GB" if device.type == "cpu" else ""),
         *sampler_lines,
         *([f"WARNING        {fault}"] if fault else []),
     ]

@@ -21,7 +21,7 @@ from counterpoise.sample.episodes import sample_responses
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def evaluate_policy(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )
     texts = [r.text for group in responses for r in group]
-    rewards = verified(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
+    rewards = score_responses(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
     return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
 
 

@@ -19,16 +19,16 @@ from counterpoise.plugins import display_name, is_plugin
 from counterpoise.task.load import load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.variants import COMPOSERS, VERIFIERS
-from counterpoise.verify.extra_rewards import own_rewards
-from counterpoise.verify.plugin_reward import MEANT, wanted
-from counterpoise.verify.scores import verified
+from counterpoise.verify.extra_rewards import plugin_rewards
+from counterpoise.verify.plugin_reward import ROLES, reward_arguments
+from counterpoise.verify.scores import score_responses
 
 NUM_TRIAL_PROBLEMS = 2
 
 
 def check_plugins_load(config: RunConfig) -> None:
     """Raise an error if a plugin cannot be loaded or does not accept its arguments."""
-    for name in own_rewards(config.verify):
+    for name in plugin_rewards(config.verify):
         VERIFIERS.load(name)
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
@@ -36,7 +36,7 @@ def check_plugins_load(config: RunConfig) -> None:
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     """Call every plugin once and return a line about each, for the end of a dry run."""
-    names = own_rewards(config.verify)
+    names = plugin_rewards(config.verify)
     prompts = load_first_problems(config) if names else ()
     lines = []
     for name in names:
@@ -55,12 +55,12 @@ def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
     if not prompts:
         return "not tried: the problems are not on this machine"
     texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
-    rewards = verified(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
+    rewards = score_responses(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
     boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
     outcome = f"{boxed} for the answer in a box, {empty} for nothing"
     if len(set(rewards)) == 1 and not is_extra:
         outcome += ": groups with equal rewards take no step"
-    if (positional := wanted(name).places) and positional[1] not in MEANT:
+    if (positional := reward_arguments(name).positional) and positional[1] not in ROLES:
         outcome += f" ({positional[1]}: the answers)"
     return outcome
 

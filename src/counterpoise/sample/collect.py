@@ -20,8 +20,8 @@ from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Group, Ints, Prompt, Response
-from counterpoise.verify.extra_rewards import further
-from counterpoise.verify.scores import Scores, Verifier, verified
+from counterpoise.verify.extra_rewards import score_extra_rewards
+from counterpoise.verify.scores import Scores, Verifier, score_responses
 
 EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
 
@@ -69,8 +69,10 @@ class RolloutCollector:
         self.end_stage("sample")
         texts = [response.text for responses in responses_PG for response in responses]
         prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
-        scores = verified(self.verifier, texts, prompt_of_response)
-        extra_rewards_PG = further([prompt for prompt, _ in prompts], responses_PG, config)
+        scores = score_responses(self.verifier, texts, prompt_of_response)
+        extra_rewards_PG = score_extra_rewards(
+            [prompt for prompt, _ in prompts], responses_PG, config
+        )
         groups = build_groups(
             prompts,
             responses_PG,
@@ -81,7 +83,7 @@ class RolloutCollector:
         )
         self.end_stage("verify")
         self.collected_groups += groups
-        self.scores = self.scores.and_then(scores)
+        self.scores = self.scores.concatenate(scores)
         return groups
 
 

@@ -24,7 +24,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.task.environment import Environment
 from counterpoise.types import Ints, Prompt, Response, Turn
 from counterpoise.variants import ENVIRONMENTS
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 
@@ -125,7 +125,7 @@ class EpisodePlayer:
         responses = [episode.responses[-1] for episode in episodes]
         prompts = [episode.prompt for episode in episodes]
         texts = [response.text for response in responses]
-        rewards = verified(self.verifier, texts, prompts).rewards
+        rewards = score_responses(self.verifier, texts, prompts).rewards
         pieces_R = split_into_pieces(policy, [response.tokens for response in responses])
         for episode, response, reward, pieces in zip(
             episodes, responses, rewards, pieces_R, strict=True

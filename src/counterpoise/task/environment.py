@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from counterpoise.types import Prompt
-from counterpoise.verify.math.boxed import boxed, boxes
-from counterpoise.verify.math.numbers import number
+from counterpoise.verify.math.boxed import extract_boxed, find_boxes
+from counterpoise.verify.math.numbers import parse_number
 
 
 class Environment(Protocol):
@@ -56,7 +56,7 @@ class TriesEnvironment:
         self.turns = turns
 
     def action(self, response: str) -> tuple[int, int]:
-        last_box = max(boxes(response), default=None)
+        last_box = max(find_boxes(response), default=None)
         return (last_box.mark, last_box.end + 1) if last_box else (0, 0)
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
@@ -68,10 +68,10 @@ class TriesEnvironment:
         """
         if right:
             return ""
-        answer = boxed(response)
+        answer = extract_boxed(response)
         if not answer:
             return NO_ANSWER_FEEDBACK
-        answer_number, reference_number = number(answer), number(prompt.answer)
+        answer_number, reference_number = parse_number(answer), parse_number(prompt.answer)
         if (
             answer_number is None
             or reference_number is None

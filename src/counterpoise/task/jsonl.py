@@ -22,7 +22,7 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.task.prompts import Task
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import NO_COLUMNS, Columns, Prompt
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def with_box(solution: str, answer: str) -> str:
         >>> with_box("4 * 3 = 12 pens.", "12")
         '4 * 3 = 12 pens.\nThe answer is \\boxed{12}.'
     """
-    if not solution or boxed(solution) is not None:
+    if not solution or extract_boxed(solution) is not None:
         return solution
     return f"{solution}\nThe answer is \\boxed{{{answer}}}."
 

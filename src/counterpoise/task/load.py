@@ -10,12 +10,12 @@ from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.task.prompts import Task
 from counterpoise.variants import TASKS
-from counterpoise.verify.extra_rewards import columns_of
+from counterpoise.verify.extra_rewards import reward_columns
 
 
 def load_problems(config: RunConfig) -> Task:
     """The task of a run, with the columns that its reward functions need."""
-    return load_task(config.task, columns_of(config.verify))
+    return load_task(config.task, reward_columns(config.verify))
 
 
 def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:

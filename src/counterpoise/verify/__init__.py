@@ -1,1 +1,1 @@
-"""Stage 2: response -> reward."""
+"""Stage 2: score every response with a reward."""

@@ -1,10 +1,12 @@
-r"""r = true equations / equations that the response writes down; 0 where it writes none.
+r"""Reward the arithmetic of a response: r = true equations / equations written; 0 without any.
 
-An equation is whole numbers joined by + - * /, an equals sign and a whole number, as in
-"4 * 3 = 12"; products and quotients come first, and values are exact. It looks at how an answer
-was reached and not at the answer, so it differs where a group is all right or all wrong: a second
-reward for `credit.mixture`. Chosen here. It can be met with trivial equations: mix it in, do not
-train on it alone.
+An equation is a sum, difference, product or quotient of whole numbers, an equals sign and a whole
+number, as in "4 * 3 = 12". Products and quotients are evaluated first, and exactly.
+
+The reward looks at how an answer was reached, not at the answer itself, so it still differs inside
+a group whose answers are all right or all wrong. That makes it a useful second reward for
+`credit.mixture`. It is this project's own, not from a paper. Trivial equations satisfy it, so mix
+it with the verifier's reward instead of training on it alone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from operator import add, mul, sub, truediv
 from counterpoise.config import RunConfig
 from counterpoise.types import Prompt, Response
 
-NUMBER = r"\d{1,12}"  # what is longer is no step of a word problem
+NUMBER = r"\d{1,12}"  # longer digit strings are noise, not a step of a word problem
+# The look-behinds refuse the tail of a longer expression: "1.5 + 2 = 3" must not match as
+# "5 + 2 = 3", and of "1 + 2 + 3 = 6" only the whole sum counts.
 EQUATION = re.compile(
     rf"(?<![\d.+*/=-])(?<![+*/=-] )({NUMBER}(?: ?[-+*/] ?{NUMBER})+) ?= ?(-?{NUMBER})(?![\d.]*\d)"
 )
@@ -24,34 +28,42 @@ OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 def reward(prompt: Prompt, response: Response, config: RunConfig) -> float:
-    return share_true(response.text)
+    """The share of true equations in the response."""
+    return share_of_true_equations(response.text)
 
 
-def share_true(text: str) -> float:
+def share_of_true_equations(text: str) -> float:
     """
     Example:
-        >>> share_true("There are 4 * 3 = 12 shells. There remain 12 - 4 = 9 shells.")
+        >>> share_of_true_equations("There are 4 * 3 = 12 shells. There remain 12 - 4 = 9 shells.")
         0.5
     """
-    found = EQUATION.findall(text)
-    return sum(value(left) == int(right) for left, right in found) / len(found) if found else 0.0
+    equations = EQUATION.findall(text)
+    if not equations:
+        return 0.0
+    num_true = sum(
+        evaluate_expression(expression) == int(result) for expression, result in equations
+    )
+    return num_true / len(equations)
 
 
-def value(expression: str) -> Fraction | None:
-    """None where it divides by zero.
+def evaluate_expression(expression: str) -> Fraction | None:
+    """The exact value, or None if the expression divides by zero.
 
     Example:
-        >>> value("2 + 3 * 4")
+        >>> evaluate_expression("2 + 3 * 4")
         Fraction(14, 1)
     """
     terms: list[Fraction] = []
-    parts = ["+", *re.findall(r"\d+|[-+*/]", expression)]
-    for operator, number in zip(parts[::2], parts[1::2], strict=True):
-        right = Fraction(int(number))
+    # A leading "+" makes the symbols alternate: operator, number, operator, number, ...
+    symbols = ["+", *re.findall(r"\d+|[-+*/]", expression)]
+    for operator, digits in zip(symbols[::2], symbols[1::2], strict=True):
+        operand = Fraction(int(digits))
         if operator in "+-":
-            terms.append(OPERATIONS[operator](Fraction(0), right))
-        elif operator == "/" and right == 0:
+            terms.append(OPERATIONS[operator](Fraction(0), operand))
+        elif operator == "/" and operand == 0:
             return None
         else:
-            terms[-1] = OPERATIONS[operator](terms[-1], right)
+            # Products and quotients bind to the last term, which gives them precedence.
+            terms[-1] = OPERATIONS[operator](terms[-1], operand)
     return sum(terms, Fraction(0))

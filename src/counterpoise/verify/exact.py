@@ -1,7 +1,8 @@
 r"""reward = 1 if the last `\boxed{...}` equals the answer, white space aside; else 0.
 
-For answers that are not mathematics: words, orders, grids. Runs of white space (line breaks too)
-count as one space and none at the ends; letter case and punctuation count as written.
+For answers that are not mathematics: words, orders, grids. A run of white space (line breaks
+included) counts as one space, and leading and trailing white space is ignored. Letter case and
+punctuation must match.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Sequence
 from typing import Self
 
 from counterpoise.types import Prompt
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.scores import Scores
 
 
 class ExactVerifier:
-    """Scores by string equality. Takes the options every verifier takes, and needs none."""
+    """Scores by string equality. Accepts the options that every verifier gets, and ignores them."""
 
     def __init__(self, timeout_seconds: float = 0.0, workers: int = 0) -> None:
         pass
@@ -29,7 +30,12 @@ class ExactVerifier:
             >>> ExactVerifier().score(["\\boxed{red  car}", "red car"], ["red car"] * 2).rewards
             [1.0, 0.0]
         """
-        return Scores([_reward(r, a) for r, a in zip(responses, answers, strict=True)])
+        return Scores(
+            [
+                _exact_match(response, answer)
+                for response, answer in zip(responses, answers, strict=True)
+            ]
+        )
 
     def close(self) -> None:
         """Nothing to release."""
@@ -41,6 +47,6 @@ class ExactVerifier:
         self.close()
 
 
-def _reward(response: str, answer: str) -> float:
-    content = boxed(response)
+def _exact_match(response: str, answer: str) -> float:
+    content = extract_boxed(response)
     return float(content is not None and content.split() == answer.split())

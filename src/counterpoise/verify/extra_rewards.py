@@ -1,9 +1,10 @@
 """Rewards beside the verifier's: `verify.also = ["overlong", "equations=0.5", "mine.py:brief"]`.
 
-Each is a function (prompt, response, config) -> number and a line of `EXTRA_REWARDS`, or one of the
-user's, called as one in the verifier's place is (plugin_reward.py). The number behind the name is
-its share, 1 where none is given; the verifier's own is always 1. What is made of several rewards is
-the affair of `credit.mixture`; success and held-out judging count the verifier's alone.
+Each entry names a function (prompt, response, config) -> number of `EXTRA_REWARDS`, or a function
+of the user's, which is called as it would be in place of the verifier (plugin_reward.py). The
+number after the name is the share of that reward, 1 by default; the verifier's share is always 1.
+`credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
+count the verifier's reward only.
 """
 
 from __future__ import annotations
@@ -17,96 +18,113 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
-from counterpoise.verify.plugin_reward import wanted
-from counterpoise.verify.scores import verified
+from counterpoise.verify.plugin_reward import reward_arguments
+from counterpoise.verify.scores import score_responses
 
 
-class Also(NamedTuple):
-    """Example: Also("/home/ana/mine.py:brief@1f0c6a2b9d3e4f50", "mine.py:brief", 0.5)"""
+class ExtraReward(NamedTuple):
+    """One entry of `verify.also`.
+
+    Example:
+        ExtraReward("/home/ana/mine.py:brief@1f0c6a2b9d3e4f50", "mine.py:brief", 0.5)
+    """
 
     name: str
-    label: str  # under which rollouts and metrics have it
+    label: str  # its name in rollouts and metrics
     share: float
 
 
-def read_also(texts: Sequence[str]) -> list[Also]:
+def parse_extra_rewards(texts: Sequence[str]) -> list[ExtraReward]:
     """
     Example:
-        >>> read_also(["overlong", "mine.py:brief=0.5"])[1]
-        Also(name='mine.py:brief', label='mine.py:brief', share=0.5)
+        >>> parse_extra_rewards(["overlong", "mine.py:brief=0.5"])[1]
+        ExtraReward(name='mine.py:brief', label='mine.py:brief', share=0.5)
     """
-    found: list[Also] = []
+    extra_rewards: list[ExtraReward] = []
     for text in texts:
-        name, share = _parts(text)
+        name, share = _split_share(text)
         if name not in EXTRA_REWARDS and not is_plugin(name):
             raise PoiseError(f"verify.also: {unknown_name('reward', name, EXTRA_REWARDS.choices)}")
         label = display_name(name)
-        if label in (also.label for also in found):
-            raise PoiseError(f"verify.also: '{label}' is there twice: leave one out")
+        if label in (extra.label for extra in extra_rewards):
+            raise PoiseError(f"verify.also: '{label}' is listed twice: leave one out")
         try:
-            number = 1.0 if share is None else float(share)
+            parsed_share = 1.0 if share is None else float(share)
         except ValueError:
-            number = math.nan
-        if not 0 < number < math.inf:
+            parsed_share = math.nan  # refused below, with the same message as a negative share
+        if not 0 < parsed_share < math.inf:
             raise PoiseError(f"verify.also: '{text}' has no share above 0: write {label}=0.5")
-        found.append(Also(name, label, number))
-    return found
+        extra_rewards.append(ExtraReward(name, label, parsed_share))
+    return extra_rewards
 
 
-def _parts(text: str) -> tuple[str, str | None]:
-    """Name and share; None where there is none."""
+def _split_share(text: str) -> tuple[str, str | None]:
+    """The name and the share of an entry; the share is None if it has none."""
     if is_plugin(text):
-        asked = parse_plugin_name(text)
-        return asked.name, asked.share
-    name, equals, share = (part.strip() for part in text.partition("="))
+        # A path may contain "=", so plugins.py decides where the share begins.
+        plugin = parse_plugin_name(text)
+        return plugin.name, plugin.share
+    name, equals, share = (piece.strip() for piece in text.partition("="))
     return name, share if equals else None
 
 
-def shares_of(also: Sequence[str]) -> dict[str, float]:
+def extra_reward_shares(also: Sequence[str]) -> dict[str, float]:
     """
     Example:
-        >>> shares_of(["overlong", "equations=0.5"])
+        >>> extra_reward_shares(["overlong", "equations=0.5"])
         {'overlong': 1.0, 'equations': 0.5}
     """
-    return {one.label: one.share for one in read_also(also)}
+    return {extra.label: extra.share for extra in parse_extra_rewards(also)}
 
 
 def check_extra_rewards(config: RunConfig) -> None:
-    """Raise where verify.also does not name rewards and their shares."""
-    read_also(config.verify.also)
+    """Raise an error if verify.also has an unknown reward or an invalid share."""
+    parse_extra_rewards(config.verify.also)
 
 
-def own_rewards(config: VerifyConfig) -> list[str]:
-    """Those of the user's, the one in the verifier's place first."""
-    names = [config.name, *(also.name for also in read_also(config.also))]
+def plugin_rewards(config: VerifyConfig) -> list[str]:
+    """The names of the user's own reward functions, one in place of the verifier first."""
+    names = [config.name, *(extra.name for extra in parse_extra_rewards(config.also))]
     return [name for name in names if is_plugin(name)]
 
 
-def columns_of(config: VerifyConfig) -> tuple[str, ...]:
-    """Of the problems, those that a reward of the user's asks for."""
-    asked = [column for name in own_rewards(config) for column in wanted(name).columns]
-    return tuple(dict.fromkeys(asked))
+def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
+    """The columns of the problems that the user's reward functions have parameters for."""
+    columns = [
+        column for name in plugin_rewards(config) for column in reward_arguments(name).columns
+    ]
+    return tuple(dict.fromkeys(columns))
 
 
-def further(
+def score_extra_rewards(
     prompts: Sequence[Prompt], responses_PG: Sequence[Sequence[Response]], config: RunConfig
 ) -> list[list[Mapping[str, float]]]:
-    """The further rewards of every response by label; none where the run has none."""
+    """The extra rewards of every response, by label; empty mappings without verify.also."""
     pairs = [
         (prompt, response)
         for prompt, responses in zip(prompts, responses_PG, strict=True)
         for response in responses
     ]
-    rewards = {
-        also.label: _rewards(also.name, pairs, config) for also in read_also(config.verify.also)
+    rewards_by_label = {
+        extra.label: _score_pairs(extra.name, pairs, config)
+        for extra in parse_extra_rewards(config.verify.also)
     }
-    flat = iter([{label: given[i] for label, given in rewards.items()} for i in range(len(pairs))])
-    return [[next(flat) for _ in responses] for responses in responses_PG]
+    rewards_of_responses = iter(
+        [
+            {label: rewards[i] for label, rewards in rewards_by_label.items()}
+            for i in range(len(pairs))
+        ]
+    )
+    return [[next(rewards_of_responses) for _ in responses] for responses in responses_PG]
 
 
-def _rewards(name: str, pairs: Sequence[tuple[Prompt, Response]], config: RunConfig) -> list[float]:
-    found = EXTRA_REWARDS.load(name)
+def _score_pairs(
+    name: str, pairs: Sequence[tuple[Prompt, Response]], config: RunConfig
+) -> list[float]:
+    """The rewards of all (prompt, response) pairs by one reward function."""
+    reward_function = EXTRA_REWARDS.load(name)
     if not is_plugin(name):
-        return [float(found(prompt, response, config)) for prompt, response in pairs]
+        return [float(reward_function(prompt, response, config)) for prompt, response in pairs]
+    # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
-    return verified(found(), texts, [prompt for prompt, _ in pairs]).rewards
+    return score_responses(reward_function(), texts, [prompt for prompt, _ in pairs]).rewards

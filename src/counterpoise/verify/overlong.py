@@ -1,11 +1,11 @@
-"""DAPO's soft overlong punishment: the last tokens before the limit cost more and more.
+"""DAPO's soft overlong punishment: responses that approach the length limit lose reward.
 
     r = 0                           L <= Lmax - Lc
     r = (Lmax - Lc - L) / Lc        Lmax - Lc < L <= Lmax, where a response is cut
 
-L counts the response's tokens, its end token included; Lmax is sample.max_new_tokens, Lc is
-verify.overlong_tokens. A response that was cut has r = -1 whatever it had in mind.
-arXiv:2503.14476; there Lc is 4,096 of 20,480, hence the default of a fifth.
+L is the number of response tokens including the end token, Lmax is sample.max_new_tokens and Lc is
+verify.overlong_tokens. A response that was cut at the limit gets r = -1.
+arXiv:2503.14476 uses Lc = 4,096 with Lmax = 20,480, hence the default of one fifth.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from counterpoise.types import Prompt, Response
 
 
 def reward(prompt: Prompt, response: Response, config: RunConfig) -> float:
+    """The punishment of a response under the limits of the run."""
     limit = config.sample.max_new_tokens
-    return punishment(len(response.tokens), limit, config.verify.overlong_tokens or limit / 5)
+    return overlong_punishment(
+        len(response.tokens), limit, config.verify.overlong_tokens or limit / 5
+    )
 
 
-def punishment(length: int, limit: int, last: float) -> float:
+def overlong_punishment(length: int, limit: int, soft_tokens: float) -> float:
     """
     Example:
-        >>> [punishment(length, 100, 20) for length in (80, 85, 100)]
+        >>> [overlong_punishment(length, 100, 20) for length in (80, 85, 100)]
         [0.0, -0.25, -1.0]
     """
-    return -min(1.0, max(0.0, (length - (limit - last)) / last)) + 0.0  # no -0.0
+    overshoot = (length - (limit - soft_tokens)) / soft_tokens
+    return -min(1.0, max(0.0, overshoot)) + 0.0  # + 0.0 turns -0.0 into 0.0

@@ -1,22 +1,23 @@
-"""rewards = score(responses, answers, ...): a function of the user's as verifier, or beside it.
+"""A user's Python function as the verifier, or as an extra reward beside it.
 
-Its parameters' names say what it gets, each a list with an item for every response:
+    def score(responses, answers, ...): return rewards
 
-    responses   texts (also `response`, or `completions` as TRL has it)
-    answers     reference answers, texts too (`answer`)
-    prompts     the problems' texts (`prompt`)
-    any other   that column of the problems' file or dataset, as it stands there; None where a row
-                has none
+The names of its parameters decide what it receives. Each is a list with one item per response:
 
-Of two parameters the first is responses and the second answers, whatever they are called, unless
-one is called `completions` or `prompts`, or stands in the other's place. One with a default keeps
-it, unless it is one of the three. Returned are as many finite numbers, in the same order: a list,
-or an array of one dimension.
+    responses   the texts (also `response`, or `completions` as in TRL)
+    answers     the reference answers, as texts (also `answer`)
+    prompts     the texts of the problems (also `prompt`)
+    any other   that column of the problems' file or dataset, unconverted; None in rows without it
 
-It is called in this process, with no time limit, for as many responses as are at hand: those of an
-iteration or of an evaluation, or a single one (`--engine verl`). So the reward of a response must
-depend on it and on its problem alone. `verify.timeout_seconds` and `verify.workers` mean nothing to
-it. What it raises ends the run.
+A function with exactly two required parameters gets responses and answers by position, whatever
+they are called, unless a name contradicts that: `completions` or `prompts` among them, or `answers`
+first. A parameter with a default keeps it, unless it is one of the three above. The function
+returns one finite number per response, in order, as a list or a one-dimensional array.
+
+It runs in this process without a time limit, on however many responses are at hand: those of an
+iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
+depend only on that response and its problem. `verify.timeout_seconds` and `verify.workers` do not
+apply. An exception it raises ends the run.
 """
 
 from __future__ import annotations
@@ -34,86 +35,96 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores, Verifier
 
-LARGEST = 1e100  # beyond, the square of it, and so a group's std, may not be finite
+# Above this size the square of a reward, and so the standard deviation of its group, may overflow.
+LARGEST_REWARD = 1e100
 RESPONSES, ANSWERS, PROMPTS = "responses", "answers", "prompts"
-MEANT = {
+ROLES = {
     "responses": RESPONSES, "response": RESPONSES, "completions": RESPONSES,
     "answers": ANSWERS, "answer": ANSWERS, "prompts": PROMPTS, "prompt": PROMPTS,
 }  # fmt: skip
-BY_PLACE = (RESPONSES, ANSWERS)
-BY_NAME = ("completions", "prompts", "prompt")  # a function with one of them comes from TRL
+POSITIONAL_ROLES = (RESPONSES, ANSWERS)
+# A function with one of these parameters was written for TRL, which passes everything by keyword.
+KEYWORD_ONLY_NAMES = ("completions", "prompts", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a function asks for.
+class RewardArguments:
+    """How a reward function is called.
 
     Example:
-        Wanted((), {"completions": "responses", "tests": "tests"})  # def score(completions, tests)
+        def score(completions, tests): ...
+        RewardArguments((), {"completions": "responses", "tests": "tests"})
     """
 
-    places: tuple[str, ...] = BY_PLACE  # what responses and answers are called; (): all by name
-    named: Mapping[str, str] = field(default_factory=dict)  # parameter -> one of MEANT, or a column
+    # The function's names for responses and answers; (): all arguments are passed by keyword.
+    positional: tuple[str, ...] = POSITIONAL_ROLES
+    # parameter -> a value of ROLES, or a column of the problems
+    keywords: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(what for what in self.named.values() if what not in MEANT)
+        """The columns of the problems that the function needs."""
+        return tuple(source for source in self.keywords.values() if source not in ROLES)
 
 
-def verifier(name: str) -> Callable[..., Verifier]:
-    """What a table of verifiers holds: to be called with the options every verifier takes."""
+def bind_verifier(name: str) -> Callable[..., Verifier]:
+    """A verifier's constructor, to be called with the options that every verifier gets."""
     return partial(
-        OwnVerifier,
+        PluginVerifier,
         plugins.load_plugin(name).call,
         str(plugins.parse_plugin_name(name)),
-        wanted(name),
+        reward_arguments(name),
     )
 
 
-def wanted(name: str) -> Wanted:
-    """By the function's parameters; a line for one that cannot be called so."""
+def reward_arguments(name: str) -> RewardArguments:
+    """How to call the function `name`, from its signature; an error if that is impossible."""
     function = plugins.load_plugin(name)
     parameters = list(function.signature.parameters.values())
-    places = _places(parameters)
-    named = {
-        p.name: MEANT.get(p.name, p.name)
-        for p in parameters
-        if p.name not in places and (p.name in MEANT or _needed(p))
+    positional = _positional_names(parameters)
+    keywords = {
+        parameter.name: ROLES.get(parameter.name, parameter.name)
+        for parameter in parameters
+        if parameter.name not in positional and (parameter.name in ROLES or _is_required(parameter))
     }
-    if not places and RESPONSES not in named.values():
+    if not positional and RESPONSES not in keywords.values():
         raise PoiseError(
-            f"{function.path}: {function.name}({', '.join(function.signature.parameters)}) asks "
-            "for no responses: call one of its parameters `responses`; others may be `answers`, "
+            f"{function.path}: {function.name}({', '.join(function.signature.parameters)}) has no "
+            "parameter for the responses: call one of them `responses`; others may be `answers`, "
             "`prompts` or columns of the problems"
         )
-    function.check_arguments(*places, **named)
-    return Wanted(places, named)
+    function.check_arguments(*positional, **keywords)
+    return RewardArguments(positional, keywords)
 
 
-def _places(parameters: Sequence[Parameter]) -> tuple[str, ...]:
-    """Of two arguments whose names do not say otherwise; those of *args have ours."""
-    needed = [p.name for p in parameters if _needed(p)]
-    if any(p.kind is p.KEYWORD_ONLY and _needed(p) for p in parameters):
+def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
+    """The names of the responses and answers parameters if both are positional; otherwise ()."""
+    required = [parameter.name for parameter in parameters if _is_required(parameter)]
+    if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
+    # *args takes whatever is missing of the two; such arguments have no name but ours.
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        needed += BY_PLACE[len(needed) :]
-    by_name = any(name in BY_NAME for name in needed)
-    if len(needed) != len(BY_PLACE) or by_name:
+        required += POSITIONAL_ROLES[len(required) :]
+    if len(required) != len(POSITIONAL_ROLES):
         return ()
-    meant = [MEANT.get(name, what) for name, what in zip(needed, BY_PLACE, strict=True)]
-    return tuple(needed) if meant == list(BY_PLACE) else ()
+    if any(name in KEYWORD_ONLY_NAMES for name in required):
+        return ()
+    # A name without a role takes the role of its position; score(answers, responses) does not fit.
+    roles = [ROLES.get(name, role) for name, role in zip(required, POSITIONAL_ROLES, strict=True)]
+    return tuple(required) if roles == list(POSITIONAL_ROLES) else ()
 
 
-def _needed(parameter: Parameter) -> bool:
+def _is_required(parameter: Parameter) -> bool:
     starred = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and parameter.kind not in starred
 
 
-class OwnVerifier:
-    """
+class PluginVerifier:
+    """Scores responses with a user's function.
+
     Example:
         >>> score = lambda responses, answers: [len(text) / 2 for text in responses]
-        >>> OwnVerifier(score, "my_rewards.py:score").score(["abc", ""], ["1", "2"]).rewards
+        >>> PluginVerifier(score, "my_rewards.py:score").score(["abc", ""], ["1", "2"]).rewards
         [1.5, 0.0]
     """
 
@@ -121,67 +132,77 @@ class OwnVerifier:
         self,
         function: Callable[..., Any],
         name: str,
-        wanted: Wanted | None = None,
+        arguments: RewardArguments | None = None,
         timeout_seconds: float = 0,
         workers: int = 0,
     ) -> None:
-        self._function, self._name, self._wanted = function, name, wanted or Wanted()
+        self._function, self._name = function, name
+        self._arguments = arguments or RewardArguments()
 
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
-        def given(what: str) -> list[Any]:
-            if what in BY_PLACE:
-                return list(responses if what == RESPONSES else answers)
-            return [self._of(prompt, what) for prompt in prompts]
+        """Call the function once for all responses, and check what it returns."""
 
-        places = BY_PLACE if self._wanted.places else ()
-        named = {parameter: given(what) for parameter, what in self._wanted.named.items()}
-        returned = self._function(*map(given, places), **named)
-        return Scores(rewards_of(returned, len(responses), self._name))
+        def argument_values(source: str) -> list[Any]:
+            if source in POSITIONAL_ROLES:
+                return list(responses if source == RESPONSES else answers)
+            return [self._prompt_value(prompt, source) for prompt in prompts]
 
-    def _of(self, prompt: Prompt, what: str) -> Any:
-        if what == PROMPTS:
+        positional = POSITIONAL_ROLES if self._arguments.positional else ()
+        keywords = {
+            parameter: argument_values(source)
+            for parameter, source in self._arguments.keywords.items()
+        }
+        returned = self._function(*map(argument_values, positional), **keywords)
+        return Scores(check_rewards(returned, len(responses), self._name))
+
+    def _prompt_value(self, prompt: Prompt, source: str) -> Any:
+        if source == PROMPTS:
             return prompt.problem
-        if what not in prompt.columns:
+        if source not in prompt.columns:
             raise PoiseError(
-                f"{self._name} asks for '{what}', which these problems come without: stored "
-                "rollouts keep a problem's text and its answer alone"
+                f"{self._name} needs the column '{source}', which is not available here: stored "
+                "rollouts keep only the text and the answer of a problem"
             )
-        return prompt.columns[what]
+        return prompt.columns[source]
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-def rewards_of(returned: Any, wanted: int, name: str) -> list[float]:
-    """One finite number for each response, or the line that says what is there instead."""
+def check_rewards(returned: Any, num_responses: int, name: str) -> list[float]:
+    """The returned rewards as floats, or an error that quotes what was returned instead."""
     try:
         rewards_R = np.asarray(returned, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's
-        raise PoiseError(f"{name} returned {_short(returned)}: return {_list(wanted)}") from None
-    if rewards_R.shape != (wanted,):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError
         raise PoiseError(
-            f"{name} returned {rewards_R.size} numbers for {wanted} responses"
+            f"{name} returned {_shorten(returned)}: return {_expected_list(num_responses)}"
+        ) from None
+    if rewards_R.shape != (num_responses,):
+        raise PoiseError(
+            f"{name} returned {rewards_R.size} numbers for {num_responses} responses"
             if rewards_R.ndim == 1
-            else f"{name} returned {_short(returned)}: return {_list(wanted)}"
+            else f"{name} returned {_shorten(returned)}: return {_expected_list(num_responses)}"
         )
-    text_R = np.array([isinstance(reward, str | bytes) for reward in returned], dtype=bool)
-    (wrong,) = np.nonzero(text_R | ~(np.abs(rewards_R) <= LARGEST))  # nan too
-    if len(wrong):
-        first = int(wrong[0])
+    # numpy converts the text "1.0" to a number; a reward function that returns text has a bug.
+    is_text_R = np.array([isinstance(reward, str | bytes) for reward in returned], dtype=bool)
+    # `not <=` instead of `>`, so that nan is refused too.
+    (invalid,) = np.nonzero(is_text_R | ~(np.abs(rewards_R) <= LARGEST_REWARD))
+    if len(invalid):
+        index = int(invalid[0])
         raise PoiseError(
-            f"{name} returned {_short(returned[first])} for response {first + 1} of {wanted}: "
-            "a reward is a finite number"
+            f"{name} returned {_shorten(returned[index])} for response {index + 1} of "
+            f"{num_responses}: a reward is a finite number"
         )
-    found: list[float] = rewards_R.tolist()
-    return found
+    rewards: list[float] = rewards_R.tolist()
+    return rewards
 
 
-def _list(wanted: int) -> str:
-    return f"a list of {wanted} numbers, one for each response"
+def _expected_list(num_responses: int) -> str:
+    return f"a list of {num_responses} numbers, one for each response"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""What a verifier answers: one reward per response, and what went wrong on the way."""
+"""The result of a verifier: one reward per response, and counts of failed comparisons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from counterpoise.types import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Rewards in the order of the responses. A fault is a reward of 0 and a count, never an error.
+    """Rewards in the order of the responses.
+
+    A comparison that fails is a reward of 0 and a count here; it never raises an error.
 
     Example:
         Scores(rewards=[1.0, 0.0, 0.0], timeouts=1, crashes=0)
@@ -21,8 +23,8 @@ class Scores:
     timeouts: int = 0  # comparisons stopped at the time limit
     crashes: int = 0  # comparisons that killed their worker
 
-    def and_then(self, later: Scores) -> Scores:
-        """Those of two rounds together."""
+    def concatenate(self, later: Scores) -> Scores:
+        """The scores of two rounds together."""
         return Scores(
             self.rewards + later.rewards,
             self.timeouts + later.timeouts,
@@ -31,9 +33,10 @@ class Scores:
 
 
 class Verifier(Protocol):
-    """Anything that scores responses; `close` ends what it started.
+    """Anything that scores responses; `close` releases what it started.
 
-    Most need the answers alone; rewards of the user's may ask for more of the problems.
+    Most verifiers need only the answers. A user's reward function may also read columns of the
+    problems, which is why the prompts are passed.
     """
 
     def score(
@@ -43,6 +46,8 @@ class Verifier(Protocol):
     def close(self) -> None: ...
 
 
-def verified(verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]) -> Scores:
-    """Of every response; prompts[i] is the problem of responses[i]."""
+def score_responses(
+    verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]
+) -> Scores:
+    """The scores of all responses; prompts[i] is the problem that responses[i] answers."""
     return verifier.score(responses, [prompt.answer for prompt in prompts], prompts)

@@ -1,13 +1,13 @@
-r"""A process that compares answers: JSON lines in, JSON lines out, nothing shared, no pickle.
+r"""A worker process that compares answers: JSON lines in, JSON lines out.
 
     python -m counterpoise.verify.worker counterpoise.verify.math.equivalence:equivalent 5.0
     -> {"ready": true}
     <- ["\\sqrt{12}", "2\\sqrt{3}"]
     -> true
 
-It ends when its input does, so it dies with its parent. If the parent is killed while a comparison
-hangs, the alarm ends it: the signal is left to the kernel, which needs no help from a busy
-interpreter. Imports no torch.
+It shares nothing with its parent, uses no pickle and imports no torch. It ends when its input
+does, so it never outlives its parent. If the parent is killed while a comparison hangs, SIGALRM
+ends it: with the default action the kernel kills the process without running Python.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ import signal
 import sys
 
 MEMORY_LIMIT_BYTES = 4 << 30
-WARM_UP = ("\\sqrt{12}", "2\\sqrt{3}")  # builds parser tables, outside anyone's time limit
+# Compared once before the worker reports that it is ready: building the parser tables takes a
+# second and must not count against the time limit of the first real pair.
+WARM_UP_PAIR = ("\\sqrt{12}", "2\\sqrt{3}")
 
 
 def main(compare_name: str, timeout_seconds: float) -> None:
     """Answer requests until the input ends."""
+    # Replies get their own descriptor and stdout is redirected to stderr, so that what a library
+    # prints is never taken for a reply.
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not look like a reply
-    for stop in (signal.SIGINT, signal.SIGTERM):  # the parent's to handle: it may finish first
-        signal.signal(stop, signal.SIG_IGN)
+    os.dup2(2, 1)
+    # The parent decides what an interrupt means: it may want this comparison to finish first.
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop_signal, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    if sys.platform == "linux":  # elsewhere the limit is not enforced, or not allowed
+    if sys.platform == "linux":  # other systems ignore the limit or refuse to set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     module, _, function = compare_name.partition(":")
     try:
@@ -38,10 +43,11 @@ def main(compare_name: str, timeout_seconds: float) -> None:
     except ImportError as error:
         print(json.dumps({"failed": str(error)}), file=replies, flush=True)
         return
-    compare(*WARM_UP)
+    compare(*WARM_UP_PAIR)
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
         answer, gold = json.loads(line)
+        # The parent enforces the real limit; this alarm only fires when the parent is gone.
         signal.setitimer(signal.ITIMER_REAL, 2 * timeout_seconds + 1)
         equal = bool(compare(answer, gold))
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,9 +1,9 @@
-"""pairs -> outcomes, by worker processes with a hard time limit for each pair.
+"""Compare pairs of answers in worker processes, with a hard time limit for each pair.
 
-One pair at a time is handed to each worker. A worker that passes the limit is killed, one that
-dies is replaced; either costs the pair it held and nothing else. Processes start when first
-needed (about a second each), are reused from call to call, and end with the pool or its owner.
-POSIX only: it waits on pipes.
+Each worker handles one pair at a time. A worker that exceeds the limit is killed and one that dies
+is replaced; either costs only the pair it was working on. Processes start when they are first
+needed (about a second each), are reused from call to call, and end with the pool or with the
+process that owns it. POSIX only, because it waits on pipes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Literal
 
 from counterpoise.errors import PoiseError
 
-# One worker process as its owner sees it: start, send a pair, receive a reply, stop.
-#
-# A fresh interpreter, not a fork: the owner may hold torch and its threads. It searches the owner's
-# module path, and nothing else of the owner reaches it.
-
 START_LIMIT_SECONDS = 120.0
 
 
 class Worker:
-    """A process and the pair it holds. It says that it is ready before it is given one."""
+    """A worker process as its owner sees it: start, send a pair, receive a reply, stop.
+
+    The worker reports that it is ready before it gets its first pair.
+    """
 
     def __init__(self, compare: str, timeout_seconds: float) -> None:
+        # A fresh interpreter instead of a fork: the owner may hold torch and its threads. The
+        # worker only inherits the module search path, so that it finds the compare function.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self.process = subprocess.Popen(
             [
@@ -48,32 +48,32 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
-            process_group=0,  # so that Ctrl-C does not reach it while it starts
+            process_group=0,  # Ctrl-C must not reach it before it ignores SIGINT
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.requests, self.replies = self.process.stdin, self.process.stdout
         self.ready = False
-        self.pair: int | None = None  # index of the pair in hand
+        self.pair_index: int | None = None  # index of the pair being compared; None: idle
         self.deadline = time.monotonic() + START_LIMIT_SECONDS
-        self.received = b""
+        self.reply_buffer = b""
 
     def send(self, index: int, pair: tuple[str, str], timeout_seconds: float) -> None:
-        self.pair = index
+        self.pair_index = index
         self.deadline = time.monotonic() + timeout_seconds
-        with contextlib.suppress(BrokenPipeError):  # it is dead: the end of its replies says so
+        with contextlib.suppress(BrokenPipeError):  # it died: receive() will return None
             self.requests.write(json.dumps(pair).encode() + b"\n")
             self.requests.flush()
 
     def receive(self) -> bytes | None:
-        """A whole reply, b"" for part of one, None at the end."""
+        """A complete reply, b"" if more is to come, or None if the worker has exited."""
         chunk = os.read(self.replies.fileno(), 4096)
         if not chunk:
             return None
-        self.received += chunk
-        if not self.received.endswith(b"\n"):
+        self.reply_buffer += chunk
+        if not self.reply_buffer.endswith(b"\n"):
             return b""
-        reply, self.received = self.received, b""
+        reply, self.reply_buffer = self.reply_buffer, b""
         return reply
 
     def stop(self) -> int:
@@ -87,23 +87,23 @@ class Worker:
 Outcome = Literal["equal", "different", "timeout", "crash"]
 
 
-class Pool:
+class WorkerPool:
     """Compares pairs in at most `workers` processes.
 
     Example:
-        judge = "counterpoise.verify.math.equivalence:equivalent"
-        Pool(judge, 5.0, 2).run([("1+1", "2")]) == ["equal"]
+        compare = "counterpoise.verify.math.equivalence:equivalent"
+        WorkerPool(compare, 5.0, 2).run([("1+1", "2")]) == ["equal"]
     """
 
     def __init__(self, compare: str, timeout_seconds: float, workers: int) -> None:
         if workers < 1 or timeout_seconds <= 0:
             raise PoiseError(
-                f"{workers} workers with a limit of {timeout_seconds} s verify nothing: "
-                "verify.workers is at least 1, verify.timeout_seconds more than 0"
+                f"verify.workers={workers} and verify.timeout_seconds={timeout_seconds} cannot "
+                "verify anything: use at least 1 worker and more than 0 seconds"
             )
         self.compare = compare
         self.timeout_seconds = timeout_seconds
-        self.size = workers
+        self.max_workers = workers
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
         self._finalizer = weakref.finalize(self, _stop_all, self._workers)
@@ -112,23 +112,25 @@ class Pool:
         """The outcome of each pair, in order."""
         outcomes: dict[int, Outcome] = {}
         waiting = deque(range(len(pairs)))
-        self._collect(outcomes, wait=False)  # notices workers that died between calls
+        self._collect(outcomes, wait=False)  # removes workers that died between calls
         try:
             while len(outcomes) < len(pairs):
-                while len(self._workers) < min(self.size, len(pairs) - len(outcomes)):
+                while len(self._workers) < min(self.max_workers, len(pairs) - len(outcomes)):
                     self._start()
                 for worker in self._workers:
-                    if waiting and worker.ready and worker.pair is None:
+                    if waiting and worker.ready and worker.pair_index is None:
                         index = waiting.popleft()
                         worker.send(index, pairs[index], self.timeout_seconds)
                 self._collect(outcomes, wait=True)
         finally:
-            for worker in [w for w in self._workers if w.pair is not None]:
-                self._remove(worker)  # interrupted: its reply would belong to no one
+            # After an interrupt some workers are still busy. Their late replies would be taken
+            # for answers of the next call, so these workers have to go.
+            for worker in [w for w in self._workers if w.pair_index is not None]:
+                self._remove(worker)
         return [outcomes[index] for index in range(len(pairs))]
 
     def close(self) -> None:
-        """End all processes. The pool can be used again: it starts new ones."""
+        """End all processes. A pool can be used again after this: it starts new ones."""
         for worker in list(self._workers):
             self._remove(worker)
 
@@ -143,45 +145,45 @@ class Pool:
         return worker.stop()
 
     def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
-        """Take the replies that are there, or wait for the first reply or deadline."""
-        busy = [w for w in self._workers if w.pair is not None or not w.ready]
+        """Handle the replies that have arrived; with `wait`, block until a reply or a deadline."""
+        busy = [w for w in self._workers if w.pair_index is not None or not w.ready]
         limit = min((w.deadline for w in busy), default=0.0) - time.monotonic()
         for key, _ in self._selector.select(max(0.0, limit) if wait else 0):
-            self._take(key.data, outcomes)
-        now = time.monotonic()
-        for worker in [w for w in self._workers if w in busy and w.deadline < now]:
-            if worker.pair is None and worker.ready:
-                continue  # it has just replied
+            self._handle_reply(key.data, outcomes)
+        current_time = time.monotonic()
+        for worker in [w for w in self._workers if w in busy and w.deadline < current_time]:
+            if worker.pair_index is None and worker.ready:
+                continue  # its reply arrived in time, just now
             self._remove(worker)
-            if worker.pair is None:
-                raise PoiseError(_cannot_start(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
-            outcomes[worker.pair] = "timeout"
+            if worker.pair_index is None:
+                raise PoiseError(_start_failure(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
+            outcomes[worker.pair_index] = "timeout"
 
-    def _take(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
+    def _handle_reply(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
         reply = worker.receive()
         if reply == b"":
             return
         if reply is None:
             code = self._remove(worker)
-            if worker.pair is not None:
-                outcomes[worker.pair] = "crash"
+            if worker.pair_index is not None:
+                outcomes[worker.pair_index] = "crash"
             elif not worker.ready:
-                raise PoiseError(_cannot_start(f"exited with code {code}"))
+                raise PoiseError(_start_failure(f"exited with code {code}"))
             return
-        said = json.loads(reply)
-        if worker.pair is not None:
-            outcomes[worker.pair] = "equal" if said else "different"
-            worker.pair = None
-        elif "ready" in said:
+        message = json.loads(reply)
+        if worker.pair_index is not None:
+            outcomes[worker.pair_index] = "equal" if message else "different"
+            worker.pair_index = None
+        elif "ready" in message:
             worker.ready = True
         else:
             self._remove(worker)
-            raise PoiseError(_cannot_start(said["failed"]))
+            raise PoiseError(_start_failure(message["failed"]))
 
 
-def _cannot_start(reason: str) -> str:
+def _start_failure(reason: str) -> str:
     return (
-        f"the verifier's worker cannot start: {reason}. `python -m counterpoise.verify.worker "
+        f"a worker of the verifier cannot start: {reason}. `python -m counterpoise.verify.worker "
         "counterpoise.verify.math.equivalence:equivalent 5` shows why; is math-verify installed?"
     )
 

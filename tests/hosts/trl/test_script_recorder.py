@@ -95,7 +95,7 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     assert "An iteration is a generation" in page
     assert "composer=grouped, tau=0, credit=grpo" in page
     pushed = sorted(set(pq.read_table(folder / "pushes/step_00001.parquet")["row"].to_pylist()))
-    sight = token_view.find(folder, row=pushed[0], token=0)
+    sight = token_view.read_token_view(folder, row=pushed[0], token=0)
     assert sight.quantity.name == "displacement"
     assert sight.pushes is not None
     assert sight.texts[pushed[0]] is not None
@@ -105,7 +105,7 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     launch(tmp_path / "again", generations=1, run_folder=str(other), composer="shuffled")
     assert not (other / "tokens").exists()
     with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
-        token_view.find(other)
+        token_view.read_token_view(other)
     compared = read_compared_runs([folder, other])
     assert [item.run.metrics[0]["split_groups"] > 0 for item in compared] == [False, True]
 

@@ -15,7 +15,7 @@ from hosts.importing.foreign import prime_record, trl_file, write_lines
 from report.synthetic import PIECES, Page, write_run
 
 from counterpoise.cli import main
-from counterpoise.cli.token_view import find
+from counterpoise.cli.token_view import read_token_view
 from counterpoise.config.load import load_config
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
@@ -150,7 +150,7 @@ def test_imported_runs(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match="has no prompt_tokens"):
         compare_weightings("high_entropy", tmp_path / "out", model="embedded")
     with pytest.raises(PoiseError, match=r"was imported: .*no token trace; poise report .*out"):
-        find(tmp_path / "out")
+        read_token_view(tmp_path / "out")
 
 
 def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from counterpoise.lab.warmup.second_turns import second_turns
 from counterpoise.lab.warmup.supervise import solution_row
 from counterpoise.model.load import load_policy
 from counterpoise.task.load import load_task
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.math.verifier import MathVerifier
 
 SETS = ["task.levels=[2]", "task.size=12", "task.heldout=1", "sample.max_new_tokens=80"]
@@ -32,7 +32,7 @@ def test_wrong_first_turns_and_what_is_said_to_them() -> None:
         asked = policy.encode(prompt.problem)
         np.testing.assert_array_equal(tokens[: len(asked)], asked)
         end = int(np.flatnonzero(tokens == policy.end_tokens[0])[0])
-        answer = boxed(policy.decode(tokens[len(asked) : end]))
+        answer = extract_boxed(policy.decode(tokens[len(asked) : end]))
         assert answer != prompt.answer
         told = policy.decode(tokens[end + 1 :])
         assert told.endswith(prompt.problem)

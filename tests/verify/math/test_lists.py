@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.verify.math.lists import compare_lists, entries
+from counterpoise.verify.math.lists import compare_lists, split_entries
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_compare_lists(answer, gold, expected):
 
 @pytest.mark.parametrize("text", ["6", "(6)", r"(0,9) \cup (9,36)", "(1", "", "x = 1, 2"])
 def test_not_a_list(text):
-    assert entries(text) is None
+    assert split_entries(text) is None

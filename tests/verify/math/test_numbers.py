@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.verify.math.numbers import agree, number
+from counterpoise.verify.math.numbers import numbers_agree, parse_number
 
 
 @pytest.mark.parametrize(
@@ -36,19 +36,19 @@ from counterpoise.verify.math.numbers import agree, number
     ],
 )
 def test_values(text, value):
-    stated = number(text)
+    stated = parse_number(text)
     assert stated is not None
     assert stated.value == value
 
 
 @pytest.mark.parametrize("text", ["6m", r"\frac{37}{4} m", "2.2 \\tau", "7.6 Z", "2k", "6 apples"])
 def test_a_reference_with_bare_letters_is_no_number(text):
-    assert number(text, bare_units=False) is None
+    assert parse_number(text, bare_units=False) is None
 
 
 @pytest.mark.parametrize("text", ["6/0", "1e1001", "10^{1001}", "1 5/4", "9" * 3000, "6 million"])
 def test_no_number(text):
-    assert number(text) is None
+    assert parse_number(text) is None
 
 
 @pytest.mark.parametrize(
@@ -75,25 +75,25 @@ def test_no_number(text):
     ],
 )
 def test_agree(answer, gold, expected):
-    stated, reference = number(answer), number(gold, bare_units=False)
+    stated, reference = parse_number(answer), parse_number(gold, bare_units=False)
     assert stated is not None
     assert reference is not None
-    assert agree(stated, reference) is expected
+    assert numbers_agree(stated, reference) is expected
 
 
 @given(st.integers(), st.integers(min_value=2, max_value=10**6))
 def test_every_fraction_reads_back(top, bottom):
-    stated = number(f"\\frac{{{top}}}{{{bottom}}}")
+    stated = parse_number(f"\\frac{{{top}}}{{{bottom}}}")
     assert stated is not None
     assert stated.value == Fraction(top, bottom)
-    assert stated.undivided == (top % bottom == 0)
+    assert stated.divisible == (top % bottom == 0)
 
 
 @given(st.integers())
 def test_thousands_separators_read_back(value):
-    assert number(f"{value:,}") == number(str(value))
+    assert parse_number(f"{value:,}") == parse_number(str(value))
 
 
 @given(st.text(max_size=50))
 def test_any_text_is_read(text):
-    number(text)
+    parse_number(text)

@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.math.verifier import MathVerifier
-from counterpoise.verify.worker_pool import Pool
+from counterpoise.verify.worker_pool import WorkerPool
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 BENCHMARKS = "aime24 aime25 amc23 amc83 math500 minerva olympiadbench gsm8k_test"
@@ -172,7 +172,9 @@ def test_every_benchmark_answer_scores_when_boxed(verifier, name):
 @pytest.mark.parametrize("name", ["math500", "minerva", "olympiadbench"])
 def test_every_benchmark_answer_equals_itself_by_computer_algebra(name):
     golds = golds_of(name)
-    pool = Pool("counterpoise.verify.math.equivalence:equivalent", timeout_seconds=30.0, workers=2)
+    pool = WorkerPool(
+        "counterpoise.verify.math.equivalence:equivalent", timeout_seconds=30.0, workers=2
+    )
     outcomes = pool.run([(gold, gold) for gold in golds])
     pool.close()
     assert [gold for gold, o in zip(golds, outcomes, strict=True) if o != "equal"] == []
@@ -209,10 +211,10 @@ def test_no_worker_starts_for_numbers_and_verdicts_are_kept():
 
 
 def test_memory_of_verdicts_is_bounded(monkeypatch):
-    monkeypatch.setattr("counterpoise.verify.math.verifier.REMEMBERED", 3)
+    monkeypatch.setattr("counterpoise.verify.math.verifier.MAX_CACHED_VERDICTS", 3)
     verifier = MathVerifier()
     for k in range(10):
-        verifier._remember((str(k), "x"), True)
+        verifier._cache_verdict((str(k), "x"), True)
     assert list(verifier._verdicts) == [("7", "x"), ("8", "x"), ("9", "x")]
 
 

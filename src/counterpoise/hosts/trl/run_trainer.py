@@ -30,7 +30,7 @@ from counterpoise.model.templates import TEMPLATES, fill_template
 from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Scores, Verifier, verified
+from counterpoise.verify.scores import Scores, Verifier, score_responses
 
 
 class IterationsExhausted(Exception):  # noqa: N818  # not an error: the last iteration is over
@@ -55,7 +55,9 @@ class VerifierReward:
     ) -> list[float]:
         start = time.perf_counter()
         prompts = [self.prompts[prompt_id] for prompt_id in problem]
-        self.scores = verified(self.verifier, self.policy.decode_rows(completion_ids), prompts)
+        self.scores = score_responses(
+            self.verifier, self.policy.decode_rows(completion_ids), prompts
+        )
         self.seconds = time.perf_counter() - start
         return self.scores.rewards
 

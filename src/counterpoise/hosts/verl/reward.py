@@ -13,7 +13,7 @@ from typing import Any
 
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 _verifier_lock = threading.Lock()  # a verifier takes one call at a time
 
@@ -33,7 +33,7 @@ def compute_score(
     columns = json.loads(info.get("columns") or "{}")
     prompt = Prompt(str(info.get("id")), info.get("problem", ""), ground_truth, columns=columns)
     with _verifier_lock:
-        (reward,) = verified(
+        (reward,) = score_responses(
             _load_verifier(verifier, timeout_seconds), [solution_str], [prompt]
         ).rewards
     return reward

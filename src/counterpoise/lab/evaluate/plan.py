@@ -26,7 +26,7 @@ from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.plugins import is_plugin
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
-from counterpoise.verify.plugin_reward import wanted
+from counterpoise.verify.plugin_reward import reward_arguments
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
 MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it
@@ -161,7 +161,7 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
-    keep = wanted(options.verifier).columns if is_plugin(options.verifier) else ()
+    keep = reward_arguments(options.verifier).columns if is_plugin(options.verifier) else ()
     for benchmark in selected:
         prompts = benchmarks.load_problems(benchmark, options.data, options.fields, keep)[
             : options.limit

@@ -42,8 +42,8 @@ from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS, VERIFIERS
-from counterpoise.verify.math.boxed import boxed
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.scores import Verifier, score_responses
 
 NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
 ENGINE_MEMORY = 0.7  # share of the GPU for vLLM: nothing is trained beside it
@@ -187,7 +187,7 @@ def fill_result_file(
         ]
         texts = [response.text for _, responses in unjudged for response in responses]
         prompts = [prompt for prompt, responses in unjudged for _ in responses]
-        scores = verified(verifier, texts, prompts)
+        scores = score_responses(verifier, texts, prompts)
         if scores.timeouts or scores.crashes:
             progress.warn(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "
@@ -215,7 +215,7 @@ def make_judged_problem(
         problem=prompt.problem,
         answer=prompt.answer,
         rewards=list(rewards),
-        votes=[boxed(response.text) for response in responses],
+        votes=[extract_boxed(response.text) for response in responses],
         tokens=[len(response.tokens) for response in responses],
         finished=[response.finished for response in responses],
         responses=[response.text for response in responses],

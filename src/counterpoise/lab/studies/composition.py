@@ -44,7 +44,7 @@ from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.types import Group, Row
-from counterpoise.verify.scores import verified
+from counterpoise.verify.scores import score_responses
 
 RIGHT_COUNTS = (1, 2, 4, 6, 7)  # right rollouts among 8
 MAX_RIGHT, BALANCED = max(RIGHT_COUNTS), 4
@@ -93,7 +93,7 @@ def extend_groups(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
     drawn_PG = sample(lab.policy, [tokens for _, tokens in encoded], seeds_PG, lab.config.sample)
     texts = [response.text for responses in drawn_PG for response in responses]
     problems = [prompt for prompt, _ in encoded for _ in range(extra)]
-    rewards = verified(lab.verifier, texts, problems).rewards
+    rewards = score_responses(lab.verifier, texts, problems).rewards
     more = build_groups(encoded, drawn_PG, rewards, iteration=0)
     return [
         replace(old, rollouts=(*old.rollouts, *new.rollouts))

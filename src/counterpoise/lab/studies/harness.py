@@ -37,7 +37,7 @@ from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import VERIFIERS
-from counterpoise.verify.scores import Verifier, verified
+from counterpoise.verify.scores import Verifier, score_responses
 
 GROUP_SIZE = 8  # rollouts per prompt, where a study samples them
 PRETRAINED_LR = 1e-5  # AdamW on a pretrained model; the small embedded model uses the demo's rate
@@ -159,7 +159,7 @@ class Lab:
             )
             texts = [response.text for responses in responses_PG for response in responses]
             problems = [prompt for prompt, _ in prompts_of_batch for _ in range(GROUP_SIZE)]
-            rewards = verified(self.verifier, texts, problems).rewards
+            rewards = score_responses(self.verifier, texts, problems).rewards
             self._groups[key] = build_groups(prompts_of_batch, responses_PG, rewards, batch)
         return self._groups[key]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from counterpoise.verify.math.decide import decide
+from counterpoise.verify.math.decide import decide_by_text
 
 AnswerRelation = Literal["same", "derived", "unknown", "different"]
 
@@ -30,7 +30,7 @@ def relate_answers(answer: str, gold: str) -> AnswerRelation:
     """
     if not answer or not gold:
         return "unknown"
-    if decide(answer, gold):
+    if decide_by_text(answer, gold):
         return "same"
     if not _INTEGER.fullmatch(answer.strip()):
         return "different"

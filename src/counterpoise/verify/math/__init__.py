@@ -1,0 +1,1 @@
+"""Verification of mathematical answers: by their text first, then by computer algebra."""

@@ -1,8 +1,8 @@
-r"""response -> the content of its last balanced `\boxed{...}`, or None.
+r"""Find the last balanced `\boxed{...}` of a response.
 
-"Last" is the box that opens last: several boxes in a row leave the final one, and of
-`\boxed{\boxed{6}}` the inner one. A box that a length limit cut off is not balanced and does
-not count. `\{` and `\}` are characters, not braces. One pass, linear in any input.
+The last box is the one that opens last: the final one of several, and the inner one of
+`\boxed{\boxed{6}}`. A box that was cut off by the length limit is not balanced and does not count.
+`\{` and `\}` are characters, not braces. One pass, linear in the length of any input.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# `\boxed{` opens a box; any other escaped character is skipped whole, so `\{` is no brace.
+# `\boxed{` opens a box. Other escapes match as two characters, so the brace of `\{` is skipped.
 _MARKS = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 
 class Box(NamedTuple):
-    r"""A balanced box, in characters.
+    r"""Where a balanced box is in the text, as character positions.
 
     Example:
         Box(mark=3, start=10, end=12)       # "so \boxed{12}": the content is [start, end)
@@ -26,33 +26,34 @@ class Box(NamedTuple):
     end: int  # where the closing brace is
 
 
-def boxed(response: str) -> str | None:
+def extract_boxed(response: str) -> str | None:
     r"""The text inside the last balanced box, white space stripped from its ends.
 
     Example:
-        >>> boxed("so x = 4, and \\boxed{\\frac{1}{2}}")
+        >>> extract_boxed("so x = 4, and \\boxed{\\frac{1}{2}}")
         '\\frac{1}{2}'
-        >>> boxed("the answer is 4") is None
+        >>> extract_boxed("the answer is 4") is None
         True
     """
-    last = max(boxes(response), default=None)
-    return response[last.start : last.end].strip() if last else None
+    last_box = max(find_boxes(response), default=None)
+    return response[last_box.start : last_box.end].strip() if last_box else None
 
 
-def boxes(response: str) -> list[Box]:
-    """Every balanced box, in the order they close."""
-    found: list[Box] = []
-    first = response.find("\\boxed")
-    if first < 0:
-        return found
-    open_boxes: list[tuple[int, int] | None] = []  # (mark, start); None: a brace of no box
-    for mark in _MARKS.finditer(response, first):
+def find_boxes(response: str) -> list[Box]:
+    """All balanced boxes, in the order in which they close."""
+    closed_boxes: list[Box] = []
+    # Most of a long response is skipped here, which a search for every brace would scan.
+    search_start = response.find("\\boxed")
+    if search_start < 0:
+        return closed_boxes
+    open_boxes: list[tuple[int, int] | None] = []  # (mark, start); None: a plain brace
+    for mark in _MARKS.finditer(response, search_start):
         text = mark.group()
         if text == "}":
-            if open_boxes and (opened := open_boxes.pop()):
-                found.append(Box(*opened, mark.start()))
+            if open_boxes and (open_box := open_boxes.pop()):
+                closed_boxes.append(Box(*open_box, mark.start()))
         elif text == "{":
             open_boxes.append(None)
         elif text.startswith("\\boxed"):
             open_boxes.append(mark.span())
-    return found
+    return closed_boxes

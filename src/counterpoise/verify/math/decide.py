@@ -1,15 +1,16 @@
-r"""(answer, reference) -> right, wrong, or None where only computer algebra can tell.
+r"""Decide by the text alone whether an answer is right, where that is possible.
 
     same text                        right
-    the reference is a number        right if the answer is that number, evaluated   (numbers.py)
+    the reference is a number        right if the answer is that number, worked out  (numbers.py)
     the reference is \text{words}    right if the answer is those words
     both are 52_8, digits and base   right if both agree
     both are lists of numbers        right if the numbers are                        (lists.py)
     the answer leaves work undone    wrong                                 (unfinished_work.py)
     the answer is x = x, 0 = 0       wrong
     -y = .. for y = ..               wrong
+    anything else                    None: computer algebra has to decide    (equivalence.py)
 
-Most answers of a training run are settled here, in microseconds and without a worker.
+Most answers of a training run are decided here, in microseconds and without a worker process.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from counterpoise.verify.math.latex import tidy
+from counterpoise.verify.math.latex import normalize_latex
 from counterpoise.verify.math.lists import compare_lists
-from counterpoise.verify.math.numbers import LONGEST, Number, agree, number
+from counterpoise.verify.math.numbers import (
+    MAX_ANSWER_CHARACTERS,
+    StatedNumber,
+    numbers_agree,
+    parse_number,
+)
 from counterpoise.verify.math.unfinished_work import leaves_work
 
 _BASE = re.compile(r"(-?\w+)_\{?(\d+)\}?", re.ASCII)
@@ -27,29 +33,34 @@ _BESIDE_LETTER = re.compile(r" (?=[a-zA-Z\\])|(?<=[a-zA-Z]) ")
 _WORDS = re.compile(r"\\text\{[^{}]*[a-zA-Z][^{}]*\}")
 
 
-def decide(answer: str, gold: str) -> bool | None:
-    r"""The verdict that the text alone allows.
+def decide_by_text(answer: str, gold: str) -> bool | None:
+    r"""True or False, or None if only computer algebra can tell.
 
     Example:
-        >>> decide("\\frac{2}{4}", "0.5"), decide("5+6", "11")
+        >>> decide_by_text("\\frac{2}{4}", "0.5"), decide_by_text("5+6", "11")
         (True, False)
-        >>> decide("\\sqrt{12}", "2\\sqrt{3}") is None
+        >>> decide_by_text("\\sqrt{12}", "2\\sqrt{3}") is None
         True
     """
-    if not answer or len(answer) > max(LONGEST, len(gold)):
+    if not answer or len(answer) > max(MAX_ANSWER_CHARACTERS, len(gold)):
         return False
     reference = _tidy_gold(gold)
-    if _unspaced(tidy(answer)) == _unspaced(reference):
+    if _drop_spaces(normalize_latex(answer)) == _drop_spaces(reference):
         return True
     value = _gold_number(gold)
     if value is not None:
-        stated = number(answer)
-        return stated is not None and agree(stated, value)
+        stated = parse_number(answer)
+        return stated is not None and numbers_agree(stated, value)
     if _WORDS.fullmatch(reference):
-        return _words(answer) == _words(gold)
-    based = _BASE.fullmatch(tidy(answer)), _BASE.fullmatch(reference)
-    if based[0] and based[1]:
-        return based[0].groups() == based[1].groups()
+        return _plain_words(answer) == _plain_words(gold)
+    answer_in_base, gold_in_base = (
+        _BASE.fullmatch(normalize_latex(answer)),
+        _BASE.fullmatch(reference),
+    )
+    if answer_in_base and gold_in_base:
+        return answer_in_base.groups() == gold_in_base.groups()
+    # These three have to come before any algebra: Math-Verify would work out `5+6`, accept `x = x`,
+    # and take the left side of `-y = f` for a name.
     if leaves_work(answer, gold) or _is_tautology(answer) or _is_negated(answer, reference):
         return False
     return compare_lists(answer, gold)
@@ -57,31 +68,36 @@ def decide(answer: str, gold: str) -> bool | None:
 
 @lru_cache(maxsize=8192)
 def _tidy_gold(gold: str) -> str:
-    return tidy(gold)
+    return normalize_latex(gold)
 
 
 @lru_cache(maxsize=8192)
-def _gold_number(gold: str) -> Number | None:
-    return number(gold, bare_units=False)
+def _gold_number(gold: str) -> StatedNumber | None:
+    return parse_number(gold, bare_units=False)
 
 
-def _unspaced(tidied: str) -> str:
-    """Without the spaces that part no numbers: `4 A` is `4A`, `6 7` is not `67`."""
+def _drop_spaces(tidied: str) -> str:
+    """Without the spaces next to letters: `4 A` becomes `4A`, but `6 7` does not become `67`."""
     return _BESIDE_LETTER.sub("", tidied.replace(", ", ","))
 
 
-def _words(latex: str) -> str:
-    r"""`\text{(C)}`, `(C)` and `c` are one."""
-    return re.sub(r"\\text\{([^{}]*)\}", r"\1", tidy(latex)).strip(" ().").casefold()
+def _plain_words(latex: str) -> str:
+    r"""The words alone: `\text{(C)}`, `(C)` and `c` all become `c`."""
+    return re.sub(r"\\text\{([^{}]*)\}", r"\1", normalize_latex(latex)).strip(" ().").casefold()
 
 
 def _is_negated(answer: str, reference: str) -> bool:
-    """-y = f against y = f: Math-Verify takes the left side for a name."""
-    left, _, right = tidy(answer).partition("=")
-    wanted, _, value = reference.partition("=")
-    return right == value != "" and left.lstrip("-") == wanted.lstrip("-") and left != wanted
+    """Whether the answer is -y = f and the reference y = f, or the other way round."""
+    answer_name, _, answer_value = normalize_latex(answer).partition("=")
+    gold_name, _, gold_value = reference.partition("=")
+    return (
+        answer_value == gold_value != ""
+        and answer_name.lstrip("-") == gold_name.lstrip("-")
+        and answer_name != gold_name
+    )
 
 
 def _is_tautology(latex: str) -> bool:
-    sides = tidy(latex).split("=")
+    """Whether all sides of an equation are the same text."""
+    sides = normalize_latex(latex).split("=")
     return len(sides) > 1 and len(set(sides)) == 1

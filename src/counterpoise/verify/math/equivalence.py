@@ -1,15 +1,15 @@
-r"""answer = reference, by Math-Verify: LaTeX -> sympy, then numeric and symbolic comparison.
+r"""Compare an answer with the reference by Math-Verify: LaTeX to sympy, then computer algebra.
 
-The only file that imports Math-Verify, and only worker processes import this file: a comparison
-may need any amount of time or memory. Math-Verify's own time limits need signals in the main
-thread, so they are off; the pool's limit holds instead.
+This is the only file that imports Math-Verify, and only worker processes import this file, because
+a comparison may take any amount of time or memory. Math-Verify's own time limits need signals in
+the main thread, so they are switched off; the limit of the worker pool applies instead.
 
-The box is read whole or not at all. By default Math-Verify looks for some number inside what it
-cannot parse, and so finds `2` in `\hbar\omega - \frac{e^{2}}{2m}`; here, what it cannot parse is
-compared as text.
+The content of a box is parsed as a whole or not at all. By default Math-Verify searches text that
+it cannot parse for some number, and so finds `2` in `\hbar\omega - \frac{e^{2}}{2m}`; here such
+text is compared as text.
 
-Most answers are wrong, and to learn that from `simplify(answer - gold)` is slow. Two expressions
-that differ at one point are different, so one point is tried first.
+Most answers are wrong, and finding that out by `simplify(answer - gold)` is slow. Two expressions
+whose values differ at one point are different, so they are evaluated at one point first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Rational
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # silences a warning about its limits
 
 _WHOLE_BOX = [LatexExtractionConfig(boxed_match_priority=0)]
 _BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\w)\s*(\\[a-zA-Z]+|\w)")  # `\frac \pi4`
@@ -42,28 +42,25 @@ def equivalent(answer: str, gold: str) -> bool:
 
 
 def differ_at_a_point(answer: list[Any], gold: list[Any]) -> bool:
-    """|answer(p) - gold(p)| > (1 + |gold(p)|) / 1000 for some fixed p; never true of equals.
+    """|answer(p) - gold(p)| > (1 + |gold(p)|) / 1000 at a fixed point p; never true for equals.
 
-    Only for expressions in the same variables; sets, equations and matrices are left to the
-    full comparison. The margin is far above the rounding that Math-Verify forgives.
+    Only expressions in the same variables are evaluated; sets, equations and matrices are left to
+    the full comparison. The margin is far above the rounding that Math-Verify tolerates.
     """
     if not answer or not gold or not isinstance(answer[0], Expr) or not isinstance(gold[0], Expr):
         return False
     symbols = sorted(gold[0].free_symbols, key=str)
     if sorted(answer[0].free_symbols, key=str) != symbols:
         return False
+    # Fractions of 11 are unlikely to be a root or a pole of anything in a reference answer.
     point = {symbol: Rational(7 + 4 * k, 11) for k, symbol in enumerate(symbols)}
     try:
-        here, there = (complex(side[0].subs(point).evalf(15)) for side in (answer, gold))
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-    ):  # no finite value there
-        return False
-    return abs(here - there) > (1 + abs(there)) / 1000
+        answer_value, gold_value = (
+            complex(side[0].subs(point).evalf(15)) for side in (answer, gold)
+        )
+    except (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError):
+        return False  # no finite value at this point: leave it to the full comparison
+    return abs(answer_value - gold_value) > (1 + abs(gold_value)) / 1000
 
 
 def _parse(latex: str) -> list[Any]:

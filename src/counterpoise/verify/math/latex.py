@@ -1,9 +1,9 @@
-r"""Many spellings of an answer -> one: what differs only in typography becomes equal text.
+r"""Normalize LaTeX: answers that differ only in typography become the same text.
 
-Spacing commands, `\left` and `\right`, dollar signs, currency and degree signs go; `\dfrac` and
-`\tfrac` become `\frac`, every text or font command `\text`, every product sign `*`, and the "and"
-of a list a comma. White space stays only between two words or numbers, and as one space after the
-comma of a list: `1,234` is a number, `1, 234` is two.
+Spacing commands, `\left` and `\right`, dollar, currency and degree signs are removed. `\dfrac` and
+`\tfrac` become `\frac`, all text and font commands `\text`, all product signs `*`, and the "and" of
+a list becomes a comma. White space remains only between two words or numbers, and as one space
+after the comma of a list: `1,234` is one number, `1, 234` are two.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", "π": "\\pi ", "\n": " "})
 
+# The order matters: thin spaces inside numbers go first, and white space is collapsed last, when
+# the commands that it may surround have been replaced.
 _SPELLINGS = [
     (r"(,?)\s*\\[,!]\s*", r"\1"),  # `10,\!080`, `10\,080`
     (r"\\[;: ]|~|\\q?quad(?![a-zA-Z])", " "),
@@ -28,17 +30,17 @@ _SPELLINGS = [
     (r" ?([^\w\s,]) ?", r"\1"),
     (r" ,", ","),
 ]
-_RULES = [(re.compile(pattern), by) for pattern, by in _SPELLINGS]
+_REPLACEMENTS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
 
 
-def tidy(latex: str) -> str:
-    r"""The one spelling of `latex`.
+def normalize_latex(latex: str) -> str:
+    r"""The normal form of `latex`.
 
     Example:
-        >>> tidy("\\dfrac{1}{2} \\cdot \\sqrt {3}.")
+        >>> normalize_latex("\\dfrac{1}{2} \\cdot \\sqrt {3}.")
         '\\frac{1}{2}*\\sqrt{3}'
     """
     text = latex.translate(_SIGNS)
-    for pattern, by in _RULES:
-        text = pattern.sub(by, text)
+    for pattern, replacement in _REPLACEMENTS:
+        text = pattern.sub(replacement, text)
     return text.rstrip(" .,;").lstrip()

@@ -1,37 +1,41 @@
-r"""(a, b] and a, b, c: two lists are equal if their entries are; numbers settle most of them.
+r"""Compare lists such as (a, b] and a, b, c: they are equal if their entries are.
 
-    ordered     (6, 31)  [0, 1)     same brackets, and entry k answers entry k
-    unordered   3, 5, 7   \{3, 5\}   the same numbers in some order
+    ordered     (6, 31)  [0, 1)     same brackets, and entry k equals entry k
+    unordered   3, 5, 7   \{3, 5\}   the same numbers in any order
 
-An entry that the reference states as a number has to be one, evaluated (numbers.py). Fewer numbers
-than the reference has are too few: 1, 1 is not 1. Where entries are neither numbers nor the same
-text, the verdict is None: Math-Verify's to give.
+If an entry of the reference is a number, the entry of the answer must be that number, worked out
+(numbers.py). An answer with fewer numbers than the reference is wrong: 1 does not answer 1, 1. If
+entries are neither numbers nor the same text, the verdict is None and Math-Verify has to decide.
 """
 
 from __future__ import annotations
 
 import re
 
-from counterpoise.verify.math.latex import tidy
-from counterpoise.verify.math.numbers import agree, number
+from counterpoise.verify.math.latex import normalize_latex
+from counterpoise.verify.math.numbers import numbers_agree, parse_number
 
 _NESTING = re.compile(r"\\?[{(\[]|\\?[})\]]|,")
 
 
 def compare_lists(answer: str, gold: str) -> bool | None:
-    """The verdict on two lists; None if they are not both lists of one kind.
+    """The verdict on two lists; None if they are not both ordered or both unordered lists.
 
     Example:
         >>> compare_lists("7, 5, 3", "3, 5, 7"), compare_lists("(1, 2]", "(1, 3]")
         (True, False)
     """
-    left, right = entries(answer) or ("", [answer]), entries(gold)
-    if right is None or left[0] != right[0]:
+    gold_list = split_entries(gold)
+    if gold_list is None:
         return None
-    brackets, answers, golds = left[0], left[1], right[1]
+    brackets, golds = gold_list
+    answer_brackets, answers = split_entries(answer) or ("", [answer])
+    if answer_brackets != brackets:
+        return None
     if len(answers) != len(golds):
-        plain = all(number(entry) for entry in [*answers, *golds])
-        return False if plain and len(answers) < len(golds) else None  # `\pm 1` is two numbers
+        # Fewer entries are only wrong if all are plain numbers: the single entry `\pm 1` is two.
+        all_numbers = all(parse_number(entry) for entry in [*answers, *golds])
+        return False if all_numbers and len(answers) < len(golds) else None
     if brackets:
         verdicts = [_compare_entry(a, g) for a, g in zip(answers, golds, strict=True)]
     else:
@@ -41,52 +45,56 @@ def compare_lists(answer: str, gold: str) -> bool | None:
     return None if None in verdicts else True
 
 
-def entries(latex: str) -> tuple[str, list[str]] | None:
-    r"""The brackets and entries of a list of two or more; no brackets if order does not matter.
+def split_entries(latex: str) -> tuple[str, list[str]] | None:
+    r"""The brackets and entries of a list of at least two; "" as brackets if it is unordered.
 
     Example:
-        >>> entries("(1, \\frac{1}{2}]")
+        >>> split_entries("(1, \\frac{1}{2}]")
         ('(]', ['1', '\\frac{1}{2}'])
     """
-    text, brackets = tidy(latex), ""
+    text, brackets = normalize_latex(latex), ""
     if text.startswith("\\{") and text.endswith("\\}"):
         text = text[2:-2]
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]"):
         brackets, text = text[0] + text[-1], text[1:-1]
-    depth, start, parts = 0, 0, []
+    depth, start, list_entries = 0, 0, []
     for mark in _NESTING.finditer(text):
         if mark.group() == ",":
             if depth == 0:
-                parts.append(text[start : mark.start()].strip())
+                list_entries.append(text[start : mark.start()].strip())
                 start = mark.end()
         else:
             depth += 1 if mark.group()[-1] in "{([" else -1
-            if depth < 0:  # `(1,2),(3,4)`: the outer brackets are no pair
+            if depth < 0:  # `(1,2),(3,4)`: the first and last bracket are no pair
                 return None
-    parts.append(text[start:].strip())
-    return (brackets, parts) if depth == 0 and len(parts) > 1 and "=" not in text else None
+    list_entries.append(text[start:].strip())
+    is_list = depth == 0 and len(list_entries) > 1 and "=" not in text
+    return (brackets, list_entries) if is_list else None
 
 
 def _compare_entry(answer: str, gold: str) -> bool | None:
     if answer == gold:
         return True
-    value = number(gold, bare_units=False)
+    value = parse_number(gold, bare_units=False)
     if value is None:
         return None
-    stated = number(answer)
-    return stated is not None and agree(stated, value)
+    stated = parse_number(answer)
+    return stated is not None and numbers_agree(stated, value)
 
 
 def _compare_unordered(answers: list[str], golds: list[str]) -> list[bool | None]:
-    """One verdict per entry, numbers paired by size; [None] where an entry is no number."""
+    """One verdict per entry, numbers paired by size; [None] if an entry is not a number."""
     if sorted(answers) == sorted(golds):
         return [True]
-    stated = [number(entry) for entry in answers]
-    values = [number(entry, bare_units=False) for entry in golds]
-    known = [value for value in values if value is not None]
-    given = [value for value in stated if value is not None]
-    if len(known) < len(values) or len(given) < len(stated):
+    stated = [parse_number(entry) for entry in answers]
+    values = [parse_number(entry, bare_units=False) for entry in golds]
+    gold_numbers = [number for number in values if number is not None]
+    answer_numbers = [number for number in stated if number is not None]
+    if len(gold_numbers) < len(values) or len(answer_numbers) < len(stated):
         return [None]
-    known.sort(key=lambda value: value.value)
-    given.sort(key=lambda value: value.value)
-    return [agree(a, g) for a, g in zip(given, known, strict=True)]
+    gold_numbers.sort(key=lambda number: number.value)
+    answer_numbers.sort(key=lambda number: number.value)
+    return [
+        numbers_agree(answer, gold)
+        for answer, gold in zip(answer_numbers, gold_numbers, strict=True)
+    ]

@@ -1,12 +1,12 @@
-r"""text -> the number it states, if it states one in evaluated form; else None.
+r"""Parse the number that a text states, if it states one that is fully worked out.
 
-A number is evaluated when nothing is left to work out:
+A number is worked out when no operation is left to do:
 
     6   -6.50   1,234   .5   0.\overline{3}   3/4   \frac{3}{4}   1\frac{3}{4}   8.7e8
     8.7 \times 10^{8}   62.5%   \$6   6 apples   6 \text{ cm}^2   60^\circ   x = 6
 
 `5+1`, `2 \cdot 3`, `\sqrt{36}`, `3!`, `2^3`, `6 or 7`, `5+1=6` and `six` are not numbers here.
-A policy that may box `5+6` for 11 learns to echo the question.
+A policy that is rewarded for boxing `5+6` instead of 11 learns to echo the question.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from counterpoise.verify.math.latex import tidy
+from counterpoise.verify.math.latex import normalize_latex
 
-LONGEST = 2_000  # characters; what is longer is not an answer
+MAX_ANSWER_CHARACTERS = 2_000  # a longer text is not an answer
 LARGEST_EXPONENT = 1_000  # of scientific notation
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number as written.
+class StatedNumber:
+    """A number, and how it was written.
 
     Example:
-        number("x = 12/2")  ->  Number(value=6, name="x", decimal=False, undivided=True, ...)
+        parse_number("x = 12/2")  ->  StatedNumber(value=6, name="x", divisible=True, ...)
     """
 
     value: Fraction
-    name: str = ""  # the symbol it is assigned to
-    decimal: bool = False  # written with a point: equal up to rounding
-    percent: bool = False  # `value` is what stands before the sign
-    undivided: bool = False  # a fraction that is a whole number: 12/2, 6/1
+    name: str = ""  # the symbol it is assigned to: `x` of `x = 6`
+    decimal: bool = False  # written with a decimal point, so compared up to rounding
+    percent: bool = False  # written with a percent sign; `value` is the number before it
+    divisible: bool = False  # a fraction whose value is a whole number: 12/2, 6/1
     scientific: bool = False
-    unscaled: bool = False  # scientific, with a mantissa outside [1, 10): 12 * 10^2
+    unnormalized: bool = False  # scientific with a mantissa outside [1, 10): 12 * 10^2
 
 
 _INT = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ ]\d{3})+|\d+)"
@@ -55,8 +55,8 @@ _NUMBER = re.compile(
     re.ASCII | re.VERBOSE,
 )
 
-# What may follow a number. Bare letters could be variables: `6x` is not 6, and in a reference
-# answer `6m` is a product, so references may carry units only as text.
+# The units that may follow a number. Bare letters could be variables: `6x` is not 6, and `6m` in a
+# reference answer is a product, so a reference may have units only as text.
 _TEXT_UNIT = re.compile(r"\\text\{[^{}\d]*\}(?:\^\{?-?\d\}?)?")
 _BARE_UNIT = re.compile(r"(?<![\\a-zA-Z])([a-zA-Z]+)(?:\^\{?-?\d\}?)?")
 _SHORT_UNITS = re.compile(
@@ -68,42 +68,43 @@ _NOT_UNITS = re.compile(
 )
 
 
-def number(text: str, bare_units: bool = True) -> Number | None:
+def parse_number(text: str, bare_units: bool = True) -> StatedNumber | None:
     r"""The number that `text` states, or None. `bare_units=False` reads a reference answer.
 
     Example:
-        >>> number("\\frac{12}{8} \\text{ hours}").value
+        >>> parse_number("\\frac{12}{8} \\text{ hours}").value
         Fraction(3, 2)
-        >>> number("5+6") is None
+        >>> parse_number("5+6") is None
         True
     """
-    if len(text) > LONGEST:
+    if len(text) > MAX_ANSWER_CHARACTERS:
         return None
-    text = tidy(text)
+    text = normalize_latex(text)
     name = _NAME.match(text)
     if name:
         text = text[name.end() :]
     wrap = _WRAP.fullmatch(text)
     if wrap:
-        text = tidy(wrap.group(wrap.lastindex or 0))
+        text = normalize_latex(wrap.group(wrap.lastindex or 0))
     text = _FRAC.sub(r" \1\2/\3\4", text).strip()
     match = _NUMBER.match(text)
     if match is None or not _is_unit(text[match.end() :], bare_units):
         return None
-    return _read(match, name.group(1) if name else "")
+    return _number_from_match(match, name.group(1) if name else "")
 
 
-def agree(answer: Number, gold: Number) -> bool:
-    """|answer - gold| = 0; where one has a point, <= 5e-7 and <= |gold| / 1000.
+def numbers_agree(answer: StatedNumber, gold: StatedNumber) -> bool:
+    """|answer - gold| = 0, or <= 5e-7 and <= |gold| / 1000 if either has a decimal point.
 
-    Six decimals are what Math-Verify compares; the relative part keeps 0.0 from passing for
-    7.4e-12. `8%` answers both 8 and 0.08. Two names must be the same one. A division that comes
-    out whole has to be carried out (12/2 is not 6), other fractions need no lowest terms (2/4 is
-    1/2), and 12 * 10^2 is a product left undone, unless the reference is scientific too.
+    Math-Verify compares six decimals too; the relative bound keeps 0.0 from passing for 7.4e-12.
+    `8%` answers both 8 and 0.08. If both have a name, it must be the same. A division whose result
+    is whole has to be carried out (12/2 does not answer 6), but other fractions need not be in
+    lowest terms (2/4 answers 1/2). 12 * 10^2 is an unfinished product, unless the reference is in
+    scientific notation too.
     """
     if answer.name and gold.name and answer.name != gold.name:
         return False
-    if answer.undivided > gold.undivided or answer.unscaled > gold.scientific:
+    if answer.divisible > gold.divisible or answer.unnormalized > gold.scientific:
         return False
     rounding = min(Fraction(1, 2_000_000), abs(gold.value) / 1000)
     allowed = rounding if answer.decimal or gold.decimal else Fraction(0)
@@ -114,49 +115,55 @@ def agree(answer: Number, gold: Number) -> bool:
 
 
 def _is_unit(tail: str, bare_units: bool) -> bool:
-    """Whether what follows a number is nothing, or units."""
+    """Whether the text after a number is empty or only units."""
     if _NOT_UNITS.search(tail) or (tail.strip(" .") and not re.search("[a-zA-Z]", tail)):
         return False
-    rest = _TEXT_UNIT.sub(" ", tail)
+    remaining = _TEXT_UNIT.sub(" ", tail)
     if bare_units:
-        rest = _BARE_UNIT.sub(lambda unit: " " if _is_word(unit.group(1)) else "?", rest)
-    return not rest.strip(" /.*")
+        # "?" stands for letters that are no unit: it survives the strip below and fails the text.
+        remaining = _BARE_UNIT.sub(lambda unit: " " if _is_word(unit.group(1)) else "?", remaining)
+    return not remaining.strip(" /.*")
 
 
 def _is_word(word: str) -> bool:
-    """A known abbreviation, or letters that can be said: `apples`, not `xyz`."""
+    """Whether letters are a known abbreviation or pronounceable: `apples`, not `xyz`."""
     if _SHORT_UNITS.fullmatch(word):
         return True
     return len(word) > 2 and not set("aeiouyAEIOUY").isdisjoint(word)
 
 
-def _read(match: re.Match[str], name: str) -> Number | None:
-    """The value of a match of `_NUMBER`; None for a zero denominator or a runaway exponent."""
-    part = {key: re.sub("[, ]", "", text or "") for key, text in match.groupdict().items()}
-    sign = -1 if part["sign"] == "-" else 1
-    percent = bool(part["percent"])
-    if part["whole"]:
-        top, under = int(part["top"]), int(part["under"])
-        if top >= under:
+def _number_from_match(match: re.Match[str], name: str) -> StatedNumber | None:
+    """The number of a `_NUMBER` match; None for a zero denominator or a huge exponent."""
+    fields = {key: re.sub("[, ]", "", text or "") for key, text in match.groupdict().items()}
+    sign = -1 if fields["sign"] == "-" else 1
+    percent = bool(fields["percent"])
+    if fields["whole"]:
+        top, under = int(fields["top"]), int(fields["under"])
+        if top >= under:  # 1 7/4 is not how anybody writes a mixed number
             return None
-        return Number(sign * (int(part["whole"]) + Fraction(top, under)), name, percent=percent)
-    if part["over"]:
-        if int(part["below"]) == 0:
+        return StatedNumber(
+            sign * (int(fields["whole"]) + Fraction(top, under)), name, percent=percent
+        )
+    if fields["over"]:
+        if int(fields["below"]) == 0:
             return None
-        ratio = Fraction(int(part["over"]), int(part["below"]))
-        return Number(sign * ratio, name, percent=percent, undivided=ratio.denominator == 1)
-    digits, _, places = part["decimal"].partition(".")
-    value = Fraction(int(digits + places or 0), 10 ** len(places))
-    if part["repeat"]:
-        value += Fraction(int(part["repeat"]), (10 ** len(part["repeat"]) - 1) * 10 ** len(places))
-    power = part["e"] or part["power"] or part["digit"]
+        ratio = Fraction(int(fields["over"]), int(fields["below"]))
+        return StatedNumber(sign * ratio, name, percent=percent, divisible=ratio.denominator == 1)
+    digits, _, decimals = fields["decimal"].partition(".")
+    value = Fraction(int(digits + decimals or 0), 10 ** len(decimals))
+    if fields["repeat"]:  # 0.1(6) = 1/10 + 6/90
+        value += Fraction(
+            int(fields["repeat"]), (10 ** len(fields["repeat"]) - 1) * 10 ** len(decimals)
+        )
+    power = fields["e"] or fields["power"] or fields["digit"]
+    # Exact arithmetic with 10^(10^9) would exhaust memory.
     if abs(int(power or 0)) > LARGEST_EXPONENT:
         return None
-    return Number(
+    return StatedNumber(
         sign * value * Fraction(10) ** int(power or 0),
         name,
-        decimal="." in part["decimal"] and not part["repeat"],
+        decimal="." in fields["decimal"] and not fields["repeat"],
         percent=percent,
         scientific=bool(power),
-        unscaled=bool(power) and not 1 <= value < 10,
+        unnormalized=bool(power) and not 1 <= value < 10,
     )

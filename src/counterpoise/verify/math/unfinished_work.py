@@ -1,8 +1,10 @@
-r"""operations(answer) must be a subset of operations(reference): no work is left for the verifier.
+r"""An answer may not leave operations undone that the reference answer has carried out.
 
-For references that are not plain numbers: `2\sqrt{3}`, `18+2\pi`, `(3, \frac{\pi}{2})`, `2k+2`.
-Math-Verify would work out any expression it is handed, so the text is looked at first. What is
-read off it is which kinds of unfinished work it holds:
+    operations(answer) must be a subset of operations(reference)
+
+This is for references that are not plain numbers: `2\sqrt{3}`, `18+2\pi`, `(3, \frac{\pi}{2})`,
+`2k+2`. Math-Verify would work out any expression, so the text is checked first. These kinds of
+unfinished work are recognized:
 
     sum         a binary + or -, \pm         product     2*3, 2(3), (..)(..), (..)^2
     division    12/2, \frac{12}{2}           root        \sqrt{36}
@@ -10,11 +12,12 @@ read off it is which kinds of unfinished work it holds:
     function    \sin, \log, \exp ...         reduction   \sum, \prod, \int, \lim, \max ...
     equation    .. = ..                      surd        any \sqrt, any power
 
-Surds are closed form: they count only where the reference has no root, power, \pi or e. So
-`\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression,
-equal up to algebra: only reductions count (`\sum_{k=1}^n k` does not answer `\frac{n(n+1)}{2}`),
-and size: more than twice the variables or twice the sums of the reference is the question, not its
-answer (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is always allowed.
+Surds are closed forms, so they count only if the reference has no root, power, \pi or e:
+`\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression
+that is equal up to algebra, so only reductions count (`\sum_{k=1}^n k` does not answer
+`\frac{n(n+1)}{2}`), and size: an answer with more than twice the variables or twice the sums of
+the reference repeats the question (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is
+always allowed.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ import re
 from functools import lru_cache
 from math import isqrt
 
-from counterpoise.verify.math.latex import tidy
+from counterpoise.verify.math.latex import normalize_latex
 
-_NAMED = re.compile(r"(?:\\[a-zA-Z]+ ?)?[a-zA-Z](?:_(?:\{[^{}]*\}|\w))?=(?!.*=)")
+_ASSIGNMENT = re.compile(r"(?:\\[a-zA-Z]+ ?)?[a-zA-Z](?:_(?:\{[^{}]*\}|\w))?=(?!.*=)")
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _VARIABLE = re.compile(
@@ -49,7 +52,7 @@ _ROOT = re.compile(r"\\sqrt\{?(\d+)", re.ASCII)
 
 
 def leaves_work(answer: str, gold: str) -> bool:
-    r"""Whether `answer` holds a kind of unfinished work that `gold` does not.
+    r"""Whether `answer` leaves a kind of work undone that `gold` does not.
 
     Example:
         >>> leaves_work("\\sqrt{3} + \\sqrt{3}", "2\\sqrt{3}")
@@ -57,58 +60,60 @@ def leaves_work(answer: str, gold: str) -> bool:
         >>> leaves_work("\\sqrt{12}", "2\\sqrt{3}")
         False
     """
-    if not operations(answer) & _counted(gold) <= operations(gold):
+    if not find_operations(answer) & _forbidden_operations(gold) <= find_operations(gold):
         return True
-    variables, sums = _size(gold)
+    variables, sums = _count_variables_and_sums(gold)
     return variables > 0 and (
-        _size(answer)[0] > 2 * variables or _size(answer)[1] > max(1, 2 * sums)
+        _count_variables_and_sums(answer)[0] > 2 * variables
+        or _count_variables_and_sums(answer)[1] > max(1, 2 * sums)
     )
 
 
 @lru_cache(maxsize=8192)
-def operations(latex: str) -> frozenset[str]:
-    r"""The kinds of unfinished work in the text; units, labels and `x =` in front left out.
+def find_operations(latex: str) -> frozenset[str]:
+    r"""The kinds of unfinished work in the text; units, labels and a leading `x =` are ignored.
 
     Example:
-        >>> sorted(operations("\\frac{12}{2} + 3^2"))
+        >>> sorted(find_operations("\\frac{12}{2} + 3^2"))
         ['division', 'sum', 'surd']
     """
-    text = _bare(latex)
-    found = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
-    if any(_is_whole(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
-        found.add("division")
+    text = _strip_labels(latex)
+    operations = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
+    if any(_divides_evenly(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
+        operations.add("division")
     if any(isqrt(int(m[1])) ** 2 == int(m[1]) for m in _ROOT.finditer(text)):
-        found.add("root")
-    return frozenset(found)
+        operations.add("root")
+    return frozenset(operations)
 
 
 @lru_cache(maxsize=8192)
-def _counted(gold: str) -> frozenset[str]:
+def _forbidden_operations(gold: str) -> frozenset[str]:
     """The kinds of work that an answer to `gold` may not leave undone."""
-    text = _bare(gold)
-    if _size(gold)[0]:
+    text = _strip_labels(gold)
+    if _count_variables_and_sums(gold)[0]:
         return frozenset({"reduction"})
     kinds = frozenset(_WORK) | {"division", "root"}
     return kinds - {"surd"} if _CLOSED_FORM.search(text) else kinds
 
 
 @lru_cache(maxsize=8192)
-def _size(latex: str) -> tuple[int, int]:
-    """(variables as often as they stand there, sums)."""
-    text = _bare(latex)
-    letters = _VARIABLE.findall(_COMMAND.sub(_greek, text))
+def _count_variables_and_sums(latex: str) -> tuple[int, int]:
+    """(occurrences of variables, number of sums)."""
+    text = _strip_labels(latex)
+    letters = _VARIABLE.findall(_COMMAND.sub(_keep_greek_letter, text))
+    # e and i are constants, not variables.
     return sum(letter not in "ei" for letter in letters), len(_WORK_PATTERNS["sum"].findall(text))
 
 
-def _bare(latex: str) -> str:
-    """Without units, labels and a name in front."""
-    return _TEXT.sub(" ", _NAMED.sub("", tidy(latex), count=1))
+def _strip_labels(latex: str) -> str:
+    """The text without units, labels and a leading `x =`."""
+    return _TEXT.sub(" ", _ASSIGNMENT.sub("", normalize_latex(latex), count=1))
 
 
-def _greek(command: re.Match[str]) -> str:
-    """A Greek letter stays, being a variable; any other command is no letter."""
+def _keep_greek_letter(command: re.Match[str]) -> str:
+    """Keep a Greek letter, which is a variable; blank any other command."""
     return command.group() if _VARIABLE.fullmatch(command.group()) else " "
 
 
-def _is_whole(top: str, bottom: str) -> bool:
+def _divides_evenly(top: str, bottom: str) -> bool:
     return int(bottom) != 0 and int(top) % int(bottom) == 0

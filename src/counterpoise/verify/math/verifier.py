@@ -1,12 +1,12 @@
 r"""reward = 1 if the last `\boxed{...}` of the response equals the reference answer; else 0.
 
     no box                                      0
-    settled by the text alone (decide.py)       0 or 1
-    otherwise, Math-Verify in a worker process  1 if equal; 0 if not, if it hangs, if it crashes
+    decided by the text alone (decide.py)       0 or 1
+    otherwise, Math-Verify in a worker process  1 if equal; 0 if not, on a timeout, on a crash
 
-Equality is mathematical, but an answer has to be evaluated: 5+6 is not 11. See numbers.py for what
-counts as a number and unfinished_work.py for other references. An answer of more than 2,000
-characters scores 0.
+Equality is mathematical, but an answer must be worked out: 5+6 does not answer 11. numbers.py
+defines what counts as a number, and unfinished_work.py covers other references. An answer of more
+than 2,000 characters scores 0.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from typing import Self
 
 from counterpoise.types import Prompt
-from counterpoise.verify.math.boxed import boxed
-from counterpoise.verify.math.decide import decide
+from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.scores import Scores
-from counterpoise.verify.worker_pool import Pool
+from counterpoise.verify.worker_pool import WorkerPool
 
-REMEMBERED = 65_536  # verdicts kept: the responses of a group repeat each other's answers
+MAX_CACHED_VERDICTS = 65_536  # the responses of a group repeat each other's answers
 MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
 
 
 class MathVerifier:
-    """Scores mathematical answers. Workers start when first needed and end with `close`.
+    """Scores mathematical answers. Workers start when they are first needed; `close` ends them.
 
     `compare` names the function `(answer, gold) -> bool` that workers run, as "module:function".
     """
@@ -34,7 +34,7 @@ class MathVerifier:
     def __init__(
         self, timeout_seconds: float = 5.0, workers: int = 2, compare: str = MATH_VERIFY
     ) -> None:
-        self._pool = Pool(compare, timeout_seconds, workers)
+        self._pool = WorkerPool(compare, timeout_seconds, workers)
         self._verdicts: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
@@ -48,21 +48,24 @@ class MathVerifier:
             [1.0, 0.0]
         """
         pairs = [
-            None if (content := boxed(response)) is None else (content, answer.strip())
+            None if (content := extract_boxed(response)) is None else (content, answer.strip())
             for response, answer in zip(responses, answers, strict=True)
         ]
+        # A response without a box has the pair None, which is wrong. Equal pairs are compared once.
         verdicts: dict[tuple[str, str] | None, bool | None] = {None: False}
         with self._lock:
             for pair in pairs:
                 if pair is not None and pair not in verdicts:
-                    known = self._verdicts.get(pair)
-                    verdicts[pair] = decide(*pair) if known is None else known
-            asked = [pair for pair, verdict in verdicts.items() if pair and verdict is None]
-            outcomes = self._pool.run(asked)
-            for pair, outcome in zip(asked, outcomes, strict=True):
+                    cached = self._verdicts.get(pair)
+                    verdicts[pair] = decide_by_text(*pair) if cached is None else cached
+            undecided = [pair for pair, verdict in verdicts.items() if pair and verdict is None]
+            outcomes = self._pool.run(undecided)
+            for pair, outcome in zip(undecided, outcomes, strict=True):
                 verdicts[pair] = outcome == "equal"
-                if outcome in ("equal", "different"):  # a fault may be the machine's: ask again
-                    self._remember(pair, outcome == "equal")
+                # A timeout or a crash may be the machine's fault: compare this pair again the
+                # next time it occurs.
+                if outcome in ("equal", "different"):
+                    self._cache_verdict(pair, outcome == "equal")
         return Scores(
             rewards=[float(verdicts[pair] or False) for pair in pairs],
             timeouts=outcomes.count("timeout"),
@@ -70,7 +73,7 @@ class MathVerifier:
         )
 
     def close(self) -> None:
-        """End the workers. A verifier that is never closed ends them when it is collected."""
+        """End the workers. Garbage collection ends those of a verifier that was never closed."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -79,7 +82,7 @@ class MathVerifier:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _remember(self, pair: tuple[str, str], verdict: bool) -> None:
-        while len(self._verdicts) >= REMEMBERED:
+    def _cache_verdict(self, pair: tuple[str, str], verdict: bool) -> None:
+        while len(self._verdicts) >= MAX_CACHED_VERDICTS:
             self._verdicts.pop(next(iter(self._verdicts)))
         self._verdicts[pair] = verdict

@@ -1,14 +1,15 @@
-"""How long one iteration's answers take: 128 problems x 8 responses, start-up of workers included.
+"""Time the math verifier on the answers of one iteration: 128 problems x 8 responses.
 
-The references mix what MATH mixes: three in four are numbers, one in four is LaTeX that needs
-computer algebra. Of each group of 8, three answers are right (one of them written another way) and
-five are wrong, all five different. Responses are up to 2,000 characters long.
+The time includes the start of the workers. The mix of references is that of MATH: three in four are
+numbers, one in four is LaTeX that needs computer algebra. Of each group of 8 answers, three are
+right (one of them in another form) and five are wrong in different ways. Responses are up to 2,000
+characters long.
 
-    python benchmarks/verifier.py --problems 128 --group 8 --workers 2
+    python -m counterpoise.lab.speed.verifier --problems 128 --group 8 --workers 2
 
-Real references, and 10,000 responses of 6,000 characters each, a third of it after a first box:
+Real references, and 10,000 responses of 6,000 characters each, a third of which follows a box:
 
-    python benchmarks/verifier.py --problems 1250 --characters 6000 --golds math500.jsonl
+    python -m counterpoise.lab.speed.verifier --problems 1250 --characters 6000 --golds FILE.jsonl
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 
 from counterpoise.lab.verifier_audit.answer_forms import equivalent_forms
+from counterpoise.terminal import echo
 from counterpoise.verify.math.verifier import MathVerifier
 
 NUMBERS = ["{}", "{}", "{}", "-{}", "\\frac{{{}}}{{7}}", "{}.5", "{}^\\circ", "\\${},000"]
@@ -56,29 +58,31 @@ def make_batch(problems: int, group: int, latex_share: float) -> tuple[list[str]
 
 
 def make_real_batch(problems: int, group: int, files: list[Path]) -> tuple[list[str], list[str]]:
-    """The same mix from files of references: itself, itself, another form, others of the files."""
+    """The same mix from files of references; wrong answers are references of other problems."""
     rng = random.Random(0)
     golds = [json.loads(line)["answer"] for file in files for line in file.read_text().splitlines()]
     responses, answers = [], []
     for problem in range(problems):
         gold = golds[problem % len(golds)]
-        written = [
+        candidates = [
             gold,
             gold,
             rng.choice(equivalent_forms(gold))[1],
             *rng.choices(golds, k=group - 3),
         ]
-        responses += [f"The answer is $\\boxed{{{answer}}}$." for answer in written[:group]]
+        responses += [f"The answer is $\\boxed{{{answer}}}$." for answer in candidates[:group]]
         answers += [gold] * group
     return responses, answers
 
 
-def lengthened(response: str, characters: int) -> str:
-    """The response with work before it, a box among it: what long reasoning looks like."""
+def lengthen_response(response: str, characters: int) -> str:
+    """Put work and a first box before the response, as in long reasoning."""
     work = "Let us add the terms one by one: $\\frac{1}{2} + \\{3\\}$. "
-    before = (work * (characters // len(work) + 1))[: max(0, characters - len(response) - 40)]
-    cut = 2 * len(before) // 3
-    return f"{before[:cut]} First try: \\boxed{{0}}. {before[cut:]} {response}".ljust(characters)
+    preamble = (work * (characters // len(work) + 1))[: max(0, characters - len(response) - 40)]
+    cut = 2 * len(preamble) // 3
+    return f"{preamble[:cut]} First try: \\boxed{{0}}. {preamble[cut:]} {response}".ljust(
+        characters
+    )
 
 
 def main() -> None:
@@ -95,16 +99,16 @@ def main() -> None:
     else:
         responses, answers = make_batch(options.problems, options.group, options.latex_share)
     if options.characters:
-        responses = [lengthened(response, options.characters) for response in responses]
+        responses = [lengthen_response(response, options.characters) for response in responses]
     longest = max(len(response) for response in responses)
-    print(f"{len(responses)} responses of up to {longest} characters, {options.workers} workers")
+    echo(f"{len(responses)} responses of up to {longest} characters, {options.workers} workers")
     with MathVerifier(workers=options.workers) as verifier:
         for label in ("first call, workers start", "same answers again, cached"):
             start = time.perf_counter()
             scores = verifier.score(responses, answers)
             seconds = time.perf_counter() - start
             right = sum(scores.rewards) / len(scores.rewards)
-            print(f"{label:28s} {seconds:6.2f} s   {right:.1%} right   {scores.timeouts} timeouts")
+            echo(f"{label:28s} {seconds:6.2f} s   {right:.1%} right   {scores.timeouts} timeouts")
 
 
 if __name__ == "__main__":

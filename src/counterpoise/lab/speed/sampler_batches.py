@@ -1,14 +1,15 @@
-"""The native sampler against transformers' `generate`: same model, same prompts, one run.
+"""Time the native sampler against transformers' `generate` over batch sizes, in one run.
 
-Two kinds of work for every batch size:
+Two workloads for every batch size:
     equal   both decode exactly --length tokens for every row, end tokens ignored
     real    both stop at the end token; only tokens up to it count
 
-The two take turns, --rounds times each, and the medians are compared: the machine may be noisy,
-the ratio is what matters. Against the floor of the machine, and on a GPU: benchmarks/gpu.py.
+The two take turns, --rounds times each, and their medians are compared: on a noisy machine the
+ratio is what matters. `poise bench --parts sampler` compares with the bounds of the machine, and on
+a GPU.
 
-    python benchmarks/sampler.py
-    python benchmarks/sampler.py --batches 16x8 --rounds 9 --json sampler.json
+    python -m counterpoise.lab.speed.sampler_batches
+    python -m counterpoise.lab.speed.sampler_batches --batches 16x8 --rounds 9 --json sampler.json
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from counterpoise.config import ModelConfig
 from counterpoise.lab.speed.sampler import sample_native, sample_transformers
 from counterpoise.model.load import load_policy
 from counterpoise.task.word_problems import make_problem
+from counterpoise.terminal import echo
 
 BATCHES = ["1x1", "2x1", "1x8", "4x8", "16x8", "32x8", "64x8"]
 
 
-def speed(work: Callable[[], int]) -> float:
+def measure_speed(work: Callable[[], int]) -> float:
     """Tokens per second of one call."""
     start = time.perf_counter()
     tokens = work()
@@ -56,30 +58,44 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     policy = load_policy(ModelConfig(name=args.model, dtype="float32"))
     endless = replace(policy, end_tokens=(-1,))
-    print(
+    echo(
         f"{policy.num_parameters / 1e6:.1f} M parameters on {policy.device}, "
         f"{torch.get_num_threads()} threads"
     )
-    print(f"{'batch':>8} {'work':>6} {'native tok/s':>13} {'generate tok/s':>15} {'ratio':>6}")
+    echo(f"{'batch':>8} {'work':>6} {'native tok/s':>13} {'generate tok/s':>15} {'ratio':>6}")
     rows = []
     for batch in args.batches:
         P, G = map(int, batch.split("x"))
         prompts = [policy.encode(make_problem("heldout", i, (3,)).problem) for i in range(P)]
         for equal in (True, False):
             length = args.length if equal else 112
-            drawn = partial(sample_native, endless if equal else policy, prompts, G, length)
-            peer = partial(sample_transformers, policy, prompts, G, length, full_length=equal)
-            ours, theirs = [], []
+            native = partial(sample_native, endless if equal else policy, prompts, G, length)
+            generate = partial(sample_transformers, policy, prompts, G, length, full_length=equal)
+            native_speeds, generate_speeds = [], []
             for turn in range(args.rounds + 1):
-                pair = speed(drawn), speed(peer)
-                if turn:  # the first of each warms up
-                    ours.append(pair[0])
-                    theirs.append(pair[1])
-            a, b = statistics.median(ours), statistics.median(theirs)
+                speeds = measure_speed(native), measure_speed(generate)
+                if turn:  # the first turn warms up
+                    native_speeds.append(speeds[0])
+                    generate_speeds.append(speeds[1])
+            own_speed, peer_speed = (
+                statistics.median(native_speeds),
+                statistics.median(generate_speeds),
+            )
             work = "equal" if equal else "real"
-            rows.append({"batch": batch, "work": work, "native": a, "generate": b, "ratio": a / b})
-            print(f"{batch:>8} {work:>6} {a:13,.0f} {b:15,.0f} {a / b:6.2f}", flush=True)
-    print(f"smallest ratio: {min(r['ratio'] for r in rows):.2f}")
+            rows.append(
+                {
+                    "batch": batch,
+                    "work": work,
+                    "native": own_speed,
+                    "generate": peer_speed,
+                    "ratio": own_speed / peer_speed,
+                }
+            )
+            echo(
+                f"{batch:>8} {work:>6} {own_speed:13,.0f} {peer_speed:15,.0f} "
+                f"{own_speed / peer_speed:6.2f}"
+            )
+    echo(f"smallest ratio: {min(r['ratio'] for r in rows):.2f}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
 

@@ -1,11 +1,11 @@
-"""The coupling decomposition against the pairwise kernel, and the monitor inside a run.
+"""Measure the coupling decomposition against the pairwise kernel, and the monitor in a run.
 
-    python benchmarks/microscope.py                 all tables, about six minutes on two cores
-    python benchmarks/microscope.py precision look  those for a GPU; on the CPU at small sizes
-    python benchmarks/microscope.py large           wants a GPU (an hour else)
+    python -m counterpoise.lab.speed.microscope                 # all: six minutes on two cores
+    python -m counterpoise.lab.speed.microscope precision look  # small sizes on a CPU
+    python -m counterpoise.lab.speed.microscope large           # for a GPU; an hour on a CPU
 
-pairwise  N x N kernel by matrix products, then its nine sums; what a straightforward
-          implementation of eq. 8 and 9 does, walked over in blocks of rows so that it fits
+pairwise  N x N kernel by matrix products, then its nine sums: a straightforward implementation
+          of eq. 8 and 9, in blocks of rows so that it fits into memory
 growth    time for N from 4,096 to 32,768, V = 8,192, D = 128
 memory    peak memory beyond inputs and outputs, for growing N
 large     N = 200,000, V = 49,152, D = 576
@@ -37,13 +37,14 @@ from counterpoise.microscope.coupling import Coupling, decompose, decompose_resi
 from counterpoise.microscope.pairs import strongest_pushes
 from counterpoise.microscope.token_types import type_pulls
 from counterpoise.model.residuals import Residuals
+from counterpoise.terminal import echo
 from counterpoise.types import Rollout, Row
 
 V, D, GROUP = 8192, 128, 512
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def made_up(N: int, V: int = V, D: int = D, device: str = "cpu", group: int = GROUP) -> Batch:
+def make_batch(N: int, V: int = V, D: int = D, device: str = "cpu", group: int = GROUP) -> Batch:
     """Tokens by Zipf's law, queries of `group` tokens, advantages of both signs."""
     g = torch.Generator().manual_seed(0)
     hidden, W = torch.randn(N, D, generator=g), 0.2 * torch.randn(V, D, generator=g)
@@ -60,22 +61,22 @@ def pairwise(hidden: Tensor, W: Tensor, tokens: Tensor, A: Tensor, groups: Tenso
     R = torch.softmax(hidden @ W.T, dim=-1).neg_()
     R[torch.arange(N), tokens] += 1
     signed = torch.stack((A.clamp(min=0), A.clamp(max=0)), dim=1) / N
-    own = torch.empty(N)
-    parts = torch.empty(4, N, 2)
+    own_push = torch.empty(N)
+    cross_pushes = torch.empty(4, N, 2)
     for start in range(0, N, rows):
         block = slice(start, start + rows)
         K = (R[block] @ R.T) * (hidden[block] @ hidden.T)
         diagonal = K.diagonal(start)
-        own[block] = diagonal * A[block] / N
+        own_push[block] = diagonal * A[block] / N
         diagonal.zero_()
         token = tokens[block, None] == tokens[None]
         query = groups[block, None] == groups[None]
         for i, mask in enumerate((token & query, token & ~query, ~token & query, ~token & ~query)):
-            parts[i, block] = (K * mask) @ signed
-    return [own, *parts.unbind()]
+            cross_pushes[i, block] = (K * mask) @ signed
+    return [own_push, *cross_pushes.unbind()]
 
 
-def seconds(work: Callable[..., object], batch: Batch, repeats: int = 3) -> float:
+def fastest_seconds(work: Callable[..., object], batch: Batch, repeats: int = 3) -> float:
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -85,90 +86,93 @@ def seconds(work: Callable[..., object], batch: Batch, repeats: int = 3) -> floa
 
 
 def table_pairwise() -> None:
-    print(f"\ndecompose against the pairwise kernel, V = {V:,}, D = {D}, seconds")
-    print(f"{'N':>8} {'pairwise':>10} {'ours':>8} {'ratio':>7} {'largest difference':>20}")
+    echo(f"\ndecompose against the pairwise kernel, V = {V:,}, D = {D}, seconds")
+    echo(f"{'N':>8} {'pairwise':>10} {'ours':>8} {'ratio':>7} {'largest difference':>20}")
     for N in (2048, 4096, 8192, 16384):
-        batch = made_up(N)
-        ours = seconds(decompose, batch, repeats=2)
-        peer = seconds(pairwise, batch, repeats=1 if N > 4096 else 2)
-        gap = f"{difference(batch):.1e}" if N == 2048 else ""
-        print(f"{N:>8,} {peer:>10.2f} {ours:>8.2f} {peer / ours:>7.1f} {gap:>20}", flush=True)
+        batch = make_batch(N)
+        ours = fastest_seconds(decompose, batch, repeats=2)
+        peer = fastest_seconds(pairwise, batch, repeats=1 if N > 4096 else 2)
+        difference_text = f"{difference(batch):.1e}" if N == 2048 else ""
+        echo(f"{N:>8,} {peer:>10.2f} {ours:>8.2f} {peer / ours:>7.1f} {difference_text:>20}")
 
 
 def difference(batch: Batch) -> float:
     """Largest deviation of any part, relative to the largest displacement."""
-    found = decompose(*batch)
+    coupling = decompose(*batch)
     peer = torch.stack(pairwise(*batch)[1:])  # [4, N, 2]
-    ours = torch.stack(list(found.parts.values())).view(2, 4, -1).permute(1, 2, 0)
-    return float((ours - peer).abs().max() / found.total.abs().max())
+    ours = torch.stack(list(coupling.parts.values())).view(2, 4, -1).permute(1, 2, 0)
+    return float((ours - peer).abs().max() / coupling.total.abs().max())
 
 
 def table_growth() -> None:
-    print(f"\ngrowth with N, V = {V:,}, D = {D}")
-    print(f"{'N':>8} {'seconds':>9} {'over half of N':>15}")
-    before = None
+    echo(f"\ngrowth with N, V = {V:,}, D = {D}")
+    echo(f"{'N':>8} {'seconds':>9} {'over half of N':>15}")
+    previous_seconds = None
     for N in (4096, 8192, 16384, 32768):
-        batch = made_up(N)
-        now = seconds(decompose, batch)
-        print(f"{N:>8,} {now:>9.2f} {f'{now / before:.2f}' if before else '':>15}", flush=True)
-        before = now
+        batch = make_batch(N)
+        current_seconds = fastest_seconds(decompose, batch)
+        ratio = f"{current_seconds / previous_seconds:.2f}" if previous_seconds else ""
+        echo(f"{N:>8,} {current_seconds:>9.2f} {ratio:>15}")
+        previous_seconds = current_seconds
 
 
 def table_memory() -> None:
-    print(f"\npeak memory beyond inputs and outputs, V = {V:,}, D = {D}, MB (a process each)")
-    print(f"{'N':>8} {'extra':>8}")
+    echo(f"\npeak memory beyond inputs and outputs, V = {V:,}, D = {D}, MB (a process each)")
+    echo(f"{'N':>8} {'extra':>8}")
     for N in (16384, 65536, 131072):
-        done = subprocess.run(
-            [sys.executable, __file__, "--extra-memory", str(N)], capture_output=True, text=True
+        process = subprocess.run(
+            [sys.executable, "-m", "counterpoise.lab.speed.microscope", "--extra-memory", str(N)],
+            capture_output=True,
+            text=True,
         )
-        print(f"{N:>8,} {float(done.stdout):>8.0f}", flush=True)
+        echo(f"{N:>8,} {float(process.stdout):>8.0f}")
 
 
 def extra_memory(N: int) -> float:
     """MB that `decompose` adds to the peak of a process that holds its inputs."""
-    batch = made_up(N)
-    decompose(*made_up(256))  # libraries and thread pools
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = decompose(*batch)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outputs = 4 * N * (4 + len(found.parts)) / 1024
-    return max(0.0, (after - before - outputs) / 1024)
+    batch = make_batch(N)
+    decompose(*make_batch(256))  # libraries and thread pools
+    peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    coupling = decompose(*batch)
+    peak_after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outputs = 4 * N * (4 + len(coupling.parts)) / 1024
+    return max(0.0, (peak_after - peak_before - outputs) / 1024)
 
 
 def table_large() -> None:
     N, vocabulary, size = 200_000, 49_152, 576
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(f"\nN = {N:,}, V = {vocabulary:,}, D = {size} on {device}")
-    batch = made_up(N, vocabulary, size, device)
+    echo(f"\nN = {N:,}, V = {vocabulary:,}, D = {size} on {device}")
+    batch = make_batch(N, vocabulary, size, device)
     if device == "cuda":
         torch.cuda.synchronize()
-        held = torch.cuda.memory_allocated()
+        memory_before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    found = decompose(*batch)
-    float(found.total.sum())
-    spent = time.perf_counter() - start
+    coupling = decompose(*batch)
+    float(coupling.total.sum())
+    elapsed = time.perf_counter() - start
     if device == "cuda":
-        extra = (torch.cuda.max_memory_allocated() - held) / 2**30
-        print(f"{spent:.1f} s, {extra:.2f} GiB beyond the inputs")
+        extra = (torch.cuda.max_memory_allocated() - memory_before) / 2**30
+        echo(f"{elapsed:.1f} s, {extra:.2f} GiB beyond the inputs")
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{spent:.0f} s, peak of the process {peak:.2f} GiB")
+        echo(f"{elapsed:.0f} s, peak of the process {peak:.2f} GiB")
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
     """Median, after one run to warm up; a GPU has finished."""
     times = []
     for _ in range(repeats + 1):
-        wait()
+        synchronize_gpu()
         start = time.perf_counter()
         work()
-        wait()
+        synchronize_gpu()
         times.append(1000 * (time.perf_counter() - start))
     return sorted(times[1:])[repeats // 2]
 
 
-def wait() -> None:
+def synchronize_gpu() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -177,33 +181,34 @@ def table_precision() -> None:
     gpu = torch.cuda.is_available()
     vocabulary, size = (49_152, 576) if gpu else (2_048, 64)
     where = torch.cuda.get_device_name() if gpu else "cpu, rounding emulated"
-    print(f"\ndecompose by precision, V = {vocabulary:,}, D = {size}, {where}")
-    print(
+    echo(f"\ndecompose by precision, V = {vocabulary:,}, D = {size}, {where}")
+    echo(
         f"{'N':>8} {'precision':>10} {'ms':>9} {'float32 / it':>13} {'extra GiB':>10} {'error':>9}"
     )
     for N in (16_384, 65_536) if gpu else (2_048,):
-        batch = made_up(N, vocabulary, size, "cuda" if gpu else "cpu", group=1024)
+        batch = make_batch(N, vocabulary, size, "cuda" if gpu else "cpu", group=1024)
         slow, exact = 0.0, None
         for precision in (torch.float32, torch.float16, torch.bfloat16):
-            held = torch.cuda.memory_allocated() if gpu else 0
+            memory_before = torch.cuda.memory_allocated() if gpu else 0
             if gpu:
                 torch.cuda.reset_peak_memory_stats()
-            found = decompose(*batch, precision=precision)
-            extra = (torch.cuda.max_memory_allocated() - held) / 2**30 if gpu else float("nan")
-            spent = milliseconds(partial(decompose, *batch, precision=precision))
-            slow, exact = slow or spent, exact or found
+            coupling = decompose(*batch, precision=precision)
+            extra = (
+                (torch.cuda.max_memory_allocated() - memory_before) / 2**30 if gpu else float("nan")
+            )
+            elapsed = milliseconds(partial(decompose, *batch, precision=precision))
+            slow, exact = slow or elapsed, exact or coupling
             name = str(precision).removeprefix("torch.")
-            print(
-                f"{N:>8,} {name:>10} {spent:>9.1f} {slow / spent:>13.1f} {extra:>10.2f} "
-                f"{apart(found, exact):>9.1e}",
-                flush=True,
+            echo(
+                f"{N:>8,} {name:>10} {elapsed:>9.1f} {slow / elapsed:>13.1f} {extra:>10.2f} "
+                f"{largest_part_error(coupling, exact):>9.1e}"
             )
 
 
-def apart(found: Coupling, exact: Coupling) -> float:
+def largest_part_error(coupling: Coupling, exact: Coupling) -> float:
     """Largest root-mean-square difference of a part, relative to that part."""
     return max(
-        float((found.parts[part] - values).norm() / values.norm())
+        float((coupling.parts[part] - values).norm() / values.norm())
         for part, values in exact.parts.items()
     )
 
@@ -213,30 +218,31 @@ def table_look() -> None:
     device, precision = ("cuda", torch.float16) if gpu else ("cpu", None)
     P, G, T, vocabulary, size = (16, 8, 128, 49_152, 576) if gpu else (4, 8, 32, 2_048, 64)
     N = P * G * T
-    hidden, W, tokens, pulls, groups = made_up(N, vocabulary, size, device, group=G * T)
+    hidden, W, tokens, pulls, groups = make_batch(N, vocabulary, size, device, group=G * T)
     if gpu:
         hidden, W = hidden.bfloat16(), W.bfloat16()
     keys = tokens.cpu(), pulls.cpu(), groups.cpu()
     rows = [
-        made_up_row(i // G, part) for i, part in enumerate(keys[0].int().numpy().reshape(-1, T))
+        make_row(i // G, tokens_T)
+        for i, tokens_T in enumerate(keys[0].int().numpy().reshape(-1, T))
     ]
     errors = Residuals(hidden, W, keys[0], precision=precision)
-    watched, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
+    watched_rows, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
     coupling = decompose_residuals(errors, *keys)
-    pieces: dict[str, Callable[[], object]] = {
+    operations: dict[str, Callable[[], object]] = {
         "errors": lambda: Residuals(hidden, W, keys[0], precision=precision),
         "decompose": lambda: decompose_residuals(errors, *keys),
         "token types": lambda: type_pulls(hidden.float(), keys[0], logprobs, pulls),
-        f"strongest pushes on {G * T:,}": lambda: strongest_pushes(errors, keys[1], watched),
+        f"strongest pushes on {G * T:,}": lambda: strongest_pushes(errors, keys[1], watched_rows),
         "shared prefixes (CPU, meanwhile)": lambda: prefixes.measure_shared_prefixes(rows),
         "home in one transfer": coupling.cpu,
     }
-    print(f"\nbefore one step of {N:,} tokens, V = {vocabulary:,}, D = {size} on {device}, ms")
-    for name, work in pieces.items():
-        print(f"{name:>34} {milliseconds(work):>8.2f}", flush=True)
+    echo(f"\nbefore one step of {N:,} tokens, V = {vocabulary:,}, D = {size} on {device}, ms")
+    for name, work in operations.items():
+        echo(f"{name:>34} {milliseconds(work):>8.2f}")
 
 
-def made_up_row(group: int, tokens: np.ndarray) -> Row:
+def make_row(group: int, tokens: np.ndarray) -> Row:
     rollout = Rollout(str(group), "", "", "", 0.0, tokens[:1], tokens, np.zeros(len(tokens), "f4"))
     return Row(str(group), 1.0, len(tokens), rollout=rollout)
 
@@ -245,17 +251,17 @@ def table_monitor() -> None:
     from counterpoise.config.load import load_config
     from counterpoise.loop import train
 
-    print("\nthe monitor in the demo, seconds per iteration (median of 10, after 2)")
+    echo("\nthe monitor in the demo, seconds per iteration (median of 10, after 2)")
     with tempfile.TemporaryDirectory() as folder:
         config = load_config("demo", ["loop.iterations=12", "evaluate.prompts=0"])
         run = train(config, Path(folder) / "run")
         lines = [r for r in run.read("metrics")[2:] if r["monitor_seconds"]]
     monitor = sorted(r["monitor_seconds"] for r in lines)[len(lines) // 2]
-    whole = sorted(r["iteration_seconds"] for r in lines)[len(lines) // 2]
-    print(json.dumps({"iteration": whole, "monitor": monitor}))
-    print(
-        f"{monitor:.2f} of {whole:.2f} s: {100 * monitor / whole:.0f} % of the iteration, "
-        f"{100 * monitor / (whole - monitor):.0f} % on top of one without"
+    iteration = sorted(r["iteration_seconds"] for r in lines)[len(lines) // 2]
+    echo(json.dumps({"iteration": iteration, "monitor": monitor}))
+    echo(
+        f"{monitor:.2f} of {iteration:.2f} s: {100 * monitor / iteration:.0f} % of the iteration, "
+        f"{100 * monitor / (iteration - monitor):.0f} % on top of one without"
     )
 
 
@@ -278,11 +284,11 @@ def main() -> None:
     parser.add_argument("--extra-memory", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.extra_memory:
-        print(extra_memory(args.extra_memory))
+        echo(extra_memory(args.extra_memory))
         return
-    chosen = args.tables or [t for t in TABLES if t != "large" or torch.cuda.is_available()]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for name in chosen:
+    table_names = args.tables or [t for t in TABLES if t != "large" or torch.cuda.is_available()]
+    echo(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for name in table_names:
         TABLES[name]()
 
 

@@ -1,25 +1,26 @@
-r"""What every token weighting and every rule of a step costs, as a share of an iteration.
+r"""Measure what every token weighting and every step rule adds to an iteration.
 
-    python benchmarks/credit.py                                  # embedded model, 16 x 8
-    python benchmarks/credit.py --model shape:smollm2-135m       # a GPU's: 64 x 8 x 128
-    python benchmarks/credit.py --methods oar_g grail:which=both --repeats 5
+    python -m counterpoise.lab.speed.credit                              # embedded model, 16 x 8
+    python -m counterpoise.lab.speed.credit --model shape:smollm2-135m   # on a GPU: 64 x 8 x 128
+    python -m counterpoise.lab.speed.credit --methods oar_g grail:which=both --repeats 5
 
-An iteration is sampling, credit and composing, old log-probabilities and the update in four steps,
-once without the monitor and once with it, as runs have it by default. Every method is given the
-same rollouts, and the weights stand still (a learning rate of 0), so that rows do not differ
-between methods.
+An iteration is sampling, credit and composing, old log-probabilities, and the update in four steps,
+once without the monitor and once with it, as runs have it by default. All methods get the same
+rollouts, and the weights do not change (the learning rate is 0), so the rows do not differ between
+methods.
 
-    adds      (credit, composing and old log-probabilities with it - the same without it)
-              / an iteration without it                            a rule: the update's in addition
+    adds      (credit, composing and old log-probabilities with the method - the same without it)
+              / an iteration without it; for a step rule, the difference of the updates
     passes    what it adds / one forward pass of the rows with signal
 
-Old log-probabilities are in it because a method that has read the rows spares their pass. Seconds
-are the median of turns, methods after one another in each: processor time on the CPU, which
-neighbours hardly disturb; on a GPU the host's clock, everything queued included.
+Old log-probabilities are included because a method that has already scored the rows saves that
+pass. Seconds are the median over turns, in each of which all methods run one after the other:
+processor time on a CPU, which other processes hardly disturb, and wall time on a GPU, including
+everything that was queued.
 
-A model of random weights (`shape:NAME`) writes no box, so one is planted at the end of every
-response, where looking at it costs most, and right and wrong take turns. Responses are all of the
-full length there.
+A model with random weights (`shape:NAME`) never writes a box, so one is planted at the end of every
+response, where it costs most to evaluate, and right and wrong alternate. Its responses all have
+the full length.
 """
 
 from __future__ import annotations
@@ -67,29 +68,29 @@ from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
 from counterpoise.update.rules.bind import copy_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
-BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
+SHARE_BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
 PASSES_BAR = {"oar_p": 8.0}
-MORE = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
-KINDS = 1000  # of tokens in a made-up batch: texts of a token are looked up once
-LEFT_OUT = ("uniform", "off", "serl")  # serl asks for episodes
+EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
+TOKEN_KINDS = 1000  # of tokens in a made-up batch: texts of a token are looked up once
+SKIPPED_METHODS = ("uniform", "off", "serl")  # serl asks for episodes
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class CreditMethod:
     """`grail:which=both`, as credit options."""
 
     name: str
     options: CreditConfig
 
     @classmethod
-    def read(cls, text: str) -> Method:
+    def read(cls, text: str) -> CreditMethod:
         name, _, settings = text.partition(":")
-        given = [part for part in settings.split(",") if part]
+        setting_list = [setting for setting in settings.split(",") if setting]
         if name in STEP_RULES:
-            return cls(text, CreditConfig(rule=name, rule_settings=given))
+            return cls(text, CreditConfig(rule=name, rule_settings=setting_list))
         if name not in TOKEN_WEIGHTS:
             raise unknown_name("method", name, [*TOKEN_WEIGHTS, *STEP_RULES])
-        return cls(text, CreditConfig(weights=name, settings=given))
+        return cls(text, CreditConfig(weights=name, settings=setting_list))
 
     @property
     def is_rule(self) -> bool:
@@ -97,7 +98,7 @@ class Method:
 
 
 @dataclass(slots=True)
-class Times:
+class StageTimes:
     """Seconds of every turn, by stage or by method."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Times:
     def __getitem__(self, name: str) -> float:
         return statistics.median(self.seconds[name])
 
-    def beyond(self, name: str, other: str) -> float:
+    def median_difference(self, name: str, other: str) -> float:
         """Median of the differences, turn by turn."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         return statistics.median(a - b for a, b in pairs)
@@ -117,38 +118,40 @@ class Times:
 # -- rollouts ------------------------------------------------------------------------------------
 
 
-def made_up(config: RunConfig) -> bool:
+def has_random_weights(config: RunConfig) -> bool:
     return config.model.name.startswith("shape:")
 
 
-def loaded(config: RunConfig) -> Policy:
+def load_measured_policy(config: RunConfig) -> Policy:
     return (
         workload.load_endless_policy(config.model.name)
-        if made_up(config)
+        if has_random_weights(config)
         else load_policy(config.model)
     )
 
 
-def drawn(
-    state: RunState, config: RunConfig, now: int
+def draw_rollouts(
+    state: RunState, config: RunConfig, turn_number: int
 ) -> tuple[list[Prompt], list[list[Response]]]:
     policy, (P, G) = state.policy, (config.sample.prompts, config.sample.group_size)
-    prompts = [make_problem("train", now * P + p, (3,)) for p in range(P)]
-    seeds_PG = [[seed_for(0, "sample", now, p * G + g) for g in range(G)] for p in range(P)]
+    prompts = [make_problem("train", turn_number * P + p, (3,)) for p in range(P)]
+    seeds_PG = [[seed_for(0, "sample", turn_number, p * G + g) for g in range(G)] for p in range(P)]
     tokens = [policy.encode(prompt.problem) for prompt in prompts]
     return prompts, sample(policy, tokens, seeds_PG, config.sample)
 
 
-def rewarded(
+def make_groups(
     state: RunState,
     config: RunConfig,
     prompts: Sequence[Prompt],
     responses_PG: Sequence[Sequence[Response]],
-    now: int,
+    turn_number: int,
 ) -> list[Group]:
     flat = [response for responses in responses_PG for response in responses]
-    if made_up(config):
-        responses_PG = [[planted(state.policy, r) for r in responses] for responses in responses_PG]
+    if has_random_weights(config):
+        responses_PG = [
+            [plant_box(state.policy, r) for r in responses] for responses in responses_PG
+        ]
         rewards = workload.alternating_rewards(len(flat))
     else:
         verifier = VERIFIERS.load("math")(5.0, 1)
@@ -157,26 +160,26 @@ def rewarded(
         rewards = verifier.score([response.text for response in flat], answers).rewards
         verifier.close()
     encoded = [(prompt, state.policy.encode(prompt.problem)) for prompt in prompts]
-    return build_groups(encoded, responses_PG, rewards, now)
+    return build_groups(encoded, responses_PG, rewards, turn_number)
 
 
-def planted(policy: Policy, response: Response) -> Response:
+def plant_box(policy: Policy, response: Response) -> Response:
     r"""With \boxed{12} as its last tokens, and no more kinds of tokens than real text has."""
     box = np.array(policy.tokenizer.encode(" \\boxed{12}", add_special_tokens=False), np.int32)
-    tokens = np.concatenate((KINDS + response.tokens[: -len(box)] % KINDS, box))
+    tokens = np.concatenate((TOKEN_KINDS + response.tokens[: -len(box)] % TOKEN_KINDS, box))
     return replace(response, tokens=tokens.astype(np.int32), text=policy.decode_rows([tokens])[0])
 
 
-def boxed(policy: Policy, rows: Sequence[Row]) -> float:
+def share_with_answer(policy: Policy, rows: Sequence[Row]) -> float:
     """The share of rows with an answer to look at."""
     pieces = split_into_pieces(policy, [row.content.response_tokens for row in rows])
-    return sum(locate_answer(part) is not None for part in pieces) / max(1, len(rows))
+    return sum(locate_answer(piece) is not None for piece in pieces) / max(1, len(rows))
 
 
 # -- measuring -----------------------------------------------------------------------------------
 
 
-def seconds_of(task: Callable[[], object], device: torch.device) -> float:
+def time_task(task: Callable[[], object], device: torch.device) -> float:
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     synchronize(device)
     start = clock()
@@ -185,7 +188,7 @@ def seconds_of(task: Callable[[], object], device: torch.device) -> float:
     return clock() - start
 
 
-def credited(
+def assign_credit(
     state: RunState, config: RunConfig, groups: Sequence[Group]
 ) -> tuple[list[Row], BatchPlan]:
     """What an iteration does between the verifier and the update."""
@@ -195,97 +198,102 @@ def credited(
     return loop.with_old_logprobs(state, rows, plan, config, reader.scores), plan
 
 
-def one_turn(
+def measure_turn(
     state: RunState,
     config: RunConfig,
-    methods: Sequence[Method],
-    now: int,
+    methods: Sequence[CreditMethod],
+    turn_number: int,
     say: Callable[[str], None],
-) -> tuple[Times, list[Row]]:
+) -> tuple[StageTimes, list[Row]]:
     """Seconds of everything, and the rows."""
-    device, times = state.policy.device, Times()
-    state.iteration = now
-    found: list[Any] = []
-    times.add("sample", seconds_of(lambda: found.append(drawn(state, config, now)), device))
-    prompts, responses = found.pop()
-    groups = rewarded(state, config, prompts, responses, now)
-    times.add("uniform", seconds_of(lambda: found.append(credited(state, config, groups)), device))
-    rows, plan = found.pop()
+    device, times = state.policy.device, StageTimes()
+    state.iteration = turn_number
+    results: list[Any] = []
+    times.add(
+        "sample",
+        time_task(lambda: results.append(draw_rollouts(state, config, turn_number)), device),
+    )
+    prompts, responses = results.pop()
+    groups = make_groups(state, config, prompts, responses, turn_number)
+    times.add(
+        "uniform", time_task(lambda: results.append(assign_credit(state, config, groups)), device)
+    )
+    rows, plan = results.pop()
     signal = [row for row in rows if row.sign]
     read, temperature = state.passes.read, config.sample.temperature
 
     def forward() -> object:
         return score_logprobs(state.policy, signal, temperature, state.micro_batch, read)
 
-    times.add("forward", seconds_of(forward, device))
-    times.add("update", seconds_of(lambda: loop.update(state, rows, plan, config), device))
-    watched = replace(config, monitor=MonitorConfig())
-    monitor = loop.make_monitor(state, rows, plan, watched)
-    spent = seconds_of(lambda: loop.update(state, rows, plan, config, monitor), device)
-    times.add("update, monitored", spent)
+    times.add("forward", time_task(forward, device))
+    times.add("update", time_task(lambda: loop.update(state, rows, plan, config), device))
+    monitored_config = replace(config, monitor=MonitorConfig())
+    monitor = loop.make_monitor(state, rows, plan, monitored_config)
+    seconds = time_task(lambda: loop.update(state, rows, plan, config, monitor), device)
+    times.add("update, monitored", seconds)
     for method in methods:
-        say(f"turn {now}: {method.name}")
-        own = replace(config, credit=method.options)
+        say(f"turn {turn_number}: {method.name}")
+        method_config = replace(config, credit=method.options)
         if method.is_rule:
             state.initial_weights = copy_initial_weights(state.policy, method.options)
-            task: Callable[[], object] = partial(loop.update, state, rows, plan, own)
+            task: Callable[[], object] = partial(loop.update, state, rows, plan, method_config)
         else:
-            task = partial(credited, state, own, groups)
-        times.add(method.name, seconds_of(task, device))
+            task = partial(assign_credit, state, method_config, groups)
+        times.add(method.name, time_task(task, device))
     return times, rows
 
 
-def measured(
-    config: RunConfig, methods: Sequence[Method], repeats: int, say: Callable[[str], None]
-) -> tuple[Times, dict[str, Any]]:
+def measure_methods(
+    config: RunConfig, methods: Sequence[CreditMethod], repeats: int, say: Callable[[str], None]
+) -> tuple[StageTimes, dict[str, Any]]:
     say(f"loading {config.model.name}")
-    state = new_state(loaded(config), config)
+    state = new_state(load_measured_policy(config), config)
     warm_up = 2 if state.policy.device.type == "cuda" else 0  # kernels compile, graphs are captured
-    whole = Times()
+    all_times = StageTimes()
     rows: list[Row] = []
     for turn in range(warm_up + repeats):
-        times, rows = one_turn(state, config, methods, turn + 1, say)
+        times, rows = measure_turn(state, config, methods, turn + 1, say)
         if turn >= warm_up:
             for name, (seconds,) in times.seconds.items():
-                whole.add(name, seconds)
+                all_times.add(name, seconds)
     signal = [row for row in rows if row.sign]
     prompts = {row.group: len(row.content.prompt_tokens) for row in signal}
     facts = {
         "rows with signal": len(signal),
         "tokens": sum(row.num_tokens for row in signal),
         "prompt tokens": sum(prompts.values()),
-        "boxed": boxed(state.policy, signal),
+        "boxed": share_with_answer(state.policy, signal),
         "dtype": str(state.policy.decoder.dtype).removeprefix("torch."),
     }
-    return whole, facts
+    return all_times, facts
 
 
-def table(
-    times: Times, facts: dict[str, Any], config: RunConfig, methods: Sequence[Method]
+def cost_table(
+    times: StageTimes, facts: dict[str, Any], config: RunConfig, methods: Sequence[CreditMethod]
 ) -> MeasurementTable:
     iteration = times["sample"] + times["uniform"] + times["update"]
     stages = {"sample": times["sample"], "credit, compose and score": times["uniform"],
               "update": times["update"]}  # fmt: skip
-    monitor = times.beyond("update, monitored", "update")
+    monitor = times.median_difference("update, monitored", "update")
     rows, bars, data = [], [], {}
     for method in methods:
-        adds = times.beyond(method.name, "update" if method.is_rule else "uniform")
+        adds = times.median_difference(method.name, "update" if method.is_rule else "uniform")
         share, passes = 100 * adds / iteration, adds / times["forward"]
-        of_watched = 100 * adds / (iteration + monitor)
+        monitored_share = 100 * adds / (iteration + monitor)
         kind = "rule" if method.is_rule else "weights"
-        cells = f"{adds:.3f} s", f"{share:.0f} %", f"{of_watched:.0f} %", f"{passes:.1f}"
+        cells = f"{adds:.3f} s", f"{share:.0f} %", f"{monitored_share:.0f} %", f"{passes:.1f}"
         rows.append([method.name, kind, *cells])
         data[method.name] = {
-            "seconds": adds, "share": share / 100, "share with the monitor": of_watched / 100,
+            "seconds": adds, "share": share / 100, "share with the monitor": monitored_share / 100,
             "passes": passes,
         }  # fmt: skip
-        if method.name in BARS:
-            bars.append(Bar(f"{method.name} adds", share, BARS[method.name], "%"))
+        if method.name in SHARE_BARS:
+            bars.append(Bar(f"{method.name} adds", share, SHARE_BARS[method.name], "%"))
         if method.name in PASSES_BAR:
             bars.append(Bar(f"{method.name} passes", passes, PASSES_BAR[method.name]))
-    parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
+    stage_list = ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
     size, steps = config.sample, config.batch.steps
-    told = ", ".join(
+    fact_line = ", ".join(
         f"{name} {value:.0%}" if name == "boxed" else f"{name} {value}"
         for name, value in facts.items()
     )
@@ -296,9 +304,9 @@ def table(
         rows=rows,
         bars=bars,
         notes=[
-            f"an iteration without: {iteration:.3f} s ({parts}); the monitor: {monitor:.3f} s; "
-            f"a forward pass: {times['forward']:.3f} s",
-            told,
+            f"an iteration without: {iteration:.3f} s ({stage_list}); "
+            f"the monitor: {monitor:.3f} s; a forward pass: {times['forward']:.3f} s",
+            fact_line,
         ],
         data={
             "iteration": iteration, "stages": stages, "monitor": monitor, "methods": data,
@@ -307,7 +315,7 @@ def table(
     )  # fmt: skip
 
 
-def config_of(args: argparse.Namespace) -> RunConfig:
+def make_config(args: argparse.Namespace) -> RunConfig:
     large = args.model.startswith("shape:")
     prompts, length = args.prompts or (64 if large else 16), args.length or (128 if large else 112)
     return RunConfig(
@@ -335,22 +343,22 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     console = make_console()
-    every = [name for name in (*TOKEN_WEIGHTS, *STEP_RULES) if name not in LEFT_OUT]
+    every = [name for name in (*TOKEN_WEIGHTS, *STEP_RULES) if name not in SKIPPED_METHODS]
 
     def say(text: str) -> None:
         console.print(text, style="dim", highlight=False, markup=False)
 
     try:
-        methods = [Method.read(text) for text in args.methods or [*every, *MORE]]
-        config = config_of(args)
-        times, facts = measured(config, methods, args.repeats, say)
+        methods = [CreditMethod.read(text) for text in args.methods or [*every, *EXTRA_METHODS]]
+        config = make_config(args)
+        times, facts = measure_methods(config, methods, args.repeats, say)
     except PoiseError as fault:
         sys.exit(f"credit: {fault}")
-    part = table(times, facts, config, methods)
-    print_table(part, console)
+    measurement = cost_table(times, facts, config, methods)
+    print_table(measurement, console)
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": describe_machine(), **part.as_json()}
-    args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    results = {"machine": describe_machine(), **measurement.as_json()}
+    args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     console.print(f"\n{args.json}", highlight=False, markup=False)
 
 

@@ -1,11 +1,12 @@
-"""How long composing takes, and how even the steps come out.
+"""Measure how long composers take, and how evenly they fill the steps.
 
-    python benchmarks/compose.py                    # 100,000 rows; 128 x 8 over 200 seeds
-    python benchmarks/compose.py --correlated       # one length a group: harder to balance
+    python -m counterpoise.lab.speed.composers                # 100,000 rows; 128 x 8 over 200 seeds
+    python -m counterpoise.lab.speed.composers --correlated   # equal lengths in a group: harder
 
-Lengths are log-normal. `heaviest / mean` is a step's token load; `split` the share of groups that
-are cut. by_sign and zigzag are not meant to balance: they show what it costs. coupled is left out:
-it compares tokens, and these rows have none.
+Lengths are log-normal. `heaviest / mean` is the token load of the heaviest step over the mean;
+`split` is the share of groups whose rows are in several steps. by_sign and zigzag do not try to
+balance tokens and show what that costs. coupled is left out: it compares tokens, and these rows
+have none.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import argparse
 import time
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
+from counterpoise.lab.speed.tables import make_console
 from counterpoise.types import Row
 from counterpoise.variants import COMPOSERS
 
 
 def make_rows(groups: int, size: int, sigma: float, correlated: bool, seed: int) -> list[Row]:
-    """0/1 rewards at rate 0.4, advantages r - mean; at least one of each in every group."""
+    """Rows with advantages r - mean; r is 0 or 1 (rate 0.4), both in every group."""
     rng = np.random.default_rng(seed)
     spread = rng.normal(0.0, sigma, (groups, 1 if correlated else size))
     lengths_PG = np.broadcast_to(np.maximum(1, np.rint(400 * np.exp(spread))), (groups, size))
@@ -44,46 +45,58 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=128, help="groups of the measured batches")
     parser.add_argument("--size", type=int, default=8, help="rows of a group")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--sigma", type=float, default=1.0, help="of the log of the length")
+    parser.add_argument(
+        "--sigma", type=float, default=1.0, help="standard deviation of the log of the length"
+    )
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--correlated", action="store_true", help="one length for a whole group")
     options = parser.parse_args()
 
     shape = (options.size, options.sigma, options.correlated)
-    large = make_rows(options.rows // options.size, *shape, seed=0)
-    small = [make_rows(options.groups, *shape, seed=seed) for seed in range(options.seeds)]
+    timed_batch = make_rows(options.rows // options.size, *shape, seed=0)
+    measured_batches = [
+        make_rows(options.groups, *shape, seed=seed) for seed in range(options.seeds)
+    ]
     table = Table(
         title=f"{options.groups} x {options.size} rows in {options.steps} steps, "
         f"{options.seeds} seeds"
     )
-    columns = ("heaviest / mean, average", "worst", "groups a step", "split", f"{len(large)} rows")
+    columns = (
+        "heaviest / mean, average",
+        "worst",
+        "groups a step",
+        "split",
+        f"{len(timed_batch)} rows",
+    )
     table.add_column("composer")
     for column in columns:
         table.add_column(column, justify="right")
-    for rule in COMPOSERS:
-        if rule == "coupled":
+    for composer in COMPOSERS:
+        if composer == "coupled":
             continue
-        steps = 1 if rule == "whole" else options.steps
-        plans = [compose(rule, rows, steps, seed) for seed, rows in enumerate(small)]
-        told = [describe_plan(rows, plan) for rows, plan in zip(small, plans, strict=True)]
-        imbalances = [description["token_imbalance"] for description in told]
-        groups = [
+        steps = 1 if composer == "whole" else options.steps
+        plans = [compose(composer, rows, steps, seed) for seed, rows in enumerate(measured_batches)]
+        descriptions = [
+            describe_plan(rows, plan) for rows, plan in zip(measured_batches, plans, strict=True)
+        ]
+        imbalances = [description["token_imbalance"] for description in descriptions]
+        groups_per_step = [
             len({rows[i].group for i in step})
-            for rows, plan in zip(small, plans, strict=True)
+            for rows, plan in zip(measured_batches, plans, strict=True)
             for step in plan.steps
         ]
-        began = time.perf_counter()
-        compose(rule, large, steps, seed=0)
-        seconds = time.perf_counter() - began
+        start = time.perf_counter()
+        compose(composer, timed_batch, steps, seed=0)
+        seconds = time.perf_counter() - start
         table.add_row(
-            rule,
+            composer,
             f"{np.mean(imbalances):.5f}",
             f"{max(imbalances):.5f}",
-            f"{min(groups)} to {max(groups)}",
-            f"{np.mean([description['split_share'] for description in told]):.1%}",
+            f"{min(groups_per_step)} to {max(groups_per_step)}",
+            f"{np.mean([description['split_share'] for description in descriptions]):.1%}",
             f"{seconds:.2f} s",
         )
-    Console().print(table)
+    make_console().print(table)
 
 
 if __name__ == "__main__":
