@@ -106,7 +106,7 @@ def find_config_damage(path: Path) -> str:
 def check_checkpoint_options(
     out: Path, name: str, text: str, config: RunConfig, source: str = "this run has"
 ) -> None:
-    """The options.toml of the checkpoint `name` must agree with `config` in all that may not change.
+    """Check that options.toml of the checkpoint `name` agrees with `config` in what may not change.
 
     Older checkpoints have no options.toml.
     """
