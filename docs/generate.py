@@ -31,7 +31,7 @@ import counterpoise
 from counterpoise import variants
 from counterpoise.cli import app
 from counterpoise.config import RunConfig
-from counterpoise.plugins import OWN, Registry
+from counterpoise.plugins import PLUGIN_CHOICE, Registry
 from counterpoise.store import schema
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ def variants_page() -> str:
             continue
         option = option_that_names(registry)
         text = comments[name] + (f" Option `{option}`" if option else "")
-        plugin = f", or `{OWN}`" if registry.own else ""
+        plugin = f", or `{PLUGIN_CHOICE}`" if registry.plugin_loader else ""
         lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}", ""]
         for variant, entry in registry.items():
             alone = variants_in_module[entry.partition(":")[0]] == 1
@@ -162,7 +162,7 @@ def table_comments() -> dict[str, str]:
 def option_that_names(registry: Registry) -> str:
     for section, kind in get_type_hints(RunConfig).items():
         for field in dataclasses.fields(kind):
-            if set(field.metadata["choices"]) - {OWN, "none"} == set(registry):
+            if set(field.metadata["choices"]) - {PLUGIN_CHOICE, "none"} == set(registry):
                 return f"{section}.{field.name}"
     return ""
 

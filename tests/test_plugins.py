@@ -93,7 +93,7 @@ def test_a_module_is_found_as_python_finds_it(
     assert rewards(name) == [7.0, 7.0]
     with pytest.raises(PoiseError, match=r"broken\.py:2: ModuleNotFoundError: No module named"):
         VERIFIERS.load("poise_test_package.broken:score")
-    with pytest.raises(PoiseError, match=r"no module 'poise_test_package\.other': install"):
+    with pytest.raises(PoiseError, match=r"finds no module 'poise_test_package\.other'"):
         VERIFIERS.load("poise_test_package.other:score")
 
 
@@ -232,10 +232,10 @@ def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path
     assert "2 optimizer steps (mine.py:easy_first)" in describe_run(config)
     page = write_report(out).read_text(encoding="utf-8")
     told, _, file = page.partition("config.toml, resolved")
-    assert "by the rule <b>mine.py:easy_first</b>" in told
-    assert "What the rule mine.py:easy_first made of each batch." in told
-    assert "Rewards are those of <b>mine.py:nearness</b>, and success is one above 0." in told
-    assert "whose responses&#39; rewards are not all equal: others tell nothing apart." in told
+    assert "The composer <b>mine.py:easy_first</b> divides a batch" in told
+    assert "How the composer mine.py:easy_first divided each batch into optimizer steps." in told
+    assert "Rewards come from <b>mine.py:nearness</b>; a reward above 0 counts as success." in told
+    assert "Share of prompts whose responses did not all get the same reward." in told
     assert "<code>&#34;mine.py:nearness&#34;</code>" in told
     assert str(path) not in told
     assert f"{path}:nearness@{digest(path)}" in file  # as it is stored
@@ -312,8 +312,8 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
 def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0)
     assert try_plugins(load_config("demo", [f"verify.name={path}:score"])) == [
-        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for nothing: no step is "
-        "taken where rewards are all equal"
+        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for nothing: groups with "
+        "equal rewards take no step"
     ]
 
 
@@ -400,8 +400,8 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     first = json.loads((folder / "data.jsonl").read_text().splitlines()[0])
     ratio = f"{len(chr(92) + 'boxed{?}') / len(first['problem']):g}"
     assert try_plugins(config) == [
-        "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: no step "
-        "is taken where rewards are all equal",
+        "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: groups "
+        "with equal rewards take no step",
         f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing",
     ]
 

@@ -101,7 +101,7 @@ class Listen(RunObserver):
         self.said.append(message)
 
 
-@pytest.mark.parametrize("stage", ["sample_groups", "update", "save", "evaluate"])
+@pytest.mark.parametrize("stage", ["sample_groups", "update", "save_state", "evaluate"])
 def test_interrupted_in_any_stage(
     stage: str, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_power_cut_after_the_end_leaves_everything(
         assert (left / path.relative_to(out)).read_bytes() == path.read_bytes(), path
 
 
-@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 3), ("judge", 2, 3)])
+@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 3), ("evaluate_policy", 2, 3)])
 def test_stopped_by_ctrl_c_it_loses_no_iteration(
     stage: str,
     call: int,

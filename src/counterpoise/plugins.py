@@ -239,7 +239,7 @@ def _source_path(source: str) -> Path:
     if not _is_file(origin):
         raise PoiseError(
             f"Python finds no module '{source}': install it, set PYTHONPATH, or name a file as "
-            f" {PLUGIN_CHOICE}"
+            f"{PLUGIN_CHOICE}"
         )
     return Path(origin)
 

@@ -96,7 +96,7 @@ def test_a_folder_in_the_place_of_a_file(
             "plans",
             "groups",
             [],
-            "group holds a value that is not a whole number from 0, or is too large",
+            "group holds a value that is not a whole number from 0",
         ),
         ("plans", "describe", 3, "describe is not an object"),
         ("plans", "born", None, "born is not a list"),

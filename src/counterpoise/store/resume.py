@@ -106,7 +106,7 @@ def find_config_damage(path: Path) -> str:
 def check_checkpoint_options(
     out: Path, name: str, text: str, config: RunConfig, source: str = "this run has"
 ) -> None:
-    """Check that the options.toml of checkpoint `name` agrees with `config` where it must not vary.
+    """Check that options.toml of checkpoint `name` agrees with `config` in what must not vary.
 
     Older checkpoints have no options.toml.
     """

@@ -18,9 +18,8 @@ from counterpoise.store.turns import turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
-_encode = json.JSONEncoder(
-    ensure_ascii=False
-).encode  # json.dumps would create an encoder for every line
+# json.dumps would create an encoder for every line.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def rollout_lines(groups: Sequence[Group]) -> list[str]:
