@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.terminal import echo, one_line
+from counterpoise.errors import PoiseError
+from counterpoise.terminal import echo, echo_message, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,10 +22,14 @@ def contamination(
         Path,
         typer.Option("--train", "-t", help="The training file: JSON Lines with one problem each."),
     ],
-    evals: Annotated[
-        list[str],
-        typer.Option("--eval", "-e", help="Benchmark files, JSON Lines too: one or more."),
-    ],
+    bench: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bench",
+            "-b",
+            help="Benchmarks: JSON Lines files, or names of files in --data; one or more.",
+        ),
+    ] = None,
     # An option takes one value, so the files that a shell expands after the first end up here.
     more_evals: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     clean: Annotated[
@@ -40,16 +46,21 @@ def contamination(
             "--problem-field", help="Field of the training file with the text of a problem."
         ),
     ] = "problem",
-    eval_field: Annotated[
-        str,
-        typer.Option("--eval-field", help="Field of the benchmarks with the text of a problem."),
-    ] = "problem",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The folder of the benchmarks named by --bench.")
+    ] = None,
+    fields: Annotated[
+        str, typer.Option("--fields", help="Field name of the benchmarks: problem=question.")
+    ] = "",
+    evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None,
+    eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the texts.")] = False,
 ) -> None:
     """Find training prompts that are benchmark problems: copied, reworded or translated.
 
-    - `poise contamination --train dapo.jsonl --eval amc23.jsonl math500.jsonl --out pairs.html`
-    - `poise contamination --train dapo.jsonl --eval data/a*.jsonl --write-clean clean.jsonl`
+    - `poise contamination --train dapo.jsonl --bench amc23.jsonl math500.jsonl --out pairs.html`
+    - `poise contamination --train dapo.jsonl --bench amc23,math500 --data data`
+    - `poise contamination --train dapo.jsonl --bench data/a*.jsonl --write-clean clean.jsonl`
     """
     import json
 
@@ -57,9 +68,14 @@ def contamination(
     from counterpoise.task.contamination.items import read_benchmarks, read_items
     from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
+    if evals:
+        echo_message("poise: --eval is now --bench, as in poise eval")
+    if eval_field:
+        echo_message(f"poise: --eval-field is now --fields problem={eval_field}, as in poise eval")
+    benchmark_field = eval_field or benchmark_problem_field(fields)
+    files = benchmark_files([*(bench or []), *(evals or []), *(more_evals or [])], data)
     items = read_items(train, field)
-    files = [Path(name) for name in [*evals, *(more_evals or [])]]
-    overlap = find_overlap(items, read_benchmarks(files, eval_field))
+    overlap = find_overlap(items, read_benchmarks(files, benchmark_field))
     written_files = []
     if clean is not None:
         num_clean = write_clean(items, overlap.train_copies(), clean)
@@ -73,6 +89,36 @@ def contamination(
     if as_json:
         echo(json.dumps(overlap_to_data(overlap)))
         return
+    _print_overlap(overlap, written_files)
+
+
+def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
+    """The files that --bench names: files themselves, or benchmarks in the folder --data."""
+    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
+
+    if not names:
+        raise PoiseError(
+            "--bench is missing: the benchmark files to compare the training file with"
+        )
+    if data is None:
+        return [Path(name) for name in names]
+    files = []
+    for name in (piece for text in names for piece in text.split(",") if piece):
+        benchmark = BENCHMARKS.get(name)
+        path = data / (benchmark.file if benchmark else f"{name}.jsonl")
+        files.append(Path(name) if not path.exists() and Path(name).is_file() else path)
+    return files
+
+
+def benchmark_problem_field(fields: str) -> str:
+    """The field with a problem's text, of `--fields problem=question` as in `poise eval`."""
+    from counterpoise.cli.evaluate import parse_pairs
+
+    # Names of other roles are allowed, so that the value for `poise eval` can be used as it is.
+    return parse_pairs("--fields", fields).get("problem", "problem")
+
+
+def _print_overlap(overlap: OverlapReport, written_files: Sequence[str]) -> None:
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()

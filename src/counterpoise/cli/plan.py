@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo
 
 
@@ -40,7 +41,11 @@ def plan(
 
     from counterpoise.batch.plan_file import plan_file
 
-    planned = plan_file(rollouts, composer, steps, seed, credit)
+    try:
+        planned = plan_file(rollouts, composer, steps, seed, credit)
+    except PoiseError as fault:
+        suggest_import(rollouts, fault)
+        raise
     if as_json:
         echo(json.dumps(planned))
         return
@@ -50,3 +55,26 @@ def plan(
     from counterpoise.terminal import TerminalConsole
 
     TerminalConsole().print(plan_table(planned))
+
+
+def suggest_import(path: Path, fault: PoiseError) -> None:
+    """Raise an error with the `poise import` to type if `path` is a log of another trainer.
+
+    Only called for a file that could not be planned: file names alone do not tell a log of verl
+    (7.jsonl) from a file of rollouts.
+    """
+    import shlex
+
+    from counterpoise.hosts.importing.formats import recognise_source
+
+    try:
+        source, _ = recognise_source(path)
+    except PoiseError:
+        return
+    words = ["poise", "import", str(path), "--out", "out/imported"]
+    if not source.has_tokens:
+        words += ["--tokenizer", "MODEL"]
+    raise PoiseError(
+        f"{path} is a log of {source.title}: convert it first with {shlex.join(words)}, then plan "
+        "a file of out/imported/rollouts"
+    ) from fault

@@ -37,7 +37,7 @@ def poise(monkeypatch, *arguments):
 def test_counts_page_and_clean_file(files, monkeypatch, capsys):
     page, clean = files / "pairs.html", files / "clean.jsonl"
     code = poise(
-        monkeypatch, "--train", files / "train.jsonl", "--eval", files / "one.jsonl",
+        monkeypatch, "--train", files / "train.jsonl", "--bench", files / "one.jsonl",
         files / "two.jsonl", "--out", page, "--write-clean", clean,
     )  # fmt: skip
     out = capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_counts_page_and_clean_file(files, monkeypatch, capsys):
 
 def test_json(files, monkeypatch, capsys):
     code = poise(
-        monkeypatch, "-t", files / "train.jsonl", "-e", files / "one.jsonl", "-e",
+        monkeypatch, "-t", files / "train.jsonl", "-b", files / "one.jsonl", "-b",
         files / "two.jsonl", "--json",
     )  # fmt: skip
     told = json.loads(capsys.readouterr().out)
@@ -70,7 +70,7 @@ def test_hostile_text_is_escaped(files, monkeypatch, capsys):
     for name in ("train", "one"):
         (files / f"{name}.jsonl").write_text(json.dumps({"problem": evil}), encoding="utf-8")
     page = files / "p.html"
-    poise(monkeypatch, "-t", files / "train.jsonl", "-e", files / "one.jsonl", "-o", page)
+    poise(monkeypatch, "-t", files / "train.jsonl", "-b", files / "one.jsonl", "-o", page)
     assert "<script>alert" not in page.read_text(encoding="utf-8")
 
 
@@ -89,12 +89,12 @@ def test_hostile_text_is_escaped(files, monkeypatch, capsys):
         (b"\xff\xfe", r"bad\.jsonl: not UTF-8"),
     ],
 )
-@pytest.mark.parametrize("option", ["--train", "--eval"])
+@pytest.mark.parametrize("option", ["--train", "--bench"])
 def test_bad_files_are_one_line(files, monkeypatch, capsys, option, content, message):
     if content is not None:
         raw = content if isinstance(content, bytes) else content.encode()
         (files / "bad.jsonl").write_bytes(raw)
-    other = {"--train": "--eval", "--eval": "--train"}[option]
+    other = {"--train": "--bench", "--bench": "--train"}[option]
     code = poise(monkeypatch, option, files / "bad.jsonl", other, files / "one.jsonl")
     captured = capsys.readouterr()
     assert (code, captured.out) == (2, "")
@@ -102,15 +102,40 @@ def test_bad_files_are_one_line(files, monkeypatch, capsys, option, content, mes
 
 
 def test_a_folder_and_a_file_named_twice(files, monkeypatch, capsys):
-    assert poise(monkeypatch, "-t", files, "-e", files / "one.jsonl") == 2
+    assert poise(monkeypatch, "-t", files, "-b", files / "one.jsonl") == 2
     assert "a folder; name the .jsonl files in it" in capsys.readouterr().err
     one = files / "one.jsonl"
-    assert poise(monkeypatch, "-t", one, "-e", one, one) == 2
+    assert poise(monkeypatch, "-t", one, "-b", one, one) == 2
     assert "is named twice" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written(files, monkeypatch, capsys):
     one = files / "one.jsonl"
-    assert poise(monkeypatch, "-t", one, "-e", one, "-o", files / "none" / "page.html") == 2
-    assert poise(monkeypatch, "-t", one, "-e", one, "--write-clean", files / "no" / "x") == 2
+    assert poise(monkeypatch, "-t", one, "-b", one, "-o", files / "none" / "page.html") == 2
+    assert poise(monkeypatch, "-t", one, "-b", one, "--write-clean", files / "no" / "x") == 2
     assert capsys.readouterr().err.count("cannot be written") == 2
+
+
+def test_old_spellings_work_with_a_line_that_names_the_new_ones(files, monkeypatch, capsys):
+    train, one = files / "train.jsonl", files / "one.jsonl"
+    assert poise(monkeypatch, "-t", train, "-b", one, "--fields", "problem=problem", "--json") == 0
+    new = capsys.readouterr()
+    assert poise(monkeypatch, "-t", train, "--eval", one, "--eval-field", "problem", "--json") == 0
+    old = capsys.readouterr()
+    without_time = [{**json.loads(text.out), "seconds": 0} for text in (new, old)]
+    assert without_time[0] == without_time[1]
+    assert new.err == ""
+    assert old.err == (
+        "poise: --eval is now --bench, as in poise eval\n"
+        "poise: --eval-field is now --fields problem=problem, as in poise eval\n"
+    )
+
+
+def test_benchmarks_by_name_as_in_eval(files, monkeypatch, capsys):
+    train = files / "train.jsonl"
+    assert poise(monkeypatch, "-t", train, "--bench", "one,two", "--data", files) == 0
+    assert "2 of 42 training prompts are copies" in capsys.readouterr().out
+    assert poise(monkeypatch, "-t", train, "--bench", "three", "--data", files) == 2
+    assert "three.jsonl" in capsys.readouterr().err
+    assert poise(monkeypatch, "-t", train) == 2
+    assert "--bench is missing" in capsys.readouterr().err

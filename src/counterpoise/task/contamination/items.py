@@ -57,7 +57,7 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
     if len(set(names)) < len(names):
         raise PoiseError(f"{next(n for n in names if names.count(n) > 1)} is named twice")
     return [
-        EvalSet(name, read_items(path, problem_field, "--eval-field"))
+        EvalSet(name, read_items(path, problem_field, "--fields problem=NAME"))
         for name, path in zip(names, paths, strict=True)
     ]
 
