@@ -79,14 +79,17 @@ class RunRecorder(StepMonitor):
         self.iteration: RunIteration | None = None
         self.saved_iteration = state.iteration  # of the latest checkpoint
         self.interrupt_guard = ExitStack()  # holds `postpone_interrupts` while an iteration is open
+        self.guards_interrupts = False
         self.stop_requested: Callable[[], bool] = lambda: False
 
     # -- an iteration, in the order of its calls -----------------------------------------------
 
     def begin_iteration(self, number: int) -> None:
-        self.stop_requested = self.interrupt_guard.enter_context(
-            postpone_interrupts(FINISHING_NOTICE)
-        )
+        if not self.guards_interrupts:
+            self.stop_requested = self.interrupt_guard.enter_context(
+                postpone_interrupts(FINISHING_NOTICE)
+            )
+            self.guards_interrupts = True
         self.iteration = RunIteration(number, waiting=self._buffered_rows())
 
     def record_samples(
@@ -188,7 +191,11 @@ class RunRecorder(StepMonitor):
             # A barrier: the launcher kills all processes as soon as one exits.
             self._gather_flags(True)
         self.iteration = None
-        self.interrupt_guard.close()
+        # Several processes keep their signals until all have heard of them: one that reached a
+        # process after it had sent its flag would otherwise end that process alone.
+        if stopping or self.trainer.accelerator.num_processes == 1:
+            self.interrupt_guard.close()
+            self.guards_interrupts = False
         if stopping:
             raise KeyboardInterrupt  # the signal may have reached another process only
         self.evaluate_heldout()
