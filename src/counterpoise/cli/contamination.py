@@ -68,10 +68,6 @@ def contamination(
     from counterpoise.task.contamination.items import read_benchmarks, read_items
     from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
-    if evals:
-        echo_message("poise: --eval is now --bench, as in poise eval")
-    if eval_field:
-        echo_message(f"poise: --eval-field is now --fields problem={eval_field}, as in poise eval")
     benchmark_field = eval_field or benchmark_problem_field(fields)
     files = benchmark_files([*(bench or []), *(evals or []), *(more_evals or [])], data)
     items = read_items(train, field)
@@ -88,8 +84,13 @@ def contamination(
     # Files are written with --json too; only the printed summary differs.
     if as_json:
         echo(json.dumps(overlap_to_data(overlap)))
-        return
-    _print_overlap(overlap, written_files)
+    else:
+        _print_overlap(overlap, written_files)
+    # After the work, so that a fault stays one line.
+    if evals:
+        echo_message("poise: --eval is now --bench, as in poise eval")
+    if eval_field:
+        echo_message(f"poise: --eval-field is now --fields problem={eval_field}, as in poise eval")
 
 
 def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:

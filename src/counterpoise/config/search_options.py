@@ -208,8 +208,7 @@ def _known_words(options: Sequence[Option]) -> list[str]:
 
 def _mentions(explanation: str, word: str) -> bool:
     """Whether every part of the word begins a word of the explanation."""
-    return all(
-        re.search(rf"(?<![a-z]){re.escape(part)}", explanation.lower())
-        for part in word.split("_")
-        if part
+    parts = [part for part in word.split("_") if len(part) > 1]  # one letter is in every text
+    return bool(parts) and all(
+        re.search(rf"(?<![a-z]){re.escape(part)}", explanation.lower()) for part in parts
     )
