@@ -117,11 +117,13 @@ def test_a_fault_is_one_line_that_controls_nothing(
     words = [word.replace("{x}", text).replace("{name}", name) for word in command.split()]
     code = poise(monkeypatch, *words)
     told = capfd.readouterr()
+    assert not controls(told.err + told.out)
+    if command.startswith("options") and code == 0:
+        return  # a word of the text is the name of an option: that is a search with matches
     assert code == 2, told.err
     assert told.err.startswith("poise: ")
     assert told.err.count("\n") == 1
     assert len(told.err) <= LONGEST_MESSAGE + 1
-    assert not controls(told.err + told.out)
 
 
 LONG_PATHS = [

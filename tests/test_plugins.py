@@ -329,10 +329,10 @@ def test_a_dry_run_fetches_nothing(task: str) -> None:
 # -- what a reward asks for, and rewards beside it --------------------------------------------
 
 FACTS = """
-from counterpoise.verify.math.boxed import boxed
+from counterpoise.verify.math.boxed import extract_boxed
 
 def score(prompts, responses, facts):
-    return [f["scale"] * (1 if boxed(r) == str(f["gold"]) else -1)
+    return [f["scale"] * (1 if extract_boxed(r) == str(f["gold"]) else -1)
             for r, f in zip(responses, facts, strict=True)]
 
 def length(completions, prompts, **_):

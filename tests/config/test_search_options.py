@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoise.config.load import from_tables, options
+from counterpoise.config.load import config_from_tables, list_options
 from counterpoise.config.search_options import (
     REMARKS,
     SYNONYMS,
@@ -14,11 +14,11 @@ from counterpoise.config.search_options import (
 )
 from counterpoise.errors import PoiseError
 
-NAMES = [name for name, _, _ in options()]
+NAMES = [name for name, _, _ in list_options()]
 
 
 def names_for(query: str) -> list[str]:
-    return [name for name, _, _ in search_options(query, options())]
+    return [name for name, _, _ in search_options(query, list_options())]
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,23 @@ def test_every_synonym_names_options_that_exist() -> None:
     ],
 )
 def test_a_suggestion_crosses_sections(name: str, suggestion: str | None) -> None:
-    assert suggest_option(name, options()) == suggestion
+    assert suggest_option(name, list_options()) == suggestion
 
 
 def test_an_exact_suggestion_needs_the_word_itself() -> None:
-    assert suggest_option("--learning-rate", options(), exact=True) == "update.lr"
-    assert suggest_option("--rsume", options(), exact=True) is None
+    assert suggest_option("--learning-rate", list_options(), exact=True) == "update.lr"
+    assert suggest_option("--rsume", list_options(), exact=True) is None
 
 
 def test_an_option_in_the_wrong_section_is_one_line_with_the_right_one() -> None:
     with pytest.raises(PoiseError, match=r"^--set loop\.learning_rate=1: .*mean 'update\.lr'\?"):
-        from_tables({}, ["loop.learning_rate=1"])
+        config_from_tables({}, ["loop.learning_rate=1"])
     with pytest.raises(PoiseError, match=r"unknown section 'optim': did you mean 'update\.lr'\?$"):
-        from_tables({"optim": {"lr": 1e-5}}, where="run.toml")
+        config_from_tables({"optim": {"lr": 1e-5}}, where="run.toml")
     with pytest.raises(PoiseError, match=r"for example sample\.group_size=8$"):
-        from_tables({}, ["num_generations=8"])
+        config_from_tables({}, ["num_generations=8"])
     with pytest.raises(PoiseError, match=r"did you mean 'credit\.rule'\? There is no KL penalty"):
-        from_tables({}, ["update.beta=0.1"])
+        config_from_tables({}, ["update.beta=0.1"])
 
 
 def test_what_trl_means_otherwise_is_remarked() -> None:

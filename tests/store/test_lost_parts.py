@@ -390,10 +390,10 @@ def test_permissions_are_for_a_run_that_is_resumed(
     run: Path, poise: Callable[..., tuple[int, str]]
 ) -> None:
     code, told = poise("train", "demo", "--from-start", "--out", run)
-    assert (code, "--from-start says how a run is resumed: add --resume" in told) == (2, True)
+    assert (code, "--from-start only applies to a resumed run: add --resume" in told) == (2, True)
     (run / "engine.json").write_text('{"engine": "verl"}')
     code, told = poise("train", "--resume", "--accept-missing-logs", "--out", run)
-    assert (code, "verl resumes by its own rules" in told) == (2, True)
+    assert (code, "verl resumes in its own way" in told) == (2, True)
 
 
 # -- what killed processes leave ----------------------------------------------------------------

@@ -40,7 +40,7 @@ def expand_braces(name: str) -> list[str]:
 
 
 def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
-    episodes = run.config().task.environment != "none"
+    episodes = run.read_config().task.environment != "none"
     absent = (
         {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
     )
@@ -56,7 +56,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
 
 
 def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder) -> None:
-    episodes = run.config().task.environment != "none"
+    episodes = run.read_config().task.environment != "none"
     absent = {"further", "anchor"} if episodes else {"turns"}
     lines = run.rollouts(1)
     assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent

@@ -335,7 +335,10 @@ def test_the_command(
             ["--bench", "words1", "--top-p", "1.5"],
             "--top-p 1.5: give distinct numbers from 0.001 to 1",
         ),
-        (["--bench", "words1", "--samples", "none"], "--samples: 'none' is no number"),
+        (
+            ["--bench", "words1", "--samples", "none"],
+            "--samples: 'none' is not a positive whole number",
+        ),
         (["--bench", "words1", "--samples", "word1=4"], "did you mean 'words1'?"),
         (["--bench", "words1", "--fields", "gold=answer"], "unknown field in --fields 'gold'"),
         (["--bench", "words1", "--fields", "problem="], "--fields problem=: write NAME=VALUE"),

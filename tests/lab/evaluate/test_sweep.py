@@ -59,5 +59,7 @@ def test_the_paper_s_table_gives_the_paper_s_choice() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "0.6,0.6", "0.6,,1", "nan", "inf"])
 def test_what_cannot_be_sampled_at(text: str) -> None:
-    with pytest.raises(PoiseError, match=r"--temperature .*: give numbers from 0.001 to 1000"):
+    with pytest.raises(
+        PoiseError, match=r"--temperature .*: give distinct numbers from 0.001 to 1000"
+    ):
         parse_grid("--temperature", text, (0.6,))

@@ -105,7 +105,7 @@ def test_numbers_stand_beside_the_papers(folder: Path):
     assert "sign agreement, adamw 70.0 % 70.0 % to 70.0 % 70.0 %" in text
     assert "The rule." in text
     assert "A limit." in text
-    assert "model embedded budget quick seed 0 prompts 3 k 1, 2 measured in 5 s" in text
+    assert "model embedded budget quick seed 0 prompts 3 k 1, 2 measuring time 5 s" in text
 
 
 def test_figures_are_drawn_from_the_table_where_there_is_one(folder: Path):
@@ -176,7 +176,9 @@ def test_an_experiment_of_ones_own_speaks_of_no_paper(tmp_path: Path):
     text = " ".join(page.text.split())
     assert "Counterpoise experiment Clip higher or not ? inconclusive Here So." in text
     assert "paper" not in text
-    assert "value, 95 % interval of a share 40.0 % 30.0 % to 50.0 % The rule, fixed" in text
+    assert (
+        "value, 95 % interval of a share 40.0 % 30.0 % to 50.0 % Decision criterion, fixed" in text
+    )
     assert "The rule. In the author's words, which decide nothing: My words." in text
     assert 'class="shows"' not in page.source
     assert 'class="claim"' not in page.source
