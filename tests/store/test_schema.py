@@ -58,7 +58,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
 def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder) -> None:
     episodes = run.read_config().task.environment != "none"
     absent = {"further", "anchor"} if episodes else {"turns"}
-    lines = run.rollouts(1)
+    lines = run.read_rollouts(1)
     assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent
     expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING)]
     stored = [pq.read_schema(path).names for path in run.step_files("tokens").values()]
