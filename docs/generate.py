@@ -4,7 +4,7 @@
     variants.md      every variant that an option or a command can name
     commands.md      every `poise` command
     run-folder.md    the files of a run folder and their fields
-    api.md           what `import counterpoise` offers, with the examples that use it
+    api.md           what `import counterpoise` offers, with an example
     tree.md          every module with one phrase
 
 A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
@@ -56,8 +56,11 @@ def page_text(title: str, introduction: str, lines: Iterable[str]) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A Markdown table; a bar inside a cell would end it, so it is escaped."""
-    cells = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
+    lines = [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+        for row in (header, *rows)
+    ]
+    return [lines[0], "|---" * len(header) + "|", *lines[1:]]
 
 
 def aligned(fields: Mapping[str, str]) -> list[str]:
@@ -108,7 +111,7 @@ def allowed_values(field: dataclasses.Field[Any]) -> str:
         return ", ".join(choices)
     if low is None:
         return ""
-    return f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+    return f">= {low:g}" if high is None else f"{low:g} to {high:g}"
 
 
 # -- variants.md ---------------------------------------------------------------------------------
@@ -280,8 +283,19 @@ def tree_page() -> str:
         if modules:
             name = folder.relative_to(SOURCE).as_posix()
             lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
-            lines += aligned({path.name: short_phrase(summary_line(path)) for path in modules})
-    return page_text("Every module", "Paths are relative to `src/counterpoise/`.", lines)
+            lines += aligned({path.name: tree_phrase(path) for path in modules})
+    introduction = (
+        "Paths are relative to `src/counterpoise/`. What a command does is in "
+        "[commands.md](commands.md)."
+    )
+    return page_text("Every module", introduction, lines)
+
+
+def tree_phrase(path: Path) -> str:
+    """What a module does; of a command only its name, because commands.md says what it does."""
+    summary = summary_line(path)
+    command = re.match(r"`poise [\w-]+`(?=: )", summary)
+    return command[0] if command and path.parent.name == "cli" else short_phrase(summary)
 
 
 # Where a sentence may be cut, and after how many words: what follows only adds to what is said.
@@ -292,7 +306,13 @@ CUTS = {
         r"|without|with|because|until|under which|right after|from which)\b"
     ): 4,
 }
-DANGLING = re.compile(r"(?: (?:of|on|in|at|to|for|by|from|and))+$")
+# A phrase of more words than this also ends before an adverbial.
+LONGEST_PHRASE = 7
+ADVERBIALS = re.compile(
+    r" (?:by|before|under|against|over|through|within|inside|besides|from a pilot|on this|as if"
+    r"|in one|in a few|in any|and make|and write|and replay|and prefills)(?= )| in the terminal$"
+)
+DANGLING = re.compile(r"(?: (?:such as|of|on|in|at|to|for|by|from|and))+$")
 
 
 def short_phrase(summary: str) -> str:
@@ -303,6 +323,8 @@ def short_phrase(summary: str) -> str:
         'Reward balance by rollout'
         >>> short_phrase("`poise plan`: which rollouts would share a step.")
         'Which rollouts would share a step'
+        >>> short_phrase("Charts of the coupling study.")
+        'Charts'
     """
     text = re.sub(r"\s*arXiv:[\d.]+", "", drop_label(summary)).rstrip(".")
     phrases = [
@@ -311,8 +333,13 @@ def short_phrase(summary: str) -> str:
         for match in cut.finditer(text)
         if len(text[: match.start()].split()) >= enough
     ]
-    balanced = [p for p in phrases if p.count("`") % 2 == 0 and p.count("(") == p.count(")")]
-    phrase = DANGLING.sub("", min(balanced, key=len, default=text))
+    phrase = min(filter(is_balanced, phrases), key=len, default=text)
+    if len(phrase.split()) > LONGEST_PHRASE:
+        ends = [phrase[: match.start()] for match in ADVERBIALS.finditer(phrase)]
+        short = [p for p in ends if len(p.split()) >= 4 and is_balanced(p)]
+        phrase = min(short, key=len, default=phrase)
+    phrase = re.sub(r" of the \w+ study$", "", phrase)  # whose name is the folder's
+    phrase = DANGLING.sub("", phrase)
     article, _, rest = phrase.partition(" ")
     if article not in ("The", "A", "An"):
         return phrase
@@ -320,8 +347,13 @@ def short_phrase(summary: str) -> str:
     return rest if is_name else rest[:1].upper() + rest[1:]
 
 
+def is_balanced(phrase: str) -> bool:
+    return phrase.count("`") % 2 == 0 and phrase.count("(") == phrase.count(")")
+
+
 # -- api.md --------------------------------------------------------------------------------------
 
+API_EXAMPLE = "plain_loop_token_weights.py"  # stands on the page; the others are linked
 API_SECTIONS = {  # title -> (example, names that have an entry of their own)
     "Batches": (
         "plain_loop_batches.py",
@@ -347,21 +379,27 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 def api_page() -> str:
-    """docs/reference/api.md: the public names by topic, each topic with its example verbatim."""
+    """docs/reference/api.md: the public names by topic, each with its example or a link to it."""
     lines = ["# Python API", "", NOTICE, "", API_INTRODUCTION, ""]
     for title, (example, names) in API_SECTIONS.items():
-        source = (ROOT / "examples" / example).read_text(encoding="utf-8")
-        lines += [f"## {title}", "", f"`examples/{example}`:", "", "```python", source.rstrip()]
-        lines += ["```", ""]
+        lines += [f"## {title}", "", *example_lines(example), ""]
         for name in names:
             lines += api_entry(name, find_public(name))
         if title == "Advantages":
-            lines += ["Each method is a function of the rewards [G] of one group, too:", ""]
-            registered = [name for name in public_names() if name in variants.ADVANTAGES]
-            formulas = {name: ast.get_docstring(find_public(name)) or "" for name in registered}
-            lines += [f"- `{name}`: {text.splitlines()[0]}" for name, text in formulas.items()]
-            lines += [""]
+            methods = [f"`{name}`" for name in public_names() if name in variants.ADVANTAGES]
+            text = "Each method is also a function of the rewards [G] of one group; formulas are in"
+            lines += [f"{text} [variants.md](variants.md#advantages): {', '.join(methods)}.", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def example_lines(example: str) -> list[str]:
+    """A link to an example and what it shows; the one that stands on the page follows whole."""
+    path = ROOT / "examples" / example
+    link = f"[`examples/{example}`](../../examples/{example})"
+    if example != API_EXAMPLE:
+        return [f"Example: {link}: {summary_line(path)}"]
+    source = path.read_text(encoding="utf-8").rstrip()
+    return [f"{link}:", "", "```python", source, "```"]
 
 
 def public_names() -> dict[str, str]:
@@ -416,13 +454,19 @@ def source_lines(entry: str, nodes: Sequence[ast.stmt]) -> list[str]:
     module = entry.partition(":")[0]
     path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     text = path.read_text(encoding="utf-8").splitlines()
-    return [text[node.lineno - 1] for node in nodes]
+    lines = []
+    for node in nodes:
+        code, comment = "\n".join(text[node.lineno - 1 : node.end_lineno]), ""
+        if "\n" in code:  # the formatter broke it to keep its comment
+            code, comment = ast.unparse(node), code.partition("#")[2].partition("\n")[0]
+        lines.append(f"{code}  #{comment}" if comment else code)
+    return lines
 
 
 def docstring_lines(docstring: str) -> list[str]:
     """A docstring as Markdown: what is indented below a label becomes a code block.
 
-    Its example, which comes last, is left out: the page has larger ones.
+    Its example, which comes last, is left out: the page links to larger ones.
     """
     lines = []
     for line in docstring.partition("\nExample:\n")[0].rstrip().splitlines():
