@@ -54,15 +54,6 @@ def page_text(title: str, introduction: str, lines: Iterable[str]) -> str:
     return text.rstrip() + "\n"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; a bar inside a cell would end it, so it is escaped."""
-    lines = [
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-        for row in (header, *rows)
-    ]
-    return [lines[0], "|---" * len(header) + "|", *lines[1:]]
-
-
 def aligned(fields: Mapping[str, str]) -> list[str]:
     """Names and meanings as two columns of a code block; long names leave no gap."""
     width = min(28, max(map(len, fields)))
@@ -91,15 +82,14 @@ def options_page() -> str:
     lines = []
     for section, kind in get_type_hints(RunConfig).items():
         lines += [f"## {section}", ""]
-        rows = []
         for field in dataclasses.fields(kind):
-            default = json.dumps(getattr(kind(), field.name))
-            meaning = field.metadata["doc"]
-            rows.append([f"`{field.name}`", f"`{default}`", allowed_values(field), meaning])
-        lines += [*table(["option", "default", "values", "meaning"], rows), ""]
+            default = f"`{json.dumps(getattr(kind(), field.name))}`"
+            beside = "; ".join(filter(None, [default, allowed_values(field)]))
+            lines.append(f"- `{field.name}` ({beside}): {field.metadata['doc']}")
+        lines += [""]
     introduction = (
-        "A run file is TOML with these sections; `--set section.option=value` overrides it. An "
-        "option that is left out has its default. `poise options` prints this list."
+        "A run file is TOML with these sections; `--set section.option=value` overrides it. In "
+        "brackets: the default, then the values that are allowed. `poise options` prints this list."
     )
     return page_text("Options of a run file", introduction, lines)
 
@@ -116,13 +106,13 @@ def allowed_values(field: dataclasses.Field[Any]) -> str:
 
 # -- variants.md ---------------------------------------------------------------------------------
 
-INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS")  # name no choice of the user's
+INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS", "PANELS")  # name no choice of the user's
 DESCRIBED_BY_THEIR_OBJECT = ("ENVIRONMENTS",)  # their modules are about more
 TABLES_WITH_SETTINGS = ("TOKEN_WEIGHTS", "STEP_RULES")
 
 
 def variants_page() -> str:
-    registries = {k: v for k, v in vars(variants).items() if isinstance(v, Registry)}
+    registries = all_registries()
     entries = {entry for registry in registries.values() for entry in registry.values()}
     variants_in_module = Counter(entry.partition(":")[0] for entry in entries)
     comments = table_comments()
@@ -131,7 +121,7 @@ def variants_page() -> str:
         if name in INTERNAL_TABLES:
             continue
         option = option_that_names(registry)
-        text = comments[name] + (f" Option `{option}`" if option else "")
+        text = f"Option `{option}`" if option else comments[name]
         plugin = f", or `{PLUGIN_CHOICE}`" if registry.plugin_loader else ""
         lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}", ""]
         for variant, entry in registry.items():
@@ -142,10 +132,14 @@ def variants_page() -> str:
             lines.append(f"- `{variant}`: {text}{details}")
         lines += [""]
     introduction = (
-        "Every name that an option or a command takes, by its table in `variants.py`. To add one: "
-        "[design.md](design.md#what-a-change-costs)."
+        "Every name that an option or a command takes, by its table in `variants.py`. What you "
+        "write to add one: [extending.md](../guide/extending.md)."
     )
     return page_text("Variants", introduction, lines)
+
+
+def all_registries() -> dict[str, Registry]:
+    return {name: table for name, table in vars(variants).items() if isinstance(table, Registry)}
 
 
 def table_comments() -> dict[str, str]:
@@ -278,17 +272,34 @@ def run_folder_page() -> str:
 
 def tree_page() -> str:
     lines = []
+    lone_variants = find_lone_variants()
     for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
         modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         if modules:
             name = folder.relative_to(SOURCE).as_posix()
             lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
-            lines += aligned({path.name: tree_phrase(path) for path in modules})
+            phrases = {path.name: lone_variants.get(path) or tree_phrase(path) for path in modules}
+            lines += aligned(phrases)
     introduction = (
-        "Paths are relative to `src/counterpoise/`. What a command does is in "
-        "[commands.md](commands.md)."
+        "Paths are relative to `src/counterpoise/`. Commands are described in "
+        "[commands.md](commands.md), variants by their table in [variants.md](variants.md)."
     )
     return page_text("Every module", introduction, lines)
+
+
+def find_lone_variants() -> dict[Path, str]:
+    """Module that holds a single variant -> its name and table, for variants.md describes it."""
+    entries = [
+        (SOURCE.joinpath(*entry.partition(":")[0].split(".")[1:]).with_suffix(".py"), name, table)
+        for table, registry in all_registries().items()
+        for name, entry in registry.items()
+    ]
+    counts = Counter(path for path, _, _ in entries)
+    return {
+        path: f"`{name}` in {table}"
+        for path, name, table in entries
+        if counts[path] == 1 and table not in (*INTERNAL_TABLES, *DESCRIBED_BY_THEIR_OBJECT)
+    }
 
 
 def tree_phrase(path: Path) -> str:
