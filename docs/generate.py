@@ -348,6 +348,8 @@ def short_phrase(summary: str) -> str:
     if len(phrase.split()) > LONGEST_PHRASE:
         ends = [phrase[: match.start()] for match in ADVERBIALS.finditer(phrase)]
         short = [p for p in ends if len(p.split()) >= 4 and is_balanced(p)]
+        topic, _, rest = phrase.partition(": ")
+        short += [topic] if rest and re.fullmatch(r"(?!The )\w+ \D+", topic) else []
         phrase = min(short, key=len, default=phrase)
     phrase = re.sub(r" of the \w+ study$", "", phrase)  # whose name is the folder's
     phrase = DANGLING.sub("", phrase)
