@@ -4,7 +4,7 @@
     variants.md      every variant that an option or a command can name
     commands.md      every `poise` command
     run-folder.md    the files of a run folder and their fields
-    api.md           what `import counterpoise` offers, with the examples that use it
+    api.md           what `import counterpoise` offers, with an example
     tree.md          every module with one phrase
 
 A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
@@ -54,12 +54,6 @@ def page_text(title: str, introduction: str, lines: Iterable[str]) -> str:
     return text.rstrip() + "\n"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; a bar inside a cell would end it, so it is escaped."""
-    cells = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
-
-
 def aligned(fields: Mapping[str, str]) -> list[str]:
     """Names and meanings as two columns of a code block; long names leave no gap."""
     width = min(28, max(map(len, fields)))
@@ -88,15 +82,14 @@ def options_page() -> str:
     lines = []
     for section, kind in get_type_hints(RunConfig).items():
         lines += [f"## {section}", ""]
-        rows = []
         for field in dataclasses.fields(kind):
-            default = json.dumps(getattr(kind(), field.name))
-            meaning = field.metadata["doc"]
-            rows.append([f"`{field.name}`", f"`{default}`", allowed_values(field), meaning])
-        lines += [*table(["option", "default", "values", "meaning"], rows), ""]
+            default = f"`{json.dumps(getattr(kind(), field.name))}`"
+            beside = "; ".join(filter(None, [default, allowed_values(field)]))
+            lines.append(f"- `{field.name}` ({beside}): {field.metadata['doc']}")
+        lines += [""]
     introduction = (
-        "A run file is TOML with these sections; `--set section.option=value` overrides it. An "
-        "option that is left out has its default. `poise options` prints this list."
+        "A run file is TOML with these sections; `--set section.option=value` overrides it. In "
+        "brackets: the default, then the values that are allowed. `poise options` prints this list."
     )
     return page_text("Options of a run file", introduction, lines)
 
@@ -108,18 +101,18 @@ def allowed_values(field: dataclasses.Field[Any]) -> str:
         return ", ".join(choices)
     if low is None:
         return ""
-    return f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+    return f">= {low:g}" if high is None else f"{low:g} to {high:g}"
 
 
 # -- variants.md ---------------------------------------------------------------------------------
 
-INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS")  # name no choice of the user's
+INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS", "PANELS")  # name no choice of the user's
 DESCRIBED_BY_THEIR_OBJECT = ("ENVIRONMENTS",)  # their modules are about more
 TABLES_WITH_SETTINGS = ("TOKEN_WEIGHTS", "STEP_RULES")
 
 
 def variants_page() -> str:
-    registries = {k: v for k, v in vars(variants).items() if isinstance(v, Registry)}
+    registries = all_registries()
     entries = {entry for registry in registries.values() for entry in registry.values()}
     variants_in_module = Counter(entry.partition(":")[0] for entry in entries)
     comments = table_comments()
@@ -128,7 +121,7 @@ def variants_page() -> str:
         if name in INTERNAL_TABLES:
             continue
         option = option_that_names(registry)
-        text = comments[name] + (f" Option `{option}`" if option else "")
+        text = f"Option `{option}`" if option else comments[name]
         plugin = f", or `{PLUGIN_CHOICE}`" if registry.plugin_loader else ""
         lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}", ""]
         for variant, entry in registry.items():
@@ -139,10 +132,14 @@ def variants_page() -> str:
             lines.append(f"- `{variant}`: {text}{details}")
         lines += [""]
     introduction = (
-        "Every name that an option or a command takes, by its table in `variants.py`. To add one: "
-        "[design.md](design.md#what-a-change-costs)."
+        "Every name that an option or a command takes, by its table in `variants.py`. What you "
+        "write to add one: [extending.md](../guide/extending.md)."
     )
     return page_text("Variants", introduction, lines)
+
+
+def all_registries() -> dict[str, Registry]:
+    return {name: table for name, table in vars(variants).items() if isinstance(table, Registry)}
 
 
 def table_comments() -> dict[str, str]:
@@ -275,13 +272,41 @@ def run_folder_page() -> str:
 
 def tree_page() -> str:
     lines = []
+    lone_variants = find_lone_variants()
     for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
         modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         if modules:
             name = folder.relative_to(SOURCE).as_posix()
             lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
-            lines += aligned({path.name: short_phrase(summary_line(path)) for path in modules})
-    return page_text("Every module", "Paths are relative to `src/counterpoise/`.", lines)
+            phrases = {path.name: lone_variants.get(path) or tree_phrase(path) for path in modules}
+            lines += aligned(phrases)
+    introduction = (
+        "Paths are relative to `src/counterpoise/`. Commands are described in "
+        "[commands.md](commands.md), variants by their table in [variants.md](variants.md)."
+    )
+    return page_text("Every module", introduction, lines)
+
+
+def find_lone_variants() -> dict[Path, str]:
+    """Module that holds a single variant -> its name and table, for variants.md describes it."""
+    entries = [
+        (SOURCE.joinpath(*entry.partition(":")[0].split(".")[1:]).with_suffix(".py"), name, table)
+        for table, registry in all_registries().items()
+        for name, entry in registry.items()
+    ]
+    counts = Counter(path for path, _, _ in entries)
+    return {
+        path: f"`{name}` in {table}"
+        for path, name, table in entries
+        if counts[path] == 1 and table not in (*INTERNAL_TABLES, *DESCRIBED_BY_THEIR_OBJECT)
+    }
+
+
+def tree_phrase(path: Path) -> str:
+    """What a module does; of a command only its name, because commands.md says what it does."""
+    summary = summary_line(path)
+    command = re.match(r"`poise [\w-]+`(?=: )", summary)
+    return command[0] if command and path.parent.name == "cli" else short_phrase(summary)
 
 
 # Where a sentence may be cut, and after how many words: what follows only adds to what is said.
@@ -292,7 +317,13 @@ CUTS = {
         r"|without|with|because|until|under which|right after|from which)\b"
     ): 4,
 }
-DANGLING = re.compile(r"(?: (?:of|on|in|at|to|for|by|from|and))+$")
+# A phrase of more words than this also ends before an adverbial.
+LONGEST_PHRASE = 7
+ADVERBIALS = re.compile(
+    r" (?:by|before|under|against|over|through|within|inside|besides|from a pilot|on this|as if"
+    r"|in one|in a few|in any|and make|and write|and replay|and prefills)(?= )| in the terminal$"
+)
+DANGLING = re.compile(r"(?: (?:such as|of|on|in|at|to|for|by|from|and))+$")
 
 
 def short_phrase(summary: str) -> str:
@@ -303,6 +334,8 @@ def short_phrase(summary: str) -> str:
         'Reward balance by rollout'
         >>> short_phrase("`poise plan`: which rollouts would share a step.")
         'Which rollouts would share a step'
+        >>> short_phrase("Charts of the coupling study.")
+        'Charts'
     """
     text = re.sub(r"\s*arXiv:[\d.]+", "", drop_label(summary)).rstrip(".")
     phrases = [
@@ -311,8 +344,15 @@ def short_phrase(summary: str) -> str:
         for match in cut.finditer(text)
         if len(text[: match.start()].split()) >= enough
     ]
-    balanced = [p for p in phrases if p.count("`") % 2 == 0 and p.count("(") == p.count(")")]
-    phrase = DANGLING.sub("", min(balanced, key=len, default=text))
+    phrase = min(filter(is_balanced, phrases), key=len, default=text)
+    if len(phrase.split()) > LONGEST_PHRASE:
+        ends = [phrase[: match.start()] for match in ADVERBIALS.finditer(phrase)]
+        short = [p for p in ends if len(p.split()) >= 4 and is_balanced(p)]
+        topic, _, rest = phrase.partition(": ")
+        short += [topic] if rest and re.fullmatch(r"(?!The )\w+ \D+", topic) else []
+        phrase = min(short, key=len, default=phrase)
+    phrase = re.sub(r" of the \w+ study$", "", phrase)  # whose name is the folder's
+    phrase = DANGLING.sub("", phrase)
     article, _, rest = phrase.partition(" ")
     if article not in ("The", "A", "An"):
         return phrase
@@ -320,8 +360,13 @@ def short_phrase(summary: str) -> str:
     return rest if is_name else rest[:1].upper() + rest[1:]
 
 
+def is_balanced(phrase: str) -> bool:
+    return phrase.count("`") % 2 == 0 and phrase.count("(") == phrase.count(")")
+
+
 # -- api.md --------------------------------------------------------------------------------------
 
+API_EXAMPLE = "plain_loop_token_weights.py"  # stands on the page; the others are linked
 API_SECTIONS = {  # title -> (example, names that have an entry of their own)
     "Batches": (
         "plain_loop_batches.py",
@@ -347,21 +392,27 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 def api_page() -> str:
-    """docs/reference/api.md: the public names by topic, each topic with its example verbatim."""
+    """docs/reference/api.md: the public names by topic, each with its example or a link to it."""
     lines = ["# Python API", "", NOTICE, "", API_INTRODUCTION, ""]
     for title, (example, names) in API_SECTIONS.items():
-        source = (ROOT / "examples" / example).read_text(encoding="utf-8")
-        lines += [f"## {title}", "", f"`examples/{example}`:", "", "```python", source.rstrip()]
-        lines += ["```", ""]
+        lines += [f"## {title}", "", *example_lines(example), ""]
         for name in names:
             lines += api_entry(name, find_public(name))
         if title == "Advantages":
-            lines += ["Each method is a function of the rewards [G] of one group, too:", ""]
-            registered = [name for name in public_names() if name in variants.ADVANTAGES]
-            formulas = {name: ast.get_docstring(find_public(name)) or "" for name in registered}
-            lines += [f"- `{name}`: {text.splitlines()[0]}" for name, text in formulas.items()]
-            lines += [""]
+            methods = [f"`{name}`" for name in public_names() if name in variants.ADVANTAGES]
+            text = "Each method is also a function of the rewards [G] of one group; formulas are in"
+            lines += [f"{text} [variants.md](variants.md#advantages): {', '.join(methods)}.", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def example_lines(example: str) -> list[str]:
+    """A link to an example and what it shows; the one that stands on the page follows whole."""
+    path = ROOT / "examples" / example
+    link = f"[`examples/{example}`](../../examples/{example})"
+    if example != API_EXAMPLE:
+        return [f"Example: {link}: {summary_line(path)}"]
+    source = path.read_text(encoding="utf-8").rstrip()
+    return [f"{link}:", "", "```python", source, "```"]
 
 
 def public_names() -> dict[str, str]:
@@ -416,13 +467,19 @@ def source_lines(entry: str, nodes: Sequence[ast.stmt]) -> list[str]:
     module = entry.partition(":")[0]
     path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     text = path.read_text(encoding="utf-8").splitlines()
-    return [text[node.lineno - 1] for node in nodes]
+    lines = []
+    for node in nodes:
+        code, comment = "\n".join(text[node.lineno - 1 : node.end_lineno]), ""
+        if "\n" in code:  # the formatter broke it to keep its comment
+            code, comment = ast.unparse(node), code.partition("#")[2].partition("\n")[0]
+        lines.append(f"{code}  #{comment}" if comment else code)
+    return lines
 
 
 def docstring_lines(docstring: str) -> list[str]:
     """A docstring as Markdown: what is indented below a label becomes a code block.
 
-    Its example, which comes last, is left out: the page has larger ones.
+    Its example, which comes last, is left out: the page links to larger ones.
     """
     lines = []
     for line in docstring.partition("\nExample:\n")[0].rstrip().splitlines():

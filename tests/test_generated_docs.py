@@ -36,10 +36,21 @@ def test_the_examples_of_the_script_hold():
     assert doctest.testmod(generate).attempted >= 3
 
 
-def test_the_api_page_has_every_public_name_and_its_examples_as_they_are():
+def test_the_api_page_has_every_public_name_and_leads_to_every_example():
     page = generate.api_page()
     for name in counterpoise.__all__:
         assert f"`{name}`" in page or f"`poise.{name}`" in page, name
-    for path in (generate.ROOT / "examples").glob("plain_loop_*.py"):
-        assert f"```python\n{path.read_text(encoding='utf-8')}```" in page, path.name
-    assert len(page.split()) < 1700
+    examples = {path.name for path in (generate.ROOT / "examples").glob("plain_loop_*.py")}
+    assert len(examples) == 4
+    for name in examples:
+        assert f"](../../examples/{name})" in page, name
+    source = (generate.ROOT / "examples" / generate.API_EXAMPLE).read_text(encoding="utf-8")
+    assert f"```python\n{source}```" in page
+    assert page.count("```python") == 1
+    assert len(page.split()) < 1300
+
+
+def test_a_phrase_of_the_tree_is_short():
+    counts = [len(line.split()) for line in generate.tree_page().splitlines() if ".py  " in line]
+    assert len(counts) > 400
+    assert sum(counts) / len(counts) < 6.8  # the name of the file is one of the words

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.types import Prompt, Response
-from counterpoise.variants import EXTRA_REWARDS, VERIFIERS
+from counterpoise.types import Prompt
+from counterpoise.variants import VERIFIERS
 from counterpoise.verify.plugin_reward import RewardArguments, check_rewards, reward_arguments
 from counterpoise.verify.scores import score_responses
 
@@ -26,22 +25,6 @@ BLOCKS = re.findall(
 
 def source(name: str) -> str:
     return next(text for path, _, text in BLOCKS if path.endswith(name))
-
-
-def shown(name: str) -> dict[str, Any]:
-    """What the file of that name defines, as the page has it."""
-    scope: dict[str, Any] = {"__name__": name}
-    exec(source(f"/{name}.py"), scope)
-    return scope
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [("\\boxed{4}.", 1.0), ("\\boxed{4} apples", 0.0), ("It is 4.", 0.0), ("\\boxed{4}\n", 1.0)],
-)
-def test_the_reward_of_the_page(text: str, wanted: float):
-    response = Response(tokens=(1,), logprobs=(-1.0,), text=text, finished=True)
-    assert shown("ends_with_box")["reward"](Prompt("1", "?", "4"), response, RunConfig()) == wanted
 
 
 def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -123,14 +106,6 @@ def test_problems_without_the_column_are_one_line(tmp_path: Path):
     path.write_text("def score(responses, answers, tests):\n    return []\n")
     with pytest.raises(PoiseError, match=r"mine\.py:score needs the column 'tests', which is not"):
         score_responses(VERIFIERS.load(f"{path}:score")(), ["a"], [Prompt("1", "?", "4")])
-
-
-def test_the_line_of_the_table_names_what_the_file_defines():
-    (line,) = [text.strip().rstrip(",") for path, _, text in BLOCKS if path.endswith("variants.py")]
-    name, target = re.fullmatch(r'"(\w+)": "([\w.:]+)"', line).groups()  # type: ignore[union-attr]
-    module, attribute = target.split(":")
-    assert attribute in shown(module.rpartition(".")[2])
-    assert name not in EXTRA_REWARDS  # an example, not a second file of ours
 
 
 @pytest.mark.parametrize(

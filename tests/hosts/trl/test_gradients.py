@@ -26,7 +26,7 @@ from counterpoise.variants import TOKEN_WEIGHTS
 def test_in_float32_gradients_are_native_but_for_rounding(
     tmp_path: Path, processes: int, chat: bool, most: float
 ) -> None:
-    """For one seed; docs/guide/trl.md has the numbers for many."""
+    """For one seed; docs/results/speed.md has the numbers for many."""
     size = {"per_device_train_batch_size": 6 // processes}
     noted = launch(tmp_path, processes, double=False, chat=chat, **size)[0]
     steps = [step for step in noted["steps"] if any(step["advantages"])]

@@ -38,15 +38,15 @@ from counterpoise.config.load import load_config
 from counterpoise.lab.warmup import run, resume as unfinished
 
 torch.set_num_threads(1)
-unfinished.APART, unfinished.SPARED = 0.0, 0  # after every step
-save = unfinished.Unfinished.save
+unfinished.MIN_SAVE_INTERVAL_SECONDS, unfinished.SAVE_INTERVAL_FACTOR = 0.0, 0  # after every step
+save = unfinished.WarmupCheckpoints.save
 
 def save_and_die(self, optimizer, taken):
     save(self, optimizer, taken)
     if taken == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-unfinished.Unfinished.save = save_and_die
+unfinished.WarmupCheckpoints.save = save_and_die
 run.run_warmup(load_config("demo", sys.argv[2:]), Path(sys.argv[1]))
 """
 
