@@ -2,12 +2,14 @@
 
 import builtins
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.hub import load
+from counterpoise.task.jsonl import FieldNames
 from counterpoise.variants import TASKS
 
 datasets = pytest.importorskip("datasets", reason="the hub extra is not installed")
@@ -29,7 +31,7 @@ def rows(start, count):
     ]
 
 
-FIELDS = {"problem_field": "question", "answer_field": "final"}
+FIELDS = FieldNames(problem="question", answer="final")
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def folder(tmp_path):
 
 
 def test_two_splits(folder):
-    task = load(folder, heldout_split="test", **FIELDS)
+    task = load(folder, heldout_split="test", fields=FIELDS)
     assert [p.id for p in task.heldout] == [f"test/{k}" for k in range(4)]
     assert [p.problem for p in task.train] == [f"{k} + 1 = ?" for k in range(18)]  # 18, 19 held out
     assert (task.train[3].id, task.train[3].answer, task.train[3].solution) == (
@@ -54,7 +56,7 @@ def test_two_splits(folder):
 
 
 def test_one_split_is_divided(folder):
-    task = TASKS.load("hub")(folder, heldout=5, **FIELDS)
+    task = TASKS.load("hub")(folder, heldout=5, fields=FIELDS)
     assert (len(task.train), len(task.heldout)) == (15, 5)
     assert {p.id for p in task.train}.isdisjoint(p.id for p in task.heldout)
 
@@ -74,24 +76,27 @@ def test_a_folder_written_by_save_to_disk(tmp_path, with_splits):
     if with_splits:
         saved = datasets.DatasetDict({"train": saved})
     saved.save_to_disk(str(tmp_path / "saved"))
-    assert len(load(str(tmp_path / "saved"), heldout=1, **FIELDS).train) == 3
+    assert len(load(str(tmp_path / "saved"), heldout=1, fields=FIELDS).train) == 3
     with pytest.raises(PoiseError, match=r"no split 'dev' \(splits: train\)"):
-        load(str(tmp_path / "saved"), train_split="dev", **FIELDS)
+        load(str(tmp_path / "saved"), train_split="dev", fields=FIELDS)
 
 
 def test_faults_are_one_line_with_the_remedy(folder):
     faults = [
         ({"train_split": "dev"}, r"no split 'dev' \(splits: .*test.*\); set task\.train_split"),
-        ({"problem_field": "text"}, r"no column 'text' \(columns: question.*task\.problem_field"),
+        (
+            {"fields": replace(FIELDS, problem="text")},
+            r"no column 'text' \(columns: question.*task\.problem_field",
+        ),
         ({"heldout_split": "train"}, r"both 'train'"),
-        ({"id_field": "source"}, r"column 'source' repeats"),
+        ({"fields": replace(FIELDS, id="source")}, r"column 'source' repeats"),
         ({"heldout": 20}, r"20 of 20 records.*task\.heldout"),
     ]
     lines = [json.dumps({**row, "source": "x"}) for row in rows(0, 20)]
     Path(folder, "train.jsonl").write_text("\n".join(lines))
     for options, message in faults:
         with pytest.raises(PoiseError, match=message) as caught:
-            load(folder, **{**FIELDS, **options})
+            load(folder, **{"fields": FIELDS, **options})
         assert "\n" not in str(caught.value)
 
 
@@ -112,14 +117,14 @@ def test_the_missing_package_is_named(monkeypatch, folder):
 
     monkeypatch.setattr(builtins, "__import__", without_datasets)
     with pytest.raises(PoiseError, match=r"pip install 'counterpoise\[hub\]'"):
-        load(folder, **FIELDS)
+        load(folder, fields=FIELDS)
 
 
 def test_columns_are_kept_where_they_are_asked_for(folder):
-    task = load(folder, heldout_split="test", keep=["final", "solution"], **FIELDS)
+    task = load(folder, heldout_split="test", fields=replace(FIELDS, keep=("final", "solution")))
     assert [p.columns for p in task.heldout[:2]] == [
         {"final": 19, "solution": "19."}, {"final": 20, "solution": "20."}
     ]  # fmt: skip
-    assert load(folder, heldout=5, **FIELDS).train[0].columns == {}
+    assert load(folder, heldout=5, fields=FIELDS).train[0].columns == {}
     with pytest.raises(PoiseError, match=r"'finals': did you mean 'final'\? \(choices: final, que"):
-        load(folder, heldout=5, keep=["finals"], **FIELDS)
+        load(folder, heldout=5, fields=replace(FIELDS, keep=("finals",)))

@@ -193,7 +193,7 @@ class _PaddedQueries:
 
 
 def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of `counts` queries per copy, starting at its `start`, padded with the last one.
+    """Indices of `counts_C` queries per copy from its `start_C` on, padded with the last one.
 
     Returns [C, Q] twice: the index when only these queries lie side by side, and the index within
     the copy.
@@ -202,9 +202,8 @@ def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.nda
     return (np.cumsum(counts_C) - counts_C)[:, None] + offset, start_C[:, None] + offset
 
 
-COPY_PASS_FACTOR = (
-    8  # tokens of a pass without padding over those of a training pass: no activations stay
-)
+# Tokens of a pass without padding over those of a training pass: it keeps no activations.
+COPY_PASS_FACTOR = 8
 MAX_LENGTH_RATIO = 1.15  # of a copy to the mean of those it would be padded with
 MAX_KEYS_FACTOR = 8  # padded keys of a pass, for each of its tokens
 

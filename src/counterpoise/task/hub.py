@@ -12,12 +12,11 @@ Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import FieldNames, to_prompt
+from counterpoise.task.jsonl import DEFAULT_FIELDS, FieldNames, to_prompt
 from counterpoise.task.prompts import Task
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import Prompt
@@ -29,21 +28,13 @@ def load(
     train_split: str = "train",
     heldout_split: str = "",
     heldout: int = 128,
-    problem_field: str = "problem",
-    answer_field: str = "answer",
-    id_field: str = "id",
-    solution_field: str = "solution",
-    generic_field: str = "generic",
-    keep: Sequence[str] = (),
+    fields: FieldNames = DEFAULT_FIELDS,
 ) -> Task:
     """Load both splits in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    fields = FieldNames(
-        problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
-    )
     prompts = read_split(path, train_split, fields)
     if heldout_split:
         heldout_prompts = read_split(path, heldout_split, fields)

@@ -13,7 +13,7 @@ No problem text is on both sides: a training record that repeats a held-out one 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from counterpoise.verify.math.boxed import extract_boxed
 class FieldNames:
     """The names that a file or dataset uses for the fields of a problem.
 
-    Example: Fields(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
+    Example: FieldNames(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
     """
 
     problem: str = "problem"
@@ -45,8 +45,7 @@ class FieldNames:
         return {name: record.get(name) for name in self.keep} if self.keep else NO_COLUMNS
 
     def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
-        """Raise an error for a further field that no record has; `present_fields`: names that some
-        have."""
+        """Raise an error for a further field that no record has."""
         for name in self.keep:
             if name not in present_fields:
                 raise PoiseError(
@@ -64,19 +63,11 @@ def load(
     *,
     heldout_path: str = "",
     heldout: int = 128,
-    problem_field: str = "problem",
-    answer_field: str = "answer",
-    id_field: str = "id",
-    solution_field: str = "solution",
-    generic_field: str = "generic",
-    keep: Sequence[str] = (),
+    fields: FieldNames = DEFAULT_FIELDS,
 ) -> Task:
     """Load both sides; training problems keep the order of the file."""
     if not path:
         raise PoiseError("the jsonl task needs a file: set task.path")
-    fields = FieldNames(
-        problem_field, answer_field, id_field, solution_field, generic_field, tuple(keep)
-    )
     prompts = read_problems(path, fields)
     if heldout_path:
         heldout_prompts = read_problems(heldout_path, fields)

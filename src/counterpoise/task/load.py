@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
+from counterpoise.task.jsonl import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.variants import TASKS
 from counterpoise.verify.extra_rewards import reward_columns
@@ -21,16 +22,25 @@ def load_problems(config: RunConfig) -> Task:
 def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:
     """Call the task's `load` function with the options that match its parameters.
 
-    A task with tabular data has the parameter `keep`: further columns to keep.
+    A task that reads a table takes `fields`: which columns hold what, and which further ones a
+    reward function needs. A generator of problems takes only the latter, `keep`.
     """
     load = TASKS.load(config.name)
     parameters = inspect.signature(load).parameters
-    if keep and "keep" not in parameters:
+    if keep and not {"keep", "fields"} & parameters.keys():
         raise PoiseError(
             f"task.name={config.name}: its problems have no columns, and a reward function needs "
             f"'{keep[0]}': its parameters may be responses, answers and prompts"
         )
-    options = {**asdict(config), "keep": keep}
+    fields = FieldNames(
+        config.problem_field,
+        config.answer_field,
+        config.id_field,
+        config.solution_field,
+        config.generic_field,
+        keep=tuple(keep),
+    )
+    options = {**asdict(config), "fields": fields, "keep": keep}
     task: Task = load(**{name: value for name, value in options.items() if name in parameters})
     return task
 

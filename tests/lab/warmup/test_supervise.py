@@ -21,6 +21,7 @@ from counterpoise.lab.warmup import run, scratch
 from counterpoise.lab.warmup.run import run_warmup
 from counterpoise.lab.warmup.scratch import build_model
 from counterpoise.lab.warmup.supervise import (
+    TrainingHooks,
     backward,
     learning_rate_factor,
     solution_row,
@@ -35,6 +36,7 @@ PROMPTS = [
     Prompt(f"p{i}", f"what is {i} and {i}", str(2 * i), f"so {i} makes {2 * i} . " * (1 + i % 3))
     for i in range(8)
 ]
+EXAMPLES = [(prompt, None) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,8 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
     for _ in range(2):
         policy, losses = tiny.policy(), []
         supervise(
-            policy, PROMPTS, WarmupConfig(steps=30, batch=8, lr=3e-3), 0, MicroBatch(4096),
-            progress=lambda step, loss, seen=losses: seen.append(loss),
+            policy, EXAMPLES, WarmupConfig(steps=30, batch=8, lr=3e-3), 0, MicroBatch(4096),
+            hooks=TrainingHooks(progress=lambda step, loss, seen=losses: seen.append(loss)),
         )  # fmt: skip
         assert len(losses) == 30
         assert losses[-1] < 0.3 * losses[0]
@@ -117,9 +119,9 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
 def test_a_missing_solution_is_named_before_anything_moves() -> None:
     policy = tiny.policy()
     before = policy.model.lm_head.weight.detach().clone()
-    prompts = [*PROMPTS[:2], replace(PROMPTS[2], solution="")]
+    examples = [*EXAMPLES[:2], (replace(PROMPTS[2], solution=""), None)]
     with pytest.raises(PoiseError, match="prompt p2 has no worked solution"):
-        supervise(policy, prompts, WarmupConfig(steps=1), 0, MicroBatch(4096))
+        supervise(policy, examples, WarmupConfig(steps=1), 0, MicroBatch(4096))
     assert torch.equal(policy.model.lm_head.weight, before)
 
 
@@ -131,10 +133,11 @@ def test_it_stops_when_told_to_and_not_before() -> None:
         return step == 9
 
     config = WarmupConfig(steps=20, batch=2, lr=1e-3, evaluate_every=3)
-    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), should_stop=done) == 9
+    hooks = TrainingHooks(should_stop=done)
+    assert supervise(tiny.policy(), EXAMPLES, config, 0, MicroBatch(4096), hooks=hooks) == 9
     assert asked == [3, 6, 9]
     config = replace(config, evaluate_every=0)
-    assert supervise(tiny.policy(), PROMPTS, config, 0, MicroBatch(4096), should_stop=done) == 20
+    assert supervise(tiny.policy(), EXAMPLES, config, 0, MicroBatch(4096), hooks=hooks) == 20
     assert asked == [3, 6, 9]
 
 
@@ -143,7 +146,7 @@ def test_a_loss_that_is_not_finite_stops_the_warm_up() -> None:
     with torch.no_grad():
         policy.model.model.norm.weight[0] = math.nan
     with pytest.raises(PoiseError, match=r"not finite at step 1: lower warmup\.lr"):
-        supervise(policy, PROMPTS, WarmupConfig(steps=2, batch=2), 0, MicroBatch(4096))
+        supervise(policy, EXAMPLES, WarmupConfig(steps=2, batch=2), 0, MicroBatch(4096))
 
 
 SMALL = config_from_tables(

@@ -118,11 +118,10 @@ def prefill_cost(sizes: ModelSizes, prompts_P: Sequence[int]) -> WorkCost:
 def decode_cost(
     sizes: ModelSizes, prompts_P: Sequence[int], copies: int, tokens_so_far: int
 ) -> WorkCost:
-    """One token for `copies` rows of every prompt, of which `drawn` are there already."""
+    """One more token for `copies` rows of every prompt, each with `tokens_so_far` sampled."""
     R = copies * len(prompts_P)
-    response_tokens = (
-        R * tokens_so_far
-    )  # the new token's own keys and values are written, and that counts as a read
+    # The new token's own keys and values are written, which costs as much as reading them.
+    response_tokens = R * tokens_so_far
     pairs = copies * sum(prompts_P) + response_tokens
     return WorkCost(
         sizes.weight_bytes * sizes.weights

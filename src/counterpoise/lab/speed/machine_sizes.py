@@ -38,7 +38,7 @@ class UpdateCase:
 
 @dataclass(frozen=True, slots=True)
 class SpeedPlan:
-    """What is measured on one kind of machine. `peer` is the iteration that all engines take."""
+    """What is measured on one kind of machine. All engines take `iteration`."""
 
     iteration: Workload
     peer_repeats: int  # iterations of TRL; ours takes twice as many

@@ -39,7 +39,7 @@ def sample_transformers(
 ) -> int:
     """The same by transformers: left-padded prompts, dynamic cache, pure sampling.
 
-    `equal` decodes every row to its full length; else a row's tokens count up to its end token.
+    `full_length` decodes every row to the end; else a row's tokens count up to its end token.
     """
     pad_token, end_token = policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id
     longest = max(map(len, prompts))

@@ -120,7 +120,7 @@ def run_config(
     monitor: MonitorConfig = MONITOR_OFF,
     **update: Any,
 ) -> RunConfig:
-    """A run whose iterations are `work`, `steps` optimizer steps each."""
+    """A run whose iterations are `workload`, of `steps` optimizer steps each."""
     return RunConfig(
         model=ModelConfig(name=workload.model),
         sample=SampleConfig(

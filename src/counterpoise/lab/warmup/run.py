@@ -20,7 +20,7 @@ from counterpoise.files import atomic_write, remove_path
 from counterpoise.lab.warmup.resume import WarmupCheckpoints, check_unfinished, lock_unfinished
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
-from counterpoise.lab.warmup.supervise import check_solutions, supervise
+from counterpoise.lab.warmup.supervise import TrainingHooks, check_solutions, supervise
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import (
     Policy,
@@ -118,15 +118,19 @@ def train_with_progress(
         micro = MicroBatch(config.update.micro_tokens, notify=log)
         steps_taken = supervise(
             policy,
-            train_set,
+            [
+                *((prompt, None) for prompt in train_set),
+                *second_turns(policy, train_set, config, verifier),
+            ],
             config.warmup,
             config.loop.seed,
             micro,
             checkpointing=config.update.checkpointing,
-            progress=tell,
-            should_stop=look,
-            second_turns=second_turns(policy, train_set, config, verifier),
-            checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, evaluations, log),
+            hooks=TrainingHooks(
+                progress=tell,
+                should_stop=look,
+                checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, evaluations, log),
+            ),
         )
     if until and evaluations[-1]["mean"] < until:
         console.print(

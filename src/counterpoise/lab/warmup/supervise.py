@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -31,6 +32,9 @@ from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
 ShouldStop = Callable[[int], bool]  # (steps taken) -> whether training is done
+# A problem, and the tokens that its solution follows: None for those of the problem itself,
+# otherwise what was said before a second turn (`lab/warmup/second_turns.py`).
+SolutionExample = tuple[Prompt, Ints | None]
 FINISHING = "finishing the step, then a checkpoint"
 SAVING = "saving a checkpoint"
 
@@ -49,45 +53,48 @@ class TrainingCheckpoints:
     def save(self, optimizer: Optimizer, steps_taken: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingHooks:
+    """What a training calls between its steps."""
+
+    progress: Progress = lambda step, loss: None
+    should_stop: ShouldStop = lambda step: False
+    checkpoints: TrainingCheckpoints = field(default_factory=TrainingCheckpoints)
+
+
 def supervise(
     policy: Policy,
-    prompts: Sequence[Prompt],
+    examples: Sequence[SolutionExample],
     config: WarmupConfig,
     seed: int,
     micro: MicroBatch,
     *,
     checkpointing: bool = False,
-    progress: Progress = lambda step, loss: None,
-    should_stop: ShouldStop = lambda step: False,
-    second_turns: Sequence[tuple[Prompt, Ints]] = (),
-    checkpoints: TrainingCheckpoints | None = None,
+    hooks: TrainingHooks | None = None,
 ) -> int:
-    """Train `policy` in place on the solutions of `prompts`; returns the steps taken.
+    """Train `policy` in place on the solutions of `examples`; returns the steps taken.
 
-    `done` is asked every `config.evaluate_every` steps, and once more where a training is taken up.
-    `again`: prompts to solve once more, after other tokens than their own
-    (`lab/warmup/second_turns.py`). Stopped by Ctrl-C or SIGTERM, a step is finished and saved; a
-    look is not finished.
+    `should_stop` is called every `config.evaluate_every` steps, and when a training is resumed. On
+    Ctrl-C or SIGTERM the step is finished and saved; an evaluation is not finished.
     """
-    check_solutions(prompts)
-    checkpoints = checkpoints or TrainingCheckpoints()
+    check_solutions([prompt for prompt, _ in examples])
+    hooks = hooks or TrainingHooks()
+    checkpoints = hooks.checkpoints
     optimizer = Optimizer(
         policy.model,
         UpdateConfig(lr=config.lr, beta2=0.98, weight_decay=0.01, max_grad_norm=1.0),
     )
-    num_prompts = len(prompts)
     # Tokenized once: a problem is usually chosen many times.
-    example = cache(
-        lambda index: (
-            solution_row(policy, prompts[index])
-            if index < num_prompts
-            else solution_row(policy, *second_turns[index - num_prompts])
-        )
-    )
+    example_row = cache(lambda index: solution_row(policy, *examples[index]))
     steps_taken, every = checkpoints.restore(optimizer), config.evaluate_every
     while True:
         try:
-            if every and steps_taken and steps_taken % every == 0 and should_stop(steps_taken):
+            if (
+                every
+                and steps_taken
+                and steps_taken % every == 0
+                and hooks.should_stop(steps_taken)
+            ):
                 return steps_taken
         except KeyboardInterrupt:  # during an evaluation: the steps before it are kept
             with postpone_interrupts(SAVING):
@@ -98,14 +105,14 @@ def supervise(
         with postpone_interrupts(FINISHING) as stopped:
             # From the seed and the step number alone, so that a resumed run chooses the same.
             indices = rng_for(seed, "warmup", steps_taken).integers(
-                num_prompts + len(second_turns), size=config.batch
+                len(examples), size=config.batch
             )
-            rows = [example(int(index)) for index in indices]
+            rows = [example_row(int(index)) for index in indices]
             loss = take_supervised_step(
                 policy, rows, optimizer, micro, steps_taken, config.steps, checkpointing
             )
             steps_taken += 1
-            progress(steps_taken, loss)
+            hooks.progress(steps_taken, loss)
             if stopped() or checkpoints.is_due():
                 checkpoints.save(optimizer, steps_taken)
 

@@ -61,7 +61,7 @@ def arrange_side_by_side(figures: tuple[Figure, ...]) -> dict[str, Any]:
 
 
 def _titled(figure: Figure, datasets: dict[str, Any]) -> dict[str, Any]:
-    """The chart below its title and legend; its data is moved into `data`."""
+    """The chart below its title and legend; its data is moved into `datasets`."""
     chart = vega_specification(figure)
     if "concat" not in chart:  # small multiples have sizes of their own
         chart.update(width=CHART_WIDTH[figure.wide])
