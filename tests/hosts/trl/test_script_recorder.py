@@ -92,7 +92,7 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     page = write_report(folder).read_text(encoding="utf-8")
     for name in ("learning", "mosaic", "tokens", "monitor", "plans", "rollouts"):
         assert f'id="{name}"' in page, name
-    assert "An iteration is a generation" in page
+    assert "One iteration is one generation of rollouts." in page
     assert "composer=grouped, tau=0, credit=grpo" in page
     pushed = sorted(set(pq.read_table(folder / "pushes/step_00001.parquet")["row"].to_pylist()))
     sight = token_view.read_token_view(folder, row=pushed[0], token=0)
@@ -107,7 +107,7 @@ def test_the_page_and_look_read_it(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match="stored no tokens: train with monitor_every=1"):
         token_view.read_token_view(other)
     compared = read_compared_runs([folder, other])
-    assert [item.run.metrics[0]["split_groups"] > 0 for item in compared] == [False, True]
+    assert [item.data.metrics[0]["split_groups"] > 0 for item in compared] == [False, True]
 
 
 @needs_trl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,12 @@ def openings(place: Path) -> list[list[Any]]:
     return [list(records(file)) for file in sorted(place.glob("offline-run-*/*.wandb"))]
 
 
+def ends_of_only_run(place: Path) -> list[Any]:
+    """The record of its end, or nothing while that is not written."""
+    (found,) = openings(place)
+    return of_kind(found, "exit")
+
+
 def of_kind(found: list[Any], kind: str) -> list[Any]:
     return [getattr(r, kind) for r in found if r.WhichOneof("record_type") == kind]
 
@@ -94,7 +101,11 @@ def test_a_run_that_is_stopped_is_marked_as_failed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "demo")
     with pytest.raises(KeyboardInterrupt), track_run(folder, ["wandb"], pytest.fail):
         raise KeyboardInterrupt
-    ((ended,),) = (of_kind(found, "exit") for found in openings(folder.path / "wandb"))
+    # W&B's own process writes the file, and may still do so after `finish` has returned.
+    deadline = time.monotonic() + 30
+    while not (ends := ends_of_only_run(folder.path / "wandb")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (ended,) = ends
     assert ended.exit_code == 1
 
 
