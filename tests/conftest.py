@@ -7,8 +7,6 @@ import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Processes that tests start inherit this: with more threads than cores they wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
 
