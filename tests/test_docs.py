@@ -225,3 +225,9 @@ def test_the_guide_says_how_a_variant_of_every_table_is_added() -> None:
     tables = re.findall(r"^([A-Z_]+) = Registry\(", text_of(SOURCE / "variants.py"), re.MULTILINE)
     assert len(tables) > 20
     assert [table for table in tables if f"| `{table}` |" not in text] == []
+
+
+@PAGES
+def test_scripts_that_a_page_runs_exist(page: Path) -> None:
+    scripts = re.findall(r"python ((?:[a-z_]+/)+[a-z_]+\.py)", text_of(page))
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
