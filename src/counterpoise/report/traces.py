@@ -92,13 +92,9 @@ def _spell_out_invisible(character: str) -> str:
 
 def stored_iterations(run_folder: Path) -> list[int]:
     """List the iterations whose tokens were stored, in order."""
-    iteration_texts = (
-        parquet_path.stem.removeprefix("step_")
-        for parquet_path in (run_folder / "tokens").glob("step_*.parquet")
-    )
-    return sorted(
-        int(iteration_text) for iteration_text in iteration_texts if iteration_text.isdigit()
-    )
+    parquet_paths = (run_folder / "tokens").glob("step_*.parquet")
+    suffixes = (parquet_path.stem.removeprefix("step_") for parquet_path in parquet_paths)
+    return sorted(int(suffix) for suffix in suffixes if suffix.isdigit())
 
 
 def read_trace(run_folder: Path, iteration: int) -> IterationTrace:
@@ -125,9 +121,9 @@ def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
 def read_pushes(run_folder: Path, iteration: int) -> StoredPushes | None:
     """Pushes of an iteration; None if the run did not store any."""
     parquet_path = run_folder / "pushes" / f"step_{iteration:05d}.parquet"
-    return (
-        StoredPushes(_read_columns(parquet_path, PUSH_COLUMNS)) if parquet_path.is_file() else None
-    )
+    if not parquet_path.is_file():
+        return None
+    return StoredPushes(_read_columns(parquet_path, PUSH_COLUMNS))
 
 
 def read_vocabulary(run_folder: Path) -> Vocabulary:

@@ -57,7 +57,7 @@ def overlay_chart(
     *,
     height: int = 150,
 ) -> alt.LayerChart:
-    """One line per run; a run without points has an empty one."""
+    """One line per run; the entry of `run_lines` is empty for a run without points."""
     longest_line = max(map(len, run_lines))
     records = []
     for run_index, run_points in enumerate(run_lines):
@@ -109,7 +109,7 @@ def interval_chart(
     *,
     height: int = 240,
 ) -> alt.LayerChart:
-    """Points with intervals ("low", "high"), drawn side by side where runs coincide."""
+    """Points with intervals ("low", "high"), drawn side by side where runs have the same x."""
     records = [
         {"run": run_index, **point}
         for run_index, run_points in enumerate(run_lines)
@@ -239,7 +239,8 @@ def _tooltip_bands(
 ) -> alt.Chart:
     """Invisible bands around every x that has a point, with the values of all runs as tooltip.
 
-    Iterations without an optimizer step share their x with the one before; the last is shown.
+    Along optimizer steps, an iteration without one has the same x as the iteration before; the last
+    iteration at an x is shown.
     """
     value_texts = {
         f"text{run_index}": (

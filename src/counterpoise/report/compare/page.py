@@ -88,6 +88,6 @@ def summary_panel(runs: Sequence[ComparedRun], differences: Sequence[OptionDiffe
 def _common_value(
     configs: Sequence[RunConfig], run_count: int, read_value: Callable[[RunConfig], str]
 ) -> str | None:
-    """The value that all runs have in common; None where it differs or is unknown for one."""
+    """The value that all runs have in common; None if it differs or is unknown for one of them."""
     values = {read_value(config) for config in configs}
     return values.pop() if len(configs) == run_count and len(values) == 1 else None
