@@ -1,4 +1,4 @@
-"""The page of a run by another trainer: imported rollouts, and plans if our adapter made them.
+"""The page of another trainer's run: imported rollouts, and plans if our adapter made them.
 
 `poise import` brings in rollouts only; with `run_folder` of hosts/trl the batch plans are stored
 too. There is no config.toml, and without plans there is no token trace either, so the page has only
